@@ -1,0 +1,1 @@
+"""Tests with real processes, a real ZooKeeper and real clients."""

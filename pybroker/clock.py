@@ -1,0 +1,39 @@
+"""The machine's clocks. The only module of the layers L0 to L5 that reads real time."""
+
+from __future__ import annotations
+
+import time
+
+
+class SystemClock:
+    """The `Clock` of a real process."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def boottime(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class ManualClock:
+    """A `Clock` that stands still until a test moves it."""
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+        self._wall_ms = wall_ms
+        self._seconds = 0.0
+
+    def advance(self, seconds: float) -> None:
+        self._seconds += seconds
+        self._wall_ms += int(seconds * 1000)
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    def monotonic(self) -> float:
+        return self._seconds
+
+    def boottime(self) -> float:
+        return self._seconds

@@ -1,0 +1,183 @@
+"""The values that everybody talks about: partitions, brokers, partition state, and the controller's commands.
+
+All are immutable. Abbreviations of the protocol are defined once, here:
+
+- ISR: in-sync replicas. HW: high watermark, the offset below which every record is committed. LEO: log end offset,
+  the offset that the next record gets. LSO: last stable offset, the offset below which every transaction is decided.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+NO_LEADER: Final = -1
+LEADER_DURING_DELETION: Final = -2
+NO_EPOCH: Final = -1
+NO_TOPIC_ID: Final = uuid.UUID(int=0)
+NO_TIMESTAMP: Final = -1
+NO_OFFSET: Final = -1
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+TOPIC_NAME_LENGTH_MAX: Final = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic; prints as `topic-partition`, as in Kafka's logs and directory names."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a listener of a broker can be reached: the advertised address, not the bound one."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A registered broker.
+
+    `epoch` is the czxid of its registration node (KIP-380), `incarnation` the data version of its node under
+    /pybroker/incarnations (KIP-903); both are -1 where unknown.
+    """
+
+    id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    epoch: int = -1
+    incarnation: int = -1
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """The endpoint of that listener name, or None."""
+        return next(
+            (endpoint for endpoint in self.endpoints if endpoint.listener == listener), None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who leads a partition: the content of its `state` node.
+
+    Invariant: `leader` is in `isr`, or is NO_LEADER. `eligible` are replicas that left the ISR while it was below
+    min.insync.replicas and still hold everything committed (KIP-966); usually empty.
+    """
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    eligible: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """All that a broker is told of one partition. `partition_epoch` is the version of the state node, the token with
+    which a leader changes the ISR."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID
+    state: PartitionState
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a controller sends to a broker. A broker refuses one whose `controller_epoch` is below the highest that it
+    has seen (STALE_CONTROLLER_EPOCH) or whose `broker_epoch` is below its own (STALE_BROKER_EPOCH)."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr(Command):
+    """Lead or follow these partitions."""
+
+    partitions: tuple[PartitionFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadata(Command):
+    """Answer Metadata requests with this. `brokers` is the whole list of live brokers; `partitions` only what changed;
+    a partition with leader LEADER_DURING_DELETION is forgotten."""
+
+    partitions: tuple[PartitionFacts, ...] = ()
+    brokers: tuple[Broker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaPartition:
+    """One partition of a StopReplica command; `leader_epoch` is LEADER_DURING_DELETION when the topic is deleted."""
+
+    topic_partition: TopicPartition
+    leader_epoch: int
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica(Command):
+    """Stop serving these partitions, and remove their data where `delete` is set."""
+
+    partitions: tuple[StopReplicaPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as its node in ZooKeeper says: partition -> replicas, preferred replica first."""
+
+    name: str
+    topic_id: uuid.UUID
+    assignment: dict[int, tuple[int, ...]] = field(hash=False)
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why `name` cannot be the name of a topic, or None if it can (Kafka: 1-249 of [a-zA-Z0-9._-], not "." or "..")."""
+    if not name:
+        return "the topic name is empty"
+    if name in (".", ".."):
+        return f'the topic name may not be "{name}"'
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"the topic name has {len(name)} characters; at most {TOPIC_NAME_LENGTH_MAX} are allowed"
+    if not _TOPIC_NAME.fullmatch(name):
+        return (
+            f"the topic name {name!r} holds characters other than letters, digits, '.', '_' and '-'"
+        )
+    return None
+
+
+def collides(name: str, other: str) -> bool:
+    """Whether two topic names differ only in '.' and '_': both become the same metric name, so Kafka refuses the second."""
+    return name.replace(".", "_") == other.replace(".", "_")
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """A UUID as Kafka writes it in text: base64url without padding, 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> uuid.UUID:
+    """The reverse of `encode_uuid`. Raises ValueError if `text` is not 22 characters of base64url."""
+    if len(text) != 22:
+        raise ValueError(f"{text!r} is not a base64url UUID: it has {len(text)} characters, not 22")
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{text!r} is not a base64url UUID") from error

@@ -1,0 +1,254 @@
+"""The seams to the world. Everything that decides is given these; the real implementations stand in one place each
+(`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`, `app.py`), simulated ones serve the tests.
+
+Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`): whoever simulates time brings a loop. Only *reading* a
+clock goes through `Clock`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from pybroker.errors import ErrorCode
+from pybroker.model import LeaderAndIsr, StopReplica, TopicPartition, UpdateMetadata
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+class Clock(Protocol):
+    """Readings of time. Wall time is for records and people only; every decision about durations uses the others."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, as the machine's clock says; may jump."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed instant; never goes back."""
+
+    def boottime(self) -> float:
+        """As `monotonic`, but also counts time in which the machine was suspended."""
+
+
+class Rng(Protocol):
+    """Randomness for choices (placement, ids); `random.Random` and `random.SystemRandom` fit."""
+
+    def randrange(self, stop: int, /) -> int: ...
+
+    def randbytes(self, n: int, /) -> bytes: ...
+
+
+class Proc(Protocol):
+    """What the operating system says of this process and machine."""
+
+    def boot_id(self) -> str:
+        """Changes with every boot of the kernel: the same id means that the page cache of then is still there."""
+
+    def pid(self) -> int: ...
+
+
+class Blocking(Protocol):
+    """Where work that blocks (disk, compression) is done without stopping the event loop."""
+
+    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
+        """Call `function(*args)` elsewhere; the awaitable gives its result or raises its exception."""
+
+
+class File(Protocol):
+    """An open file of the log. Every method may raise StorageError with path and operation."""
+
+    @property
+    def path(self) -> str: ...
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def append(self, data: Buffer) -> None:
+        """Write all of `data` at the end. When the disk takes only a part, the file is cut back to what it was before
+        StorageError is raised."""
+
+    def pread(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the end of the file. May wait for the disk."""
+
+    def pread_cached(self, position: int, length: int) -> bytes | None:
+        """As `pread`, but None if any byte would have to come from the disk. Never waits."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Make content and length durable (fdatasync)."""
+
+    def close(self) -> None:
+        """Idempotent."""
+
+
+class Disk(Protocol):
+    """The file system, as far as the log needs it. Paths are absolute. All methods block and may raise StorageError."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and appending. Raises StorageError if the file is missing and `create` is not set."""
+
+    def read(self, path: str) -> bytes:
+        """The whole content. Raises FileNotFoundError if there is no such file."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Give the file this content, atomically and durably: temporary file, fsync, rename, fsync of the directory."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; durable only after `sync_dir`."""
+
+    def unlink(self, path: str) -> None:
+        """No error if the file is missing."""
+
+    def list_dir(self, path: str) -> list[str]:
+        """The names in the directory, sorted."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def make_dirs(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make creations, renames and deletions in the directory durable."""
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def modified_ms(self, path: str) -> int:
+        """Time of the last change of the content, in ms since 1970."""
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that can still be written on the file system that holds `path`."""
+
+
+class SessionEvent(enum.Enum):
+    """What happens to our session with the coordination service."""
+
+    CONNECTED = "connected"
+    """A new session exists. Ephemeral nodes and watches of an earlier one are gone."""
+    SUSPENDED = "suspended"
+    """The connection is lost; the session may or may not live on. Nothing is known until one of the others comes."""
+    RECONNECTED = "reconnected"
+    """The connection is back and the session has survived; watches are still set."""
+    EXPIRED = "expired"
+    """The session is over. A CONNECTED of a new session follows when the service can be reached."""
+
+
+class WatchKind(enum.Enum):
+    CREATED = "created"
+    DELETED = "deleted"
+    CHANGED = "changed"
+    CHILD = "child"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """A one-shot watch fired. Watches of a session that ended never fire."""
+
+    kind: WatchKind
+    path: str
+
+
+Watch = Callable[[WatchEvent], None]
+SessionListener = Callable[[SessionEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStat:
+    """Metadata of a node. `version` counts changes of its data from 0; `czxid` orders creations in the whole service."""
+
+    czxid: int
+    mzxid: int
+    version: int
+    ephemeral_owner: int
+    ctime_ms: int
+    mtime_ms: int
+    data_length: int
+    num_children: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOp:
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetOp:
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOp:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOp:
+    path: str
+    version: int
+
+
+CoordOp = CreateOp | SetOp | DeleteOp | CheckOp
+OpResult = str | NodeStat | None
+"""Of a create its path, of a set the new stat, of delete and check None."""
+
+
+class Coord(Protocol):
+    """The coordination service: a tree of small nodes with versions, ephemeral nodes, one-shot watches, and multis.
+
+    Errors are the CoordError classes of `errors.py`. After ConnectionLoss an operation may or may not have been
+    applied; after every other error it was not. Requests over 512 KiB are refused locally with RequestTooLarge.
+    Version -1 means "any". Callbacks run on the event loop, in order, and never for a session that has ended.
+    """
+
+    @property
+    def generation(self) -> int:
+        """Counts our sessions from 1; 0 before the first."""
+
+    @property
+    def session_id(self) -> int:
+        """The service's number for the current session, as in `NodeStat.ephemeral_owner`; 0 if there is none."""
+
+    def silence(self) -> float:
+        """Seconds (boottime) since the service last answered on this session."""
+
+    def add_listener(self, listener: SessionListener) -> None: ...
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]: ...
+
+    async def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None: ...
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """The names of the children, sorted."""
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> str: ...
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> NodeStat: ...
+
+    async def delete(self, path: str, version: int = -1) -> None: ...
+
+    async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
+        """All or nothing. Raises MultiFailed with the first operation that failed."""
+
+    async def sync(self, path: str = "/") -> None:
+        """Wait until the server that we talk to has seen everything that was committed before this call."""
+
+
+class BrokerChannel(Protocol):
+    """How a controller reaches one broker. Commands arrive in the order in which they were sent."""
+
+    async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]: ...
+
+    async def update_metadata(self, command: UpdateMetadata) -> None: ...
+
+    async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]: ...

@@ -1,0 +1,1 @@
+"""Record batches (magic 2): headers, CRC, compression, encoding, validation. Pure."""

@@ -1,0 +1,1 @@
+"""Partitions as files: segments, indexes, checkpoints, recovery and retention."""

@@ -1,0 +1,1 @@
+"""Helpers that users' own tests may use too."""

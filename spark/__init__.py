@@ -1,0 +1,1 @@
+"""The Spark pipeline over topic snapshots."""

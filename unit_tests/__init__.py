@@ -1,0 +1,1 @@
+"""Fast tests: no processes, no network, no Java."""
