@@ -1,1 +1,2 @@
-"""What a cluster agrees on: the ZooKeeper adapter, the controller, and (later layers) groups and transactions."""
+"""What a cluster agrees on: the ZooKeeper adapter, the controller, and (later layers) groups and
+transactions."""

@@ -1,6 +1,7 @@
 """Every way in which something can go wrong, sorted by what the receiver of the error should do.
 
-- `ErrorCode` is the one table of Kafka's wire errors: name, number, whether a client may retry, and a sentence.
+- `ErrorCode` is the one table of Kafka's wire errors: name, number, whether a client may retry, and
+  a sentence.
 - `BrokerError` carries such a code up to the dispatcher, the only place that turns it into bytes.
 - `MalformedInput`: the other side sent bytes that are no message; the connection is closed.
 - `CorruptionError` means that bytes which we stored are not what we wrote.
@@ -15,7 +16,8 @@ import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """Kafka's error numbers (protocol guide, "Error Codes"). `retriable` tells a client that trying again may help."""
+    """Kafka's error numbers (protocol guide, "Error Codes"). `retriable` tells a client that
+    trying again may help."""
 
     retriable: bool
     text: str
@@ -144,7 +146,8 @@ class PybrokerError(Exception):
 
 
 class BrokerError(PybrokerError):
-    """A request (or one item of it) fails with one of Kafka's codes; the client is told `code` and, where the message
+    """A request (or one item of it) fails with one of Kafka's codes; the client is told `code` and,
+    where the message
     has room for it, `detail`."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
@@ -154,7 +157,8 @@ class BrokerError(PybrokerError):
 
 
 class MalformedInput(PybrokerError):
-    """The other side sent bytes that are not a message of the protocol. The connection is closed; nothing else changes."""
+    """The other side sent bytes that are not a message of the protocol. The connection is
+    closed; nothing else changes."""
 
 
 class CorruptionError(PybrokerError):
@@ -162,7 +166,8 @@ class CorruptionError(PybrokerError):
 
 
 class StorageError(PybrokerError):
-    """The disk refused an operation (full, read-only, broken). The message names path and operation."""
+    """The disk refused an operation (full, read-only, broken). The message names path and
+    operation."""
 
 
 class ConfigError(PybrokerError):
@@ -174,7 +179,8 @@ class ConfigError(PybrokerError):
 
 
 class StartupError(PybrokerError):
-    """The broker cannot start. The message is one line: what, which one, what to change. Exit code 1, nothing touched."""
+    """The broker cannot start. The message is one line: what, which one, what to change. Exit
+    code 1, nothing touched."""
 
 
 class CoordError(PybrokerError):
@@ -186,7 +192,8 @@ class NodeExists(CoordError):
 
 
 class NoNode(CoordError):
-    """The node, or the parent of a node to create, does not exist. The operation was not applied."""
+    """The node, or the parent of a node to create, does not exist. The operation was not
+    applied."""
 
 
 class BadVersion(CoordError):
@@ -202,7 +209,8 @@ class NoChildrenForEphemerals(CoordError):
 
 
 class RequestTooLarge(CoordError):
-    """The request is over the size limit and was refused before it was sent. The operation was not applied."""
+    """The request is over the size limit and was refused before it was sent. The operation was
+    not applied."""
 
 
 class SessionExpired(CoordError):
@@ -210,11 +218,13 @@ class SessionExpired(CoordError):
 
 
 class ConnectionLoss(CoordError):
-    """The connection broke while the request was under way: it may or may not have been applied. Read back and compare."""
+    """The connection broke while the request was under way: it may or may not have been applied.
+    Read back and compare."""
 
 
 class MultiFailed(CoordError):
-    """A multi was refused as a whole. `index` is the operation that failed, `cause` its error; nothing was applied."""
+    """A multi was refused as a whole. `index` is the operation that failed, `cause` its error;
+    nothing was applied."""
 
     def __init__(self, index: int, cause: CoordError) -> None:
         super().__init__(f"operation {index} of the multi failed: {cause!r}")

@@ -1,4 +1,5 @@
-"""Plain counters. Hot paths count here instead of logging; whoever publishes them reads `snapshot`."""
+"""Plain counters. Hot paths count here instead of logging; whoever publishes them reads
+`snapshot`."""
 
 from __future__ import annotations
 

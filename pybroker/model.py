@@ -1,9 +1,12 @@
-"""The values that everybody talks about: partitions, brokers, partition state, and the controller's commands.
+"""The values that everybody talks about: partitions, brokers, partition state, and the controller's
+commands.
 
 All are immutable. Abbreviations of the protocol are defined once, here:
 
-- ISR: in-sync replicas. HW: high watermark, the offset below which every record is committed. LEO: log end offset,
-  the offset that the next record gets. LSO: last stable offset, the offset below which every transaction is decided.
+- ISR: in-sync replicas. HW: high watermark, the offset below which every record is committed. LEO:
+  log end offset,
+  the offset that the next record gets. LSO: last stable offset, the offset below which every
+  transaction is decided.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; prints as `topic-partition`, as in Kafka's logs and directory names."""
+    """A partition of a topic; prints as `topic-partition`, as in Kafka's logs and directory
+    names."""
 
     topic: str
     partition: int
@@ -51,7 +55,8 @@ class Endpoint:
 class Broker:
     """A registered broker.
 
-    `epoch` is the czxid of its registration node (KIP-380), `incarnation` the data version of its node under
+    `epoch` is the czxid of its registration node (KIP-380), `incarnation` the data version of its
+    node under
     /pybroker/incarnations (KIP-903); both are -1 where unknown.
     """
 
@@ -72,7 +77,8 @@ class Broker:
 class PartitionState:
     """Who leads a partition: the content of its `state` node.
 
-    Invariant: `leader` is in `isr`, or is NO_LEADER. `eligible` are replicas that left the ISR while it was below
+    Invariant: `leader` is in `isr`, or is NO_LEADER. `eligible` are replicas that left the ISR
+    while it was below
     min.insync.replicas and still hold everything committed (KIP-966); usually empty.
     """
 
@@ -85,7 +91,8 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """All that a broker is told of one partition. `partition_epoch` is the version of the state node, the token with
+    """All that a broker is told of one partition. `partition_epoch` is the version of the state
+    node, the token with
     which a leader changes the ISR."""
 
     topic_partition: TopicPartition
@@ -99,8 +106,10 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a controller sends to a broker. A broker refuses one whose `controller_epoch` is below the highest that it
-    has seen (STALE_CONTROLLER_EPOCH) or whose `broker_epoch` is below its own (STALE_BROKER_EPOCH)."""
+    """What a controller sends to a broker. A broker refuses one whose `controller_epoch` is below
+    the highest that it
+    has seen (STALE_CONTROLLER_EPOCH) or whose `broker_epoch` is below its own
+    (STALE_BROKER_EPOCH)."""
 
     controller_id: int
     controller_epoch: int
@@ -116,7 +125,8 @@ class LeaderAndIsr(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """Answer Metadata requests with this. `brokers` is the whole list of live brokers; `partitions` only what changed;
+    """Answer Metadata requests with this. `brokers` is the whole list of live brokers; `partitions`
+    only what changed;
     a partition with leader LEADER_DURING_DELETION is forgotten."""
 
     partitions: tuple[PartitionFacts, ...] = ()
@@ -125,7 +135,8 @@ class UpdateMetadata(Command):
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaPartition:
-    """One partition of a StopReplica command; `leader_epoch` is LEADER_DURING_DELETION when the topic is deleted."""
+    """One partition of a StopReplica command; `leader_epoch` is LEADER_DURING_DELETION when the
+    topic is deleted."""
 
     topic_partition: TopicPartition
     leader_epoch: int
@@ -149,13 +160,15 @@ class TopicDescription:
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why `name` cannot be the name of a topic, or None if it can (Kafka: 1-249 of [a-zA-Z0-9._-], not "." or "..")."""
+    """Why `name` cannot be the name of a topic, or None if it can (Kafka: 1-249 of
+    [a-zA-Z0-9._-], not "." or "..")."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):
         return f'the topic name may not be "{name}"'
     if len(name) > TOPIC_NAME_LENGTH_MAX:
-        return f"the topic name has {len(name)} characters; at most {TOPIC_NAME_LENGTH_MAX} are allowed"
+        return f"the topic name has {len(name)} characters; at most {TOPIC_NAME_LENGTH_MAX} are
+        allowed"
     if not _TOPIC_NAME.fullmatch(name):
         return (
             f"the topic name {name!r} holds characters other than letters, digits, '.', '_' and '-'"
@@ -164,7 +177,8 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def collides(name: str, other: str) -> bool:
-    """Whether two topic names differ only in '.' and '_': both become the same metric name, so Kafka refuses the second."""
+    """Whether two topic names differ only in '.' and '_': both become the same metric name, so
+    Kafka refuses the second."""
     return name.replace(".", "_") == other.replace(".", "_")
 
 
@@ -174,7 +188,8 @@ def encode_uuid(value: uuid.UUID) -> str:
 
 
 def decode_uuid(text: str) -> uuid.UUID:
-    """The reverse of `encode_uuid`. Raises ValueError if `text` is not 22 characters of base64url."""
+    """The reverse of `encode_uuid`. Raises ValueError if `text` is not 22 characters of
+    base64url."""
     if len(text) != 22:
         raise ValueError(f"{text!r} is not a base64url UUID: it has {len(text)} characters, not 22")
     try:

@@ -1,7 +1,10 @@
-"""The seams to the world. Everything that decides is given these; the real implementations stand in one place each
-(`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`, `app.py`), simulated ones serve the tests.
+"""The seams to the world. Everything that decides is given these; the real implementations stand in
+one place each
+(`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`, `app.py`), simulated ones serve
+the tests.
 
-Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`): whoever simulates time brings a loop. Only *reading* a
+Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`): whoever simulates time brings a loop.
+Only *reading* a
 clock goes through `Clock`.
 """
 
@@ -20,7 +23,8 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Readings of time. Wall time is for records and people only; every decision about durations uses the others."""
+    """Readings of time. Wall time is for records and people only; every decision about durations
+    uses the others."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970, as the machine's clock says; may jump."""
@@ -44,7 +48,8 @@ class Proc(Protocol):
     """What the operating system says of this process and machine."""
 
     def boot_id(self) -> str:
-        """Changes with every boot of the kernel: the same id means that the page cache of then is still there."""
+        """Changes with every boot of the kernel: the same id means that the page cache of then
+        is still there."""
 
     def pid(self) -> int: ...
 
@@ -53,7 +58,8 @@ class Blocking(Protocol):
     """Where work that blocks (disk, compression) is done without stopping the event loop."""
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        """Call `function(*args)` elsewhere; the awaitable gives its result or raises its exception."""
+        """Call `function(*args)` elsewhere; the awaitable gives its result or raises its
+        exception."""
 
 
 class File(Protocol):
@@ -66,11 +72,13 @@ class File(Protocol):
         """Length in bytes."""
 
     def append(self, data: Buffer) -> None:
-        """Write all of `data` at the end. When the disk takes only a part, the file is cut back to what it was before
+        """Write all of `data` at the end. When the disk takes only a part, the file is cut back to
+        what it was before
         StorageError is raised."""
 
     def pread(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end of the file. May wait for the disk."""
+        """Up to `length` bytes from `position`; fewer only at the end of the file. May wait for
+        the disk."""
 
     def pread_cached(self, position: int, length: int) -> bytes | None:
         """As `pread`, but None if any byte would have to come from the disk. Never waits."""
@@ -85,16 +93,19 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """The file system, as far as the log needs it. Paths are absolute. All methods block and may raise StorageError."""
+    """The file system, as far as the log needs it. Paths are absolute. All methods block and may
+    raise StorageError."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and appending. Raises StorageError if the file is missing and `create` is not set."""
+        """Open for reading and appending. Raises StorageError if the file is missing and
+        `create` is not set."""
 
     def read(self, path: str) -> bytes:
         """The whole content. Raises FileNotFoundError if there is no such file."""
 
     def replace(self, path: str, data: bytes) -> None:
-        """Give the file this content, atomically and durably: temporary file, fsync, rename, fsync of the directory."""
+        """Give the file this content, atomically and durably: temporary file, fsync, rename,
+        fsync of the directory."""
 
     def rename(self, old: str, new: str) -> None:
         """Atomic; durable only after `sync_dir`."""
@@ -129,7 +140,8 @@ class SessionEvent(enum.Enum):
     CONNECTED = "connected"
     """A new session exists. Ephemeral nodes and watches of an earlier one are gone."""
     SUSPENDED = "suspended"
-    """The connection is lost; the session may or may not live on. Nothing is known until one of the others comes."""
+    """The connection is lost; the session may or may not live on. Nothing is known until one of
+    the others comes."""
     RECONNECTED = "reconnected"
     """The connection is back and the session has survived; watches are still set."""
     EXPIRED = "expired"
@@ -157,7 +169,8 @@ SessionListener = Callable[[SessionEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """Metadata of a node. `version` counts changes of its data from 0; `czxid` orders creations in the whole service."""
+    """Metadata of a node. `version` counts changes of its data from 0; `czxid` orders creations
+    in the whole service."""
 
     czxid: int
     mzxid: int
@@ -202,11 +215,15 @@ OpResult = str | NodeStat | None
 
 
 class Coord(Protocol):
-    """The coordination service: a tree of small nodes with versions, ephemeral nodes, one-shot watches, and multis.
+    """The coordination service: a tree of small nodes with versions, ephemeral nodes, one-shot
+    watches, and multis.
 
-    Errors are the CoordError classes of `errors.py`. After ConnectionLoss an operation may or may not have been
-    applied; after every other error it was not. Requests over 512 KiB are refused locally with RequestTooLarge.
-    Version -1 means "any". Callbacks run on the event loop, in order, and never for a session that has ended.
+    Errors are the CoordError classes of `errors.py`. After ConnectionLoss an operation may or may
+    not have been
+    applied; after every other error it was not. Requests over 512 KiB are refused locally with
+    RequestTooLarge.
+    Version -1 means "any". Callbacks run on the event loop, in order, and never for a session that
+    has ended.
     """
 
     @property
@@ -215,7 +232,8 @@ class Coord(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The service's number for the current session, as in `NodeStat.ephemeral_owner`; 0 if there is none."""
+        """The service's number for the current session, as in `NodeStat.ephemeral_owner`; 0 if
+        there is none."""
 
     def silence(self) -> float:
         """Seconds (boottime) since the service last answered on this session."""
@@ -241,7 +259,8 @@ class Coord(Protocol):
         """All or nothing. Raises MultiFailed with the first operation that failed."""
 
     async def sync(self, path: str = "/") -> None:
-        """Wait until the server that we talk to has seen everything that was committed before this call."""
+        """Wait until the server that we talk to has seen everything that was committed before
+        this call."""
 
 
 class BrokerChannel(Protocol):

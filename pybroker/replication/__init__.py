@@ -1,1 +1,2 @@
-"""Partitions as replicas: high watermark, ISR, delayed operations, and the manager of a broker's replicas."""
+"""Partitions as replicas: high watermark, ISR, delayed operations, and the manager of a broker's
+replicas."""
