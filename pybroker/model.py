@@ -167,8 +167,7 @@ def topic_name_fault(name: str) -> str | None:
     if name in (".", ".."):
         return f'the topic name may not be "{name}"'
     if len(name) > TOPIC_NAME_LENGTH_MAX:
-        return f"the topic name has {len(name)} characters; at most {TOPIC_NAME_LENGTH_MAX} are
-        allowed"
+        return f"the topic name has {len(name)} characters, more than {TOPIC_NAME_LENGTH_MAX}"
     if not _TOPIC_NAME.fullmatch(name):
         return (
             f"the topic name {name!r} holds characters other than letters, digits, '.', '_' and '-'"
