@@ -1,0 +1,220 @@
+"""The header of a record batch (magic 2, KIP-98): everything that a broker needs to know of a
+batch.
+
+Layout, all big-endian; a batch is `12 + batch_length` bytes long:
+
+    0 base_offset i64            21 attributes i16             43 producer_id i64
+    8 batch_length i32           23 last_offset_delta i32      51 producer_epoch i16
+    12 leader_epoch i32          27 base_timestamp i64         53 base_sequence i32
+    16 magic i8                  35 max_timestamp i64          57 record_count i32
+    17 crc u32 over 21..end                                    61 records
+
+`base_offset` and `leader_epoch` lie outside the checksum, so a leader assigns them in place and the
+rest stays as the producer sent it. Nothing here looks behind the header: records are opaque,
+decoding them is `record.py`.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from pybroker.errors import CorruptionError
+from pybroker.ports import Buffer
+from pybroker.records.crc32c import checksum
+
+HEADER_SIZE: Final = 61
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+LOG_OVERHEAD: Final = 12
+"""Bytes in front of those that `batch_length` counts: base offset and the length itself."""
+BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
+MAGIC: Final = 2
+MAGIC_POSITION: Final = 16
+"""The magic byte stands at the same place in all message formats, so it can be read first."""
+
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+SEQUENCE_MAX: Final = 2**31 - 1
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME_FLAG: Final = 0x08
+TRANSACTIONAL_FLAG: Final = 0x10
+CONTROL_FLAG: Final = 0x20
+DELETE_HORIZON_FLAG: Final = 0x40
+
+_LEADER_EPOCH_POSITION: Final = 12
+_CRC_POSITION: Final = 17
+_CHECKED_POSITION: Final = 21
+_MAX_TIMESTAMP_POSITION: Final = 35
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_UINT32: Final = struct.Struct(">I")
+_INT64: Final = struct.Struct(">q")
+
+
+class TimestampType(enum.IntEnum):
+    """Who set the timestamps (KIP-32): the producer, or the leader when it appended."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes in front of the records. Offsets, epochs and sequences are -1 where the batch
+    has none; timestamps are ms since 1970 (-1: none)."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """The whole batch in bytes, header included."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record as it was produced; compaction may have removed that record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """The codec bits; compare with `compression.Codec`. 5 to 7 are assigned to nothing."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch is a marker of the broker's own, which consumers are not shown."""
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether `base_timestamp` says from when tombstones may be removed (KIP-534)."""
+        return bool(self.attributes & DELETE_HORIZON_FLAG)
+
+    @property
+    def uses_log_append_time(self) -> bool:
+        """Whether all records have the time `max_timestamp`, set by the leader."""
+        return bool(self.attributes & LOG_APPEND_TIME_FLAG)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return (
+            TimestampType.LOG_APPEND_TIME
+            if self.attributes & LOG_APPEND_TIME_FLAG
+            else TimestampType.CREATE_TIME
+        )
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether an idempotent or transactional producer wrote the batch."""
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, -1 if there is none. After 2^31 - 1 sequences go on with
+        0."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
+
+
+def read_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch that begins at `position`. The batch itself may reach beyond the end
+    of `data`.
+
+    Raises CorruptionError if fewer than 61 bytes are left, the magic is not 2, or the length is
+    below 49.
+    """
+    if len(data) - position < HEADER_SIZE:
+        raise CorruptionError(
+            f"batch header at position {position}: {len(data) - position} bytes are left,"
+            f" expected {HEADER_SIZE}"
+        )
+    header = BatchHeader._make(HEADER.unpack_from(data, position))
+    if header.magic != MAGIC:
+        raise CorruptionError(
+            f"batch header at position {position}: magic is {header.magic}, expected {MAGIC}"
+        )
+    if header.batch_length < BATCH_LENGTH_MIN:
+        raise CorruptionError(
+            f"batch header at position {position}: length is {header.batch_length},"
+            f" expected at least {BATCH_LENGTH_MIN}"
+        )
+    return header
+
+
+def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of every batch that lies in `data` as a whole; a batch cut off at the end
+    is not given.
+
+    Checksums are not looked at. Raises CorruptionError at a header that `read_header` refuses.
+    """
+    position = 0
+    end = len(data)
+    while end - position >= HEADER_SIZE:
+        header = read_header(data, position)
+        if header.size > end - position:
+            return
+        yield position, header
+        position += header.size
+
+
+def crc_matches(data: Buffer, position: int, size: int) -> bool:
+    """Whether the `size` bytes at `position` are a batch whose checksum is right. False also
+    where bytes are missing."""
+    if size < HEADER_SIZE or len(data) - position < size:
+        return False
+    stored: int = _UINT32.unpack_from(data, position + _CRC_POSITION)[0]
+    return checksum(memoryview(data)[position + _CHECKED_POSITION : position + size]) == stored
+
+
+def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch at `position` its offset and leader epoch, in place. The checksum stays
+    right."""
+    _INT64.pack_into(data, position, base_offset)
+    _INT32.pack_into(data, position + _LEADER_EPOCH_POSITION, leader_epoch)
+
+
+def restamp_log_append_time(
+    data: bytearray | memoryview, position: int, size: int, timestamp_ms: int
+) -> BatchHeader:
+    """Make `timestamp_ms` the time of all records of the batch, in place, and return the new
+    header.
+
+    Only the flag and `max_timestamp` change, and with them the checksum: readers take the time of
+    every record from `max_timestamp`, so the records need no decoding (KIP-32, KIP-98).
+    """
+    (attributes,) = _INT16.unpack_from(data, position + _CHECKED_POSITION)
+    _INT16.pack_into(data, position + _CHECKED_POSITION, attributes | LOG_APPEND_TIME_FLAG)
+    _INT64.pack_into(data, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
+    seal(data, position, size)
+    return read_header(data, position)
+
+
+def seal(data: bytearray | memoryview, position: int, size: int) -> None:
+    """Compute the checksum of the finished batch of `size` bytes at `position` and put it in."""
+    with memoryview(data) as view:
+        value = checksum(view[position + _CHECKED_POSITION : position + size])
+    _UINT32.pack_into(data, position + _CRC_POSITION, value)
