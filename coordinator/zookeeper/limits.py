@@ -1,0 +1,34 @@
+"""How large a request to ZooKeeper may be. One place, so that the real and the in-memory service
+refuse alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pybroker.errors import RequestTooLarge
+from pybroker.ports import CoordOp, CreateOp, SetOp
+
+REQUEST_BYTES_MAX: Final = 512 * 1024
+"""Half of the server's own limit (`jute.maxbuffer`, 1 MiB). A server that gets more than its limit
+drops the connection, so that nobody could tell whether the request was applied."""
+
+_OPERATION_OVERHEAD_BYTES: Final = 64
+"""At least the fixed part of any operation: header, lengths, access list, flags, version."""
+
+
+def check_request_size(ops: Sequence[CoordOp]) -> None:
+    """Raises RequestTooLarge when a request with these operations could exceed the limit."""
+    size = sum(map(operation_bytes, ops))
+    if size > REQUEST_BYTES_MAX:
+        raise RequestTooLarge(
+            f"a request of {len(ops)} operation(s), the first on {ops[0].path}, has {size} bytes;"
+            f" the limit is {REQUEST_BYTES_MAX}"
+        )
+
+
+def operation_bytes(op: CoordOp) -> int:
+    """An upper bound of the bytes that `op` takes in a request. Callers that cut their work into
+    multis add these up."""
+    data = len(op.data) if isinstance(op, (CreateOp, SetOp)) else 0
+    return _OPERATION_OVERHEAD_BYTES + len(op.path.encode()) + data
