@@ -161,6 +161,10 @@ class MalformedInput(PybrokerError):
     closed; nothing else changes."""
 
 
+class CloseConnection(PybrokerError):
+    """A request gets no answer, and its connection is closed; the message says why."""
+
+
 class CorruptionError(PybrokerError):
     """Stored bytes are damaged. The message names file, position and what was expected there."""
 
@@ -185,6 +189,11 @@ class StartupError(PybrokerError):
 
 class CoordError(PybrokerError):
     """Base of the errors of the coordination service (ZooKeeper) as our code sees them."""
+
+
+class MalformedNode(PybrokerError):
+    """A node in ZooKeeper does not hold what its format asks for. The message names the path and
+    what was expected there. Nothing was changed."""
 
 
 class NodeExists(CoordError):

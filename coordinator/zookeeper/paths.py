@@ -1,0 +1,305 @@
+"""Every path of a node that we read or write: built and taken apart here and nowhere else.
+
+The tree is Kafka's own of its ZooKeeper years; what is ours lives under /pybroker. Names that may
+hold any character (groups, clients, users, consumers) are percent-encoded as Kafka's Sanitizer
+does.
+Nothing here talks to a server or knows what a node holds (that is `schemas.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from typing import Final, NamedTuple
+
+from pybroker.model import TopicPartition
+
+BROKER_IDS: Final = "/brokers/ids"
+BROKER_SEQUENCE: Final = "/brokers/seqid"
+TOPICS: Final = "/brokers/topics"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+PREFERRED_ELECTION: Final = "/admin/preferred_replica_election"
+REASSIGNMENTS: Final = "/admin/reassign_partitions"
+ISR_CHANGES: Final = "/isr_change_notification"
+LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
+CONFIG: Final = "/config"
+CONFIG_CHANGES: Final = "/config/changes"
+CONSUMERS: Final = "/consumers"
+CLUSTER_ID: Final = "/cluster/id"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+ACLS: Final = "/kafka-acl"
+ACL_CHANGES: Final = "/kafka-acl-changes"
+PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
+PREFIXED_ACL_CHANGES: Final = "/kafka-acl-extended-changes"
+DELEGATION_TOKENS: Final = "/delegation_token/tokens"
+DELEGATION_TOKEN_CHANGES: Final = "/delegation_token/token_changes"
+FEATURES: Final = "/feature"
+MIGRATION: Final = "/migration"
+INCARNATIONS: Final = "/pybroker/incarnations"
+COORDINATORS: Final = "/pybroker/coordinators"
+
+CONFIG_CHANGE_PREFIX: Final = f"{CONFIG_CHANGES}/config_change_"
+ISR_CHANGE_PREFIX: Final = f"{ISR_CHANGES}/isr_change_"
+LOG_DIR_EVENT_PREFIX: Final = f"{LOG_DIR_EVENTS}/log_dir_event_"
+ACL_CHANGE_PREFIX: Final = f"{ACL_CHANGES}/acl_changes_"
+PREFIXED_ACL_CHANGE_PREFIX: Final = f"{PREFIXED_ACL_CHANGES}/acl_changes_"
+DELEGATION_TOKEN_CHANGE_PREFIX: Final = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
+
+DEFAULT_ENTITY: Final = "<default>"
+"""In place of a name under /config: the values of every entity that has none of its own."""
+
+CONFIG_ENTITY_TYPES: Final = ("topics", "clients", "users", "brokers", "ips")
+
+PERSISTENT_PARENTS: Final = (
+    CONSUMERS,
+    BROKER_IDS,
+    TOPICS,
+    BROKER_SEQUENCE,
+    CONFIG_CHANGES,
+    *(f"{CONFIG}/{entity_type}" for entity_type in CONFIG_ENTITY_TYPES),
+    DELETE_TOPICS,
+    ISR_CHANGES,
+    LOG_DIR_EVENTS,
+    PRODUCER_ID_BLOCK,
+    INCARNATIONS,
+    COORDINATORS,
+)
+"""Nodes that a broker creates at its start: Kafka's tools rely on them."""
+
+_SEQUENCE_DIGITS: Final = 10
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+class ConfigEntity(NamedTuple):
+    """What a configuration belongs to: pairs of entity type and name, the names as they are
+    (decoded), DEFAULT_ENTITY for the defaults. Two pairs only for a client of a user."""
+
+    parts: tuple[tuple[str, str], ...]
+
+
+class OffsetKey(NamedTuple):
+    """Whose committed offset a node holds."""
+
+    group: str
+    topic_partition: TopicPartition
+
+
+# ---- names
+
+
+def encode_name(name: str) -> str:
+    """A name as one component of a path: everything but letters, digits, '.', '_' and '-' as %XX of
+    its UTF-8. '.' and '..' alone, which ZooKeeper refuses, are encoded too."""
+    if name in (".", ".."):
+        return name.replace(".", "%2E")
+    return urllib.parse.quote(name, safe="").replace("~", "%7E")
+
+
+def decode_name(component: str) -> str:
+    """The reverse of `encode_name`; like Java's decoder it also takes '+' for a space."""
+    return urllib.parse.unquote_plus(component)
+
+
+def sequence_of(name: str) -> int | None:
+    """The number that the server appended to a sequential node; None for any other name."""
+    digits = name[-_SEQUENCE_DIGITS:]
+    is_number = len(digits) == _SEQUENCE_DIGITS and digits.isascii() and digits.isdigit()
+    return int(digits) if is_number else None
+
+
+def parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def last_component(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+# ---- brokers
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def parse_broker(path: str) -> int | None:
+    return _number(_below(path, BROKER_IDS))
+
+
+def incarnation(broker_id: int) -> str:
+    """Its data version grows with every registration of the broker."""
+    return f"{INCARNATIONS}/{broker_id}"
+
+
+def coordinator(partition: int) -> str:
+    """Its data version fences earlier group coordinators of that `__consumer_offsets` partition."""
+    return f"{COORDINATORS}/{partition}"
+
+
+def parse_coordinator(path: str) -> int | None:
+    return _number(_below(path, COORDINATORS))
+
+
+# ---- topics
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{encode_name(name)}"
+
+
+def parse_topic(path: str) -> str | None:
+    return _name(_below(path, TOPICS))
+
+
+def partitions(name: str) -> str:
+    """The parent of a topic's partition nodes."""
+    return f"{topic(name)}/partitions"
+
+
+def partition(topic_partition: TopicPartition) -> str:
+    return f"{partitions(topic_partition.topic)}/{topic_partition.partition}"
+
+
+def partition_state(topic_partition: TopicPartition) -> str:
+    return f"{partition(topic_partition)}/state"
+
+
+def parse_partition_state(path: str) -> TopicPartition | None:
+    match path.split("/"):
+        case ["", "brokers", "topics", name, "partitions", number, "state"] if name:
+            index = _number(number)
+            return None if index is None else TopicPartition(decode_name(name), index)
+    return None
+
+
+def delete_topic(name: str) -> str:
+    return f"{DELETE_TOPICS}/{encode_name(name)}"
+
+
+def parse_delete_topic(path: str) -> str | None:
+    return _name(_below(path, DELETE_TOPICS))
+
+
+# ---- configuration
+
+
+def config_root(entity_type: str) -> str:
+    """The parent of all entities of one of CONFIG_ENTITY_TYPES."""
+    return f"{CONFIG}/{entity_type}"
+
+
+def config(entity: ConfigEntity) -> str:
+    return f"{CONFIG}/{config_entity_path(entity)}"
+
+
+def topic_config(name: str) -> str:
+    return config(ConfigEntity((("topics", name),)))
+
+
+def broker_config(broker_id: int | None) -> str:
+    """The dynamic configuration of a broker, or (None) of all that have none of their own."""
+    name = DEFAULT_ENTITY if broker_id is None else str(broker_id)
+    return config(ConfigEntity((("brokers", name),)))
+
+
+def config_entity_path(entity: ConfigEntity) -> str:
+    """As a config change names it, for example `users/alice/clients/app1`."""
+    return "/".join(f"{entity_type}/{_entity_name(name)}" for entity_type, name in entity.parts)
+
+
+def parse_config_entity_path(entity_path: str) -> ConfigEntity | None:
+    """The reverse of `config_entity_path`; None if it names no entity (a root, an unknown type)."""
+    components = entity_path.split("/")
+    pairs = list(zip(components[::2], components[1::2], strict=False))
+    types = [entity_type for entity_type, _ in pairs]
+    if len(components) % 2 or not all(name for _, name in pairs):
+        return None
+    if types != ["users", "clients"] and not (len(pairs) == 1 and types[0] in CONFIG_ENTITY_TYPES):
+        return None
+    return ConfigEntity(tuple((entity_type, decode_name(name)) for entity_type, name in pairs))
+
+
+def parse_config(path: str) -> ConfigEntity | None:
+    prefix = f"{CONFIG}/"
+    return parse_config_entity_path(path[len(prefix) :]) if path.startswith(prefix) else None
+
+
+# ---- consumer groups
+
+
+def group(group_id: str) -> str:
+    return f"{CONSUMERS}/{encode_name(group_id)}"
+
+
+def group_members(group_id: str) -> str:
+    return f"{group(group_id)}/ids"
+
+
+def group_member(group_id: str, consumer_id: str) -> str:
+    return f"{group_members(group_id)}/{encode_name(consumer_id)}"
+
+
+def group_owners(group_id: str, topic_name: str) -> str:
+    return f"{group(group_id)}/owners/{encode_name(topic_name)}"
+
+
+def group_owner(group_id: str, topic_partition: TopicPartition) -> str:
+    return f"{group_owners(group_id, topic_partition.topic)}/{topic_partition.partition}"
+
+
+def group_offsets(group_id: str) -> str:
+    """The parent of the topics for which the group has committed offsets."""
+    return f"{group(group_id)}/offsets"
+
+
+def topic_offsets(group_id: str, topic_name: str) -> str:
+    return f"{group_offsets(group_id)}/{encode_name(topic_name)}"
+
+
+def offset(group_id: str, topic_partition: TopicPartition) -> str:
+    return f"{topic_offsets(group_id, topic_partition.topic)}/{topic_partition.partition}"
+
+
+def parse_offset(path: str) -> OffsetKey | None:
+    match path.split("/"):
+        case ["", "consumers", group_id, "offsets", name, number] if group_id and name:
+            index = _number(number)
+            if index is not None:
+                key = TopicPartition(decode_name(name), index)
+                return OffsetKey(decode_name(group_id), key)
+    return None
+
+
+# ---- security
+
+
+def acl(resource_type: str, name: str, *, prefixed: bool = False) -> str:
+    """`resource_type` as in ZooKeeper: Topic, Group, Cluster, TransactionalId, DelegationToken."""
+    return f"{PREFIXED_ACLS if prefixed else ACLS}/{resource_type}/{encode_name(name)}"
+
+
+def delegation_token(token_id: str) -> str:
+    return f"{DELEGATION_TOKENS}/{encode_name(token_id)}"
+
+
+# ---- private
+
+
+def _entity_name(name: str) -> str:
+    return name if name == DEFAULT_ENTITY else encode_name(name)
+
+
+def _below(path: str, root: str) -> str:
+    """The component of `path` directly below `root`; empty if it is not exactly one level below."""
+    head, _, tail = path.rpartition("/")
+    return tail if head == root else ""
+
+
+def _name(component: str) -> str | None:
+    return decode_name(component) if component else None
+
+
+def _number(component: str) -> int | None:
+    return int(component) if _NUMBER.fullmatch(component) else None

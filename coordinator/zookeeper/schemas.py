@@ -1,0 +1,341 @@
+"""What the nodes hold: JSON text to values of the model and back.
+
+Rules of Kafka's ZooKeeper years that hold for every node: compact UTF-8 JSON, order of keys free,
+every number an integer of 32 bits (old readers know no other), so times and producer ids are
+strings. Written are the newest versions that all readers of 0.8.2 to 3.9 accept; read is every
+version. Keys that we do not know survive a rewrite of topic and state nodes.
+
+Every `decode_*` takes the node's path for its error and raises MalformedNode. No path is built
+here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.coordinator.zookeeper.json_nodes import (
+    Fields,
+    dump,
+    load,
+    load_object,
+    malformed,
+)
+from pybroker.model import Endpoint, PartitionState, TopicPartition, decode_uuid, encode_uuid
+
+_BROKER_VERSION: Final = 4
+_TOPIC_VERSION: Final = 3
+_TOPIC_VERSION_WITHOUT_ID: Final = 2
+_STATE_KEYS: Final = frozenset(
+    {"version", "controller_epoch", "leader", "leader_epoch", "isr", "eligible"}
+)
+_TOPIC_KEYS: Final = frozenset(
+    {"version", "partitions", "adding_replicas", "removing_replicas", "topic_id"}
+)
+
+Replicas = Mapping[int, tuple[int, ...]]
+"""Partition -> broker ids, the preferred replica first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """Which brokers hold the partitions of a topic. `adding` and `removing` name only partitions
+    that are being moved (KIP-455). `unknown` are keys of later versions, kept as they are."""
+
+    replicas: Replicas
+    topic_id: uuid.UUID | None = None
+    adding: Replicas = field(default_factory=dict)
+    removing: Replicas = field(default_factory=dict)
+    unknown: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """The ids `first` to `last` (both included) belong to `broker_id`."""
+
+    broker_id: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRegistration:
+    """What a classic consumer subscribes to: topic or pattern -> number of streams. `pattern` is
+    static, white_list or black_list."""
+
+    subscription: Mapping[str, int]
+    pattern: str
+    timestamp_ms: int
+
+
+# ---- topics and partitions
+
+
+def encode_topic(assignment: TopicAssignment) -> bytes:
+    version = _TOPIC_VERSION_WITHOUT_ID if assignment.topic_id is None else _TOPIC_VERSION
+    content: dict[str, object] = dict(assignment.unknown)
+    content["version"] = version
+    content["partitions"] = _replicas_to_json(assignment.replicas)
+    content["adding_replicas"] = _replicas_to_json(assignment.adding)
+    content["removing_replicas"] = _replicas_to_json(assignment.removing)
+    if assignment.topic_id is not None:
+        content["topic_id"] = encode_uuid(assignment.topic_id)
+    return dump(content)
+
+
+def decode_topic(path: str, data: bytes) -> TopicAssignment:
+    """Reads versions 1 to 3."""
+    fields = load_object(path, data)
+    text = fields.text("topic_id", default="")
+    try:
+        topic_id = decode_uuid(text) if text else None
+    except ValueError as error:
+        raise malformed(path, "a base64url UUID of 22 characters at topic_id", text) from error
+    return TopicAssignment(
+        replicas=_replicas_from_json(fields, "partitions"),
+        topic_id=topic_id,
+        adding=_replicas_from_json(fields, "adding_replicas", required=False),
+        removing=_replicas_from_json(fields, "removing_replicas", required=False),
+        unknown=fields.without(_TOPIC_KEYS),
+    )
+
+
+def encode_state(state: PartitionState, previous: bytes = b"") -> bytes:
+    """`previous` is the data that is being replaced: keys of it that we do not know are kept."""
+    known_before = load("", previous) if previous else None
+    unknown = known_before if isinstance(known_before, dict) else {}
+    content = {key: value for key, value in unknown.items() if key not in _STATE_KEYS}
+    content["controller_epoch"] = state.controller_epoch
+    content["leader"] = state.leader
+    content["version"] = 1
+    content["leader_epoch"] = state.leader_epoch
+    content["isr"] = list(state.isr)
+    if state.eligible:
+        content["eligible"] = list(state.eligible)
+    return dump(content)
+
+
+def decode_state(path: str, data: bytes) -> PartitionState:
+    fields = load_object(path, data)
+    return PartitionState(
+        leader=fields.integer("leader"),
+        leader_epoch=fields.integer("leader_epoch"),
+        isr=fields.integers("isr"),
+        controller_epoch=fields.integer("controller_epoch"),
+        eligible=fields.integers("eligible", required=False),
+    )
+
+
+def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    """Of an ISR change or a preferred replica election."""
+    return dump({"version": 1, "partitions": [_partition_to_json(key) for key in partitions]})
+
+
+def decode_partitions(path: str, data: bytes) -> list[TopicPartition]:
+    return [_partition_from(item) for item in load_object(path, data).objects("partitions")]
+
+
+def encode_reassignment(replicas: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    items = [
+        {**_partition_to_json(key), "replicas": list(brokers)} for key, brokers in replicas.items()
+    ]
+    return dump({"version": 1, "partitions": items})
+
+
+def decode_reassignment(path: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    items = load_object(path, data).objects("partitions")
+    return {_partition_from(item): item.integers("replicas") for item in items}
+
+
+# ---- controller
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    return dump({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+
+
+def decode_controller(path: str, data: bytes) -> int:
+    """The id of the controller. Reads versions 1 and 2, and the bare number of very old
+    clusters."""
+    content = load(path, data)
+    if isinstance(content, int) and not isinstance(content, bool):
+        return content
+    return load_object(path, data).integer("brokerid")
+
+
+def encode_number(value: int) -> bytes:
+    """Decimal text: the controller epoch, a classic committed offset."""
+    return str(value).encode()
+
+
+def decode_number(path: str, data: bytes) -> int:
+    try:
+        return int(data.decode("ascii"))
+    except ValueError as error:
+        raise malformed(path, "a decimal number", data) from error
+
+
+# ---- configuration
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    return dump({"version": 1, "config": dict(config)})
+
+
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    """A node without data is a configuration without values."""
+    return load_object(path, data).texts("config") if data else {}
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """`entity_path` as `paths.config_entity_path` gives it."""
+    return dump({"version": 2, "entity_path": entity_path})
+
+
+def decode_config_change(path: str, data: bytes) -> str:
+    """The path of the entity below /config. Reads version 2, version 1 (type and name) and the
+    bare topic name of 0.8.2."""
+    content = load(path, data)
+    if isinstance(content, str):
+        return f"topics/{content}"
+    fields = load_object(path, data)
+    if fields.integer("version") == 1:
+        return f"{fields.text('entity_type')}/{fields.text('entity_name')}"
+    return fields.text("entity_path")
+
+
+# ---- cluster, producer ids, log directories, classic consumers
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """The version is a string in this node, as in Kafka."""
+    return dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(path: str, data: bytes) -> str:
+    return load_object(path, data).text("id")
+
+
+def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
+    content = {
+        "version": 1,
+        "broker": block.broker_id,
+        "block_start": str(block.first),
+        "block_end": str(block.last),
+    }
+    return dump(content)
+
+
+def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
+    """None while nobody has taken a block (the node is empty)."""
+    if not data:
+        return None
+    fields = load_object(path, data)
+    return ProducerIdBlock(
+        broker_id=fields.integer("broker"),
+        first=fields.number_in_text("block_start"),
+        last=fields.number_in_text("block_end"),
+    )
+
+
+def encode_log_dir_failure(broker_id: int) -> bytes:
+    return dump({"version": 1, "broker": broker_id, "event": 1})
+
+
+def decode_log_dir_failure(path: str, data: bytes) -> int:
+    """The id of the broker that lost a log directory."""
+    return load_object(path, data).integer("broker")
+
+
+def encode_consumer(registration: ConsumerRegistration) -> bytes:
+    content = {
+        "version": 1,
+        "subscription": dict(registration.subscription),
+        "pattern": registration.pattern,
+        "timestamp": str(registration.timestamp_ms),
+    }
+    return dump(content)
+
+
+def decode_consumer(path: str, data: bytes) -> ConsumerRegistration:
+    fields = load_object(path, data)
+    subscription = fields.nested("subscription")
+    return ConsumerRegistration(
+        subscription={name: subscription.integer(name) for name in subscription.names()},
+        pattern=fields.text("pattern", default="static"),
+        timestamp_ms=fields.number_in_text("timestamp", default=-1),
+    )
+
+
+# ---- brokers
+
+
+def encode_broker(
+    endpoints: Sequence[Endpoint], rack: str | None, timestamp_ms: int, *, jmx_port: int = -1
+) -> bytes:
+    """Host and port at the top are those of the first PLAINTEXT endpoint, for readers of 0.8."""
+    plain = next((item for item in endpoints if item.security_protocol == "PLAINTEXT"), None)
+    content: dict[str, object] = {
+        "version": _BROKER_VERSION,
+        "host": plain.host if plain else None,
+        "port": plain.port if plain else -1,
+        "jmx_port": jmx_port,
+        "timestamp": str(timestamp_ms),
+        "endpoints": [
+            f"{item.listener}://{_host_text(item.host)}:{item.port}" for item in endpoints
+        ],
+        "listener_security_protocol_map": {
+            item.listener: item.security_protocol for item in endpoints
+        },
+    }
+    if rack is not None:
+        content["rack"] = rack
+    return dump(content)
+
+
+def decode_broker(path: str, data: bytes) -> tuple[tuple[Endpoint, ...], str | None]:
+    """(endpoints, rack). Reads versions 1 to 5; version 1 knows only one PLAINTEXT endpoint, before
+    version 4 a listener is named after its security protocol."""
+    fields = load_object(path, data)
+    rack = fields.text("rack", default="") or None
+    if fields.integer("version") < 2:
+        endpoint = Endpoint("PLAINTEXT", fields.text("host"), fields.integer("port"))
+        return (endpoint,), rack
+    protocols = fields.texts("listener_security_protocol_map", required=False)
+    endpoints = [_endpoint(path, text, protocols) for text in fields.text_list("endpoints")]
+    return tuple(endpoints), rack
+
+
+def _endpoint(path: str, text: str, protocols: Mapping[str, str]) -> Endpoint:
+    listener, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port) < 65536
+    if not (listener and separator and colon and is_port):
+        raise malformed(path, "LISTENER://host:port in endpoints", text)
+    return Endpoint(listener, host.strip("[]"), int(port), protocols.get(listener, listener))
+
+
+def _host_text(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+# ---- private
+
+
+def _partition_to_json(key: TopicPartition) -> dict[str, object]:
+    return {"topic": key.topic, "partition": key.partition}
+
+
+def _partition_from(item: Fields) -> TopicPartition:
+    return TopicPartition(item.text("topic"), item.integer("partition"))
+
+
+def _replicas_to_json(replicas: Replicas) -> dict[str, list[int]]:
+    return {str(partition): list(brokers) for partition, brokers in replicas.items()}
+
+
+def _replicas_from_json(fields: Fields, key: str, *, required: bool = True) -> Replicas:
+    partitions = fields.nested(key, required=required)
+    return {partitions.number(name): partitions.integers(name) for name in partitions.names()}
