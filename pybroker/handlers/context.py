@@ -1,0 +1,117 @@
+"""What handlers are given: the services of the broker, and who asks. Handlers own nothing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pybroker.errors import ErrorCode
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.metrics import Metrics
+from pybroker.ports import Blocking, Clock
+from pybroker.replication.manager import ReplicaManager
+from pybroker.wire.headers import RequestHeader
+
+
+class ControllerView(Protocol):
+    """What requests need to know of the controller."""
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that is the controller, or -1 if none is known."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller."""
+
+
+class TopicAdmin(Protocol):
+    """Changes to topics. All may raise BrokerError with the code that the client shall see."""
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        assignment: Mapping[int, Sequence[int]] | None,
+        configs: Mapping[str, str],
+        validate_only: bool,
+    ) -> CreatedTopic: ...
+
+    async def delete(self, name: str) -> None:
+        """Ask for the deletion; the controller carries it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One effective option of a topic; `source` is the number of Kafka's ConfigSource."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool = False
+    sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A topic that was made, or (validate only) would have been."""
+
+    topic_id: uuid.UUID
+    assignment: Mapping[int, Sequence[int]]
+    configs: Sequence[ConfigEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """The broker's options that handlers look at, with Kafka's defaults."""
+
+    auto_create_topics: bool = True
+    delete_topics: bool = True
+    partitions_default: int = 1
+    replication_factor_default: int = 1
+    fetch_bytes_max: int = 57_671_680
+    """fetch.max.bytes: no answer to a fetch is larger, but for a single batch that is."""
+    auto_create_wait_s: float = 1.0
+    """How long a Metadata request waits for a topic that it caused to be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that handlers may use."""
+
+    broker_id: int
+    cluster_id: str
+    options: BrokerOptions
+    replicas: ReplicaManager
+    metadata: MetadataView
+    controller: ControllerView
+    topics: TopicAdmin
+    producer_ids: Callable[[], Awaitable[int]]
+    clock: Clock
+    blocking: Blocking
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: its header and where it came from."""
+
+    header: RequestHeader
+    listener: str
+    peer_host: str
+
+    @property
+    def version(self) -> int:
+        return self.header.version
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An item of a request that failed: the code, and what to tell the client."""
+
+    code: ErrorCode
+    message: str

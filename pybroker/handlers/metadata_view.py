@@ -1,0 +1,112 @@
+"""What this broker knows of the cluster: live brokers, topics and who leads them, as the controller
+last said. Requests read it; only UpdateMetadata changes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import (
+    LEADER_DURING_DELETION,
+    Broker,
+    PartitionFacts,
+    TopicPartition,
+    UpdateMetadata,
+)
+
+
+@dataclass(slots=True)
+class TopicView:
+    """A topic: its id, and partition number -> facts."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: dict[int, PartitionFacts] = field(default_factory=dict)
+
+
+class MetadataView:
+    """Owned by the event loop. `version` grows with every change, for those who cache answers."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._controller_epoch = -1
+        self._brokers: dict[int, Broker] = {}
+        self._topics: dict[str, TopicView] = {}
+        self._names: dict[uuid.UUID, str] = {}
+        self._changed: set[asyncio.Future[None]] = set()
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        return self._brokers
+
+    @property
+    def topics(self) -> Mapping[str, TopicView]:
+        return self._topics
+
+    def topic(self, name: str) -> TopicView | None:
+        return self._topics.get(name)
+
+    def name_of(self, topic_id: uuid.UUID) -> str | None:
+        """The name of the topic that has this id, or None."""
+        return self._names.get(topic_id)
+
+    def apply(self, command: UpdateMetadata) -> None:
+        """Raises BrokerError STALE_CONTROLLER_EPOCH for a command of a deposed controller."""
+        if command.controller_epoch < self._controller_epoch:
+            raise BrokerError(
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+                f"controller epoch {command.controller_epoch} is below {self._controller_epoch}",
+            )
+        self._controller_epoch = command.controller_epoch
+        self._brokers = {broker.id: broker for broker in command.brokers}
+        for facts in command.partitions:
+            if facts.state.leader == LEADER_DURING_DELETION:
+                self._forget(facts.topic_partition)
+            else:
+                self._learn(facts)
+        self.version += 1
+        for future in self._changed:
+            if not future.done():
+                future.set_result(None)
+        self._changed.clear()
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for changes until `condition` holds; False if it did not within `timeout_s`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not condition():
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                return False
+            future: asyncio.Future[None] = loop.create_future()
+            self._changed.add(future)
+            try:
+                await asyncio.wait_for(future, remaining)
+            except TimeoutError:
+                return condition()
+            finally:
+                self._changed.discard(future)
+        return True
+
+    def _learn(self, facts: PartitionFacts) -> None:
+        name = facts.topic_partition.topic
+        topic = self._topics.get(name)
+        if topic is None or topic.topic_id != facts.topic_id:
+            if topic is not None:
+                self._names.pop(topic.topic_id, None)
+            topic = self._topics[name] = TopicView(name, facts.topic_id)
+            self._names[facts.topic_id] = name
+        topic.partitions[facts.topic_partition.partition] = facts
+
+    def _forget(self, partition: TopicPartition) -> None:
+        topic = self._topics.get(partition.topic)
+        if topic is None:
+            return
+        topic.partitions.pop(partition.partition, None)
+        if not topic.partitions:
+            del self._topics[partition.topic]
+            self._names.pop(topic.topic_id, None)

@@ -1,0 +1,212 @@
+"""All replicas of this broker: obeys the controller's commands and finds partitions for requests.
+
+Commands are carried out one after the other, whoever sends them. What blocks (making directories,
+recording an epoch) is done in the Blocking port; meanwhile requests to other partitions go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.model import (
+    LEADER_DURING_DELETION,
+    LeaderAndIsr,
+    PartitionFacts,
+    StopReplica,
+    StopReplicaPartition,
+    TopicPartition,
+)
+from pybroker.ports import Blocking
+from pybroker.replication.partition import Partition
+from pybroker.replication.purgatory import Purgatory
+from pybroker.storage.log import Log
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.manager import LogManager
+
+log = logging.getLogger(__name__)
+
+TopicConfigReader = Callable[[str], Awaitable[LogConfig]]
+"""Gives the effective configuration of a topic's logs, as ZooKeeper has it now."""
+
+
+class ReplicaManager:
+    """Owns the partitions. `broker_epoch` is set by whoever registers the broker."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        logs: LogManager,
+        blocking: Blocking,
+        topic_config: TopicConfigReader,
+        fetches: Purgatory,
+        produces: Purgatory,
+    ) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = -1
+        self.fetches = fetches
+        self.produces = produces
+        self._logs = logs
+        self._blocking = blocking
+        self._topic_config = topic_config
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._controller_epoch = -1
+        self._commands = asyncio.Lock()
+
+    # for requests
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The replica on this broker. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION."""
+        found = self._partitions.get(topic_partition)
+        if found is None:
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"broker {self.broker_id} does not host {topic_partition}",
+            )
+        return found
+
+    def leader(self, topic_partition: TopicPartition, current_leader_epoch: int = -1) -> Partition:
+        """The replica, which leads. Raises BrokerError as `partition` and `require_leader`."""
+        found = self.partition(topic_partition)
+        found.require_leader(current_leader_epoch)
+        return found
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        return {key: partition.high_watermark for key, partition in self._partitions.items()}
+
+    def became_readable(self, topic_partition: TopicPartition, readable_bytes: int) -> None:
+        """The high watermark moved: wake fetches that wait for bytes and produces that wait for it."""
+        self.fetches.progressed(topic_partition, readable_bytes)
+        self.produces.progressed(topic_partition, 1)
+
+    # for the controller
+
+    async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
+        """Lead or follow each partition; an answer for every one of them.
+
+        Raises BrokerError STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the whole command.
+        """
+        async with self._commands:
+            self._accept(command.controller_epoch, command.broker_epoch)
+            answers: dict[TopicPartition, ErrorCode] = {}
+            configs: dict[str, LogConfig] = {}
+            for facts in command.partitions:
+                topic = facts.topic_partition.topic
+                if topic not in configs:
+                    configs[topic] = await self._topic_config(topic)
+                answers[facts.topic_partition] = await self._take_role(facts, configs[topic])
+            return answers
+
+    async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
+        """Stop serving each partition, and delete its log if told so.
+
+        Raises BrokerError STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the whole command.
+        """
+        async with self._commands:
+            self._accept(command.controller_epoch, command.broker_epoch)
+            return {item.topic_partition: await self._stop(item) for item in command.partitions}
+
+    def _accept(self, controller_epoch: int, broker_epoch: int) -> None:
+        if controller_epoch < self._controller_epoch:
+            raise BrokerError(
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+                f"controller epoch {controller_epoch} is below {self._controller_epoch}",
+            )
+        if broker_epoch != -1 and broker_epoch < self.broker_epoch:
+            raise BrokerError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker epoch {broker_epoch} is below {self.broker_epoch}",
+            )
+        self._controller_epoch = controller_epoch
+
+    async def _take_role(self, facts: PartitionFacts, config: LogConfig) -> ErrorCode:
+        key = facts.topic_partition
+        if self.broker_id not in facts.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            partition = self._partitions.get(key)
+            if partition is not None and not partition.check_epoch(facts):
+                return ErrorCode.NONE
+            leads = facts.state.leader == self.broker_id
+            opened = await self._blocking.run(self._open_log, facts, config, leads)
+        except BrokerError as error:
+            log.warning("command refused partition=%s error=%s", key, error)
+            return error.code
+        except StorageError as error:
+            log.error("partition cannot be opened partition=%s error=%s", key, error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if partition is None or partition.log is not opened:
+            partition = self._partitions[key] = Partition(
+                topic_partition=key,
+                log=opened,
+                broker_id=self.broker_id,
+                high_watermark=self._logs.high_watermark_checkpoint(key),
+            )
+        if leads:
+            partition.lead(facts)
+        else:
+            partition.follow(facts)
+        log.info(
+            "partition %s role=%s leader=%d leader_epoch=%d isr=%s log_start=%d log_end=%d hw=%d",
+            key,
+            partition.role.value,
+            facts.state.leader,
+            facts.state.leader_epoch,
+            list(facts.state.isr),
+            opened.log_start_offset,
+            opened.log_end_offset,
+            partition.high_watermark,
+        )
+        self._disturbed(key)
+        return ErrorCode.NONE
+
+    def _open_log(self, facts: PartitionFacts, config: LogConfig, leads: bool) -> Log:
+        """Blocking: the partition's log, made if it is missing, with the epoch's start recorded.
+
+        A log of an earlier topic of the same name (another topic id) is set aside, never served.
+        """
+        key = facts.topic_partition
+        opened = self._logs.log(key)
+        if opened is not None and opened.topic_id not in (None, facts.topic_id):
+            log.warning(
+                "log set aside partition=%s topic_id=%s: the topic of that name is now %s",
+                key,
+                opened.topic_id,
+                facts.topic_id,
+            )
+            self._logs.set_aside(key)
+            opened = None
+        if opened is None:
+            opened = self._logs.create(key, config, facts.topic_id)
+        else:
+            self._logs.set_config(key, config)
+        if leads:
+            opened.begin_epoch(facts.state.leader_epoch, opened.log_end_offset)
+        return opened
+
+    async def _stop(self, item: StopReplicaPartition) -> ErrorCode:
+        key = item.topic_partition
+        partition = self._partitions.get(key)
+        if (
+            partition is not None
+            and item.leader_epoch != LEADER_DURING_DELETION
+            and item.leader_epoch < partition.leader_epoch
+        ):
+            return ErrorCode.FENCED_LEADER_EPOCH
+        self._partitions.pop(key, None)
+        self._disturbed(key)
+        if item.delete and self._logs.log(key) is not None:
+            try:
+                await self._blocking.run(self._logs.delete, key)
+            except StorageError as error:
+                log.error("log cannot be deleted partition=%s error=%s", key, error)
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            log.info("partition deleted partition=%s", key)
+        return ErrorCode.NONE
+
+    def _disturbed(self, key: TopicPartition) -> None:
+        self.fetches.disturbed(key)
+        self.produces.disturbed(key)

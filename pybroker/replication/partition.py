@@ -1,0 +1,168 @@
+"""One replica of a partition on this broker: who leads it, how far it is committed, and its log.
+
+Plain code: a command or a batch in, new state out, no waiting inside. Whoever calls `append` tells
+the purgatories afterwards what became readable.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import NO_EPOCH, PartitionFacts, PartitionState, TopicPartition
+from pybroker.records.batch import BatchHeader
+from pybroker.replication.isr import committed_end, has_enough_replicas
+from pybroker.storage.log import AppendResult, Log
+
+
+class Role(enum.Enum):
+    """What the controller last told this replica to be."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class Partition:
+    """Owns the high watermark of its log.
+
+    Invariant: log_start_offset <= high_watermark <= log_end_offset.
+    """
+
+    def __init__(
+        self, *, topic_partition: TopicPartition, log: Log, broker_id: int, high_watermark: int
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.log = log
+        self._broker_id = broker_id
+        self._facts: PartitionFacts | None = None
+        self._follower_ends: dict[int, int] = {}
+        self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+
+    # what is known
+
+    @property
+    def role(self) -> Role:
+        leads = self._facts is not None and self._facts.state.leader == self._broker_id
+        return Role.LEADER if leads else Role.FOLLOWER
+
+    @property
+    def leader_epoch(self) -> int:
+        return NO_EPOCH if self._facts is None else self._facts.state.leader_epoch
+
+    @property
+    def state(self) -> PartitionState | None:
+        """What the controller last said, or None before its first command."""
+        return None if self._facts is None else self._facts.state
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        return None if self._facts is None else self._facts.topic_id
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided; never above the high watermark."""
+        return self.log.last_stable_offset(self._high_watermark)
+
+    def readable_end(self, read_committed: bool) -> int:
+        """The offset below which a consumer of that isolation level may read."""
+        return self.last_stable_offset() if read_committed else self._high_watermark
+
+    # what the controller says
+
+    def check_epoch(self, facts: PartitionFacts) -> bool:
+        """Whether these facts are news. False if they only repeat what is in force.
+
+        Raises BrokerError STALE_CONTROLLER_EPOCH for an older leader epoch, or for the current one
+        with another content.
+        """
+        if facts.state.leader_epoch > self.leader_epoch:
+            return True
+        if self._facts is not None and facts.state == self._facts.state:
+            return False
+        raise BrokerError(
+            ErrorCode.STALE_CONTROLLER_EPOCH,
+            f"{self.topic_partition} is at leader epoch {self.leader_epoch}, "
+            f"the command says {facts.state.leader_epoch}",
+        )
+
+    def lead(self, facts: PartitionFacts) -> None:
+        """Lead from now on. The epoch's start must be recorded in the log already (`begin_epoch`),
+        and `check_epoch` must have said that this is news."""
+        assert facts.state.leader == self._broker_id
+        self._facts = facts
+        self._follower_ends.clear()
+        self._advance_high_watermark()
+
+    def follow(self, facts: PartitionFacts) -> None:
+        """Stop leading: somebody else does, or nobody."""
+        assert facts.state.leader != self._broker_id
+        self._facts = facts
+        self._follower_ends.clear()
+
+    # what clients ask
+
+    def require_leader(self, current_leader_epoch: int) -> None:
+        """Check that this replica leads, and in the epoch that the client believes (-1: any).
+
+        Raises BrokerError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320), or
+        NOT_LEADER_OR_FOLLOWER.
+        """
+        if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
+            older = current_leader_epoch < self.leader_epoch
+            raise BrokerError(
+                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"{self.topic_partition} is at leader epoch {self.leader_epoch}, "
+                f"the request says {current_leader_epoch}",
+            )
+        if self.role is not Role.LEADER:
+            raise BrokerError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {self._broker_id} does not lead {self.topic_partition}",
+            )
+
+    def append(
+        self, data: memoryview, header: BatchHeader, *, acks: int, now_ms: int
+    ) -> AppendResult:
+        """Append one validated batch as the leader; the high watermark follows as far as it may.
+
+        Raises BrokerError: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=-1 only, nothing is
+        written), or what the producer's state says. StorageError if the disk refuses.
+        """
+        self.require_leader(NO_EPOCH)
+        assert self._facts is not None
+        if acks == -1 and not self.has_enough_replicas():
+            raise BrokerError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.topic_partition} has {len(self._facts.state.isr)} replicas in sync, "
+                f"min.insync.replicas is {self.log.config.min_insync_replicas}",
+            )
+        result = self.log.append(
+            data, header, leader_epoch=self._facts.state.leader_epoch, now_ms=now_ms
+        )
+        self._advance_high_watermark()
+        return result
+
+    def has_enough_replicas(self) -> bool:
+        """Whether the ISR is as large as acks=all asks for."""
+        assert self._facts is not None
+        return has_enough_replicas(
+            len(self._facts.state.isr),
+            self.log.config.min_insync_replicas,
+            len(self._facts.replicas),
+        )
+
+    def _advance_high_watermark(self) -> None:
+        assert self._facts is not None
+        advanced = committed_end(
+            self._high_watermark,
+            leader=self._broker_id,
+            leader_end=self.log.log_end_offset,
+            maximal_isr=self._facts.state.isr,
+            follower_ends=self._follower_ends,
+        )
+        assert self._high_watermark <= advanced <= self.log.log_end_offset
+        self._high_watermark = advanced

@@ -1,0 +1,205 @@
+"""One connection: frames in, answers out, in order, one request in the handlers at a time.
+
+Owns the socket's transport and at most one task, that of the request in flight. A frame that cannot
+be a request closes the connection; so does an answer that the handlers refuse to give. While a
+request is in flight, further bytes are received only as far as the buffer has room, so a peer that
+pipelines is slowed down by TCP and a peer that leaves is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pybroker.errors import CloseConnection, MalformedInput
+from pybroker.ports import Buffer, Clock
+from pybroker.server.limits import ServerLimits
+from pybroker.server.receive_buffer import ReceiveBuffer
+
+log = logging.getLogger(__name__)
+
+Answer = Sequence[Buffer] | None
+"""The buffers of a whole response frame, size prefix included; None where there is no response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end, and on which of our listeners they came in."""
+
+    listener: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class FrameHandler(Protocol):
+    """What the connection needs from the layers below: an answer to a frame, at once or later."""
+
+    def __call__(self, frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one accepted socket. `on_open` may refuse it by giving a reason."""
+
+    def __init__(
+        self,
+        *,
+        listener: str,
+        handle: FrameHandler,
+        limits: ServerLimits,
+        clock: Clock,
+        on_open: Callable[[Connection], str | None],
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self._listener = listener
+        self._handle = handle
+        self._limits = limits
+        self._clock = clock
+        self._on_open = on_open
+        self._on_close = on_close
+        self._buffer = ReceiveBuffer(limits.request_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._request: asyncio.Future[Answer] | None = None
+        self._writable = True
+        self._reading = True
+        self._draining = False
+        self.peer = Peer(listener, "", 0)
+        self.last_active = clock.monotonic()
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        address = transport.get_extra_info("peername") or ("", 0)
+        self.peer = Peer(self._listener, str(address[0]), int(address[1]))
+        transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+        refusal = self._on_open(self)
+        if refusal is not None:
+            log.warning("connection refused peer=%s reason=%s", self.peer, refusal)
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._request is not None:
+            self._request.cancel()
+        self._on_close(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.writable()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._buffer.received(nbytes)
+        if self._request is None and self._writable:
+            self._serve()
+        self._pause_when_full()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        if self._request is None:
+            self._serve()
+
+    # the owner's side
+
+    @property
+    def is_idle(self) -> bool:
+        """No request is being handled."""
+        return self._request is None
+
+    def close(self) -> None:
+        """Close after the answers that are already written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def drain(self) -> None:
+        """Take no further request; close as soon as the one in flight is answered."""
+        self._draining = True
+        if self._request is None:
+            self.close()
+
+    def abort(self) -> None:
+        """Close now; unsent answers are lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def give_back_memory(self) -> None:
+        """Shrink the receive buffer of a connection that is quiet."""
+        if self._request is None:
+            self._buffer.shrink()
+
+    # requests
+
+    def _serve(self) -> None:
+        """Handle frames until one has to wait, or none is left."""
+        while self._transport is not None and self._writable and not self._draining:
+            try:
+                frame = self._buffer.next_frame()
+                if frame is None:
+                    break
+                self.last_active = self._clock.monotonic()
+                answer = self._handle(frame, self.peer)
+            except (MalformedInput, CloseConnection) as error:
+                self._refuse(error)
+                return
+            if isinstance(answer, Awaitable):
+                self._request = asyncio.ensure_future(answer)
+                self._request.add_done_callback(self._answered)
+                return
+            self._buffer.release()
+            self._write(answer)
+        self._resume_when_roomy()
+
+    def _answered(self, request: asyncio.Future[Answer]) -> None:
+        self._request = None
+        self._buffer.release()
+        if request.cancelled() or self._transport is None:
+            return
+        error = request.exception()
+        if error is None:
+            self._write(request.result())
+        elif isinstance(error, MalformedInput | CloseConnection):
+            self._refuse(error)
+            return
+        else:
+            log.error("handler failed peer=%s", self.peer, exc_info=error)
+            self.abort()
+            return
+        if self._draining:
+            self.close()
+        else:
+            self.last_active = self._clock.monotonic()
+            self._serve()
+
+    def _write(self, answer: Answer) -> None:
+        if answer is not None and self._transport is not None:
+            self._transport.writelines(answer)
+
+    def _refuse(self, error: Exception) -> None:
+        log.info(
+            "connection closed peer=%s listener=%s reason=%s", self.peer, self._listener, error
+        )
+        self.close()
+
+    def _pause_when_full(self) -> None:
+        waiting = self._request is not None or not self._writable
+        if self._reading and waiting and self._buffer.is_full:
+            self._reading = False
+            if self._transport is not None:
+                self._transport.pause_reading()
+
+    def _resume_when_roomy(self) -> None:
+        if not self._reading and self._request is None and self._writable:
+            self._reading = True
+            if self._transport is not None:
+                self._transport.resume_reading()

@@ -1,0 +1,97 @@
+"""Where the bytes of a connection land: one buffer that grows with what arrives, never with what a
+frame merely claims, and that hands out whole frames in place.
+
+A frame handed out stays valid until `release`; the buffer does not move meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from pybroker.errors import MalformedInput
+
+INITIAL_BYTES: Final = 4 * 1024
+_SIZE: Final = struct.Struct(">i")
+
+
+class ReceiveBuffer:
+    """Bytes between `_start` and `_end` are received and not yet released.
+
+    Invariant: 0 <= _start <= _end <= len(_buffer).
+    """
+
+    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_held", "_start", "_view")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray(INITIAL_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._held = 0
+
+    @property
+    def is_full(self) -> bool:
+        """No room to receive into, until a frame is released."""
+        return self._end == len(self._buffer)
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._end - self._start
+
+    def writable(self) -> memoryview:
+        """Where the transport may put the next bytes; empty only while a frame is handed out."""
+        if self._end == len(self._buffer) and not self._held:
+            self._make_room()
+        return self._view[self._end :]
+
+    def received(self, count: int) -> None:
+        self._end += count
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its size prefix, or None if it has not arrived yet.
+
+        Raises MalformedInput if the size prefix is negative or above the limit.
+        """
+        available = self._end - self._start
+        if available < 4:
+            return None
+        (size,) = _SIZE.unpack_from(self._buffer, self._start)
+        if not 0 <= size <= self._frame_bytes_max:
+            raise MalformedInput(
+                f"frame of {size} bytes; from 0 to {self._frame_bytes_max} are allowed "
+                "(socket.request.max.bytes)"
+            )
+        if available < size + 4:
+            return None
+        self._held = size + 4
+        return self._view[self._start + 4 : self._start + 4 + size]
+
+    def release(self) -> None:
+        """The frame that `next_frame` gave is no longer needed."""
+        self._start += self._held
+        self._held = 0
+        if self._start == self._end:
+            self._start = self._end = 0
+
+    def shrink(self) -> None:
+        """Give memory back if nothing is waiting in the buffer."""
+        if self._start == self._end and not self._held and len(self._buffer) > INITIAL_BYTES:
+            self._replace(INITIAL_BYTES)
+
+    def _make_room(self) -> None:
+        """Move what is unread to the front, into a buffer twice as large if it fills this one."""
+        if self._end - self._start > len(self._buffer) // 2:
+            self._replace(min(2 * len(self._buffer), self._frame_bytes_max + 4 + INITIAL_BYTES))
+        else:
+            self._replace(len(self._buffer))
+
+    def _replace(self, size: int) -> None:
+        unread = self._end - self._start
+        grown = bytearray(size)
+        grown[:unread] = self._view[self._start : self._end]
+        self._buffer = grown
+        self._view = memoryview(grown)
+        self._start = 0
+        self._end = unread

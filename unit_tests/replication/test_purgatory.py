@@ -1,0 +1,62 @@
+"""A waiting request completes by bytes, by a disturbance, or by its deadline; never twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pybroker.model import TopicPartition
+from pybroker.replication.purgatory import Purgatory
+
+A = TopicPartition("a", 0)
+B = TopicPartition("b", 0)
+FOREVER_S = 3600.0
+
+
+def waiting(purgatory: Purgatory, *keys: TopicPartition, missing: int) -> asyncio.Task[None]:
+    return asyncio.create_task(purgatory.wait(keys, missing_bytes=missing, timeout_s=FOREVER_S))
+
+
+async def settle() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_bytes_add_up_over_partitions() -> None:
+    purgatory = Purgatory()
+    task = waiting(purgatory, A, B, missing=100)
+    await settle()
+    purgatory.progressed(A, 60)
+    await settle()
+    assert not task.done()
+    purgatory.progressed(B, 40)
+    await task
+    assert len(purgatory) == 0
+
+
+async def test_a_disturbance_completes_at_once() -> None:
+    purgatory = Purgatory()
+    touched, untouched = waiting(purgatory, A, missing=1), waiting(purgatory, B, missing=1)
+    await settle()
+    purgatory.disturbed(A)
+    await touched
+    assert not untouched.done()
+    untouched.cancel()
+    await settle()
+    assert len(purgatory) == 0
+
+
+async def test_the_deadline_completes() -> None:
+    purgatory = Purgatory()
+    await asyncio.wait_for(purgatory.wait([A], missing_bytes=1, timeout_s=0.01), 5)
+    await purgatory.wait([A], missing_bytes=1, timeout_s=0)
+    assert len(purgatory) == 0
+
+
+async def test_progress_and_disturbance_in_one_tick_complete_once() -> None:
+    purgatory = Purgatory()
+    task = waiting(purgatory, A, missing=1)
+    await settle()
+    purgatory.progressed(A, 5)
+    purgatory.progressed(A, 5)
+    purgatory.disturbed(A)
+    await task

@@ -1,0 +1,243 @@
+"""What a connection promises its peer: order, one request at a time, and a close for garbage."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pybroker.clock import SystemClock
+from pybroker.errors import CloseConnection, MalformedInput, StartupError
+from pybroker.server.connection import Answer, Peer
+from pybroker.server.limits import ServerLimits
+from pybroker.server.listener import Bind, Server, bind
+
+Handle = Callable[[memoryview, Peer], Answer | Awaitable[Answer]]
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+@asynccontextmanager
+async def serving(
+    handle: Handle, limits: ServerLimits | None = None
+) -> AsyncIterator[tuple[Server, int]]:
+    server = Server(handle=handle, limits=limits or ServerLimits(), clock=SystemClock())
+    socket = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
+    port = socket.getsockname()[1]
+    await server.open([("PLAINTEXT", socket)])
+    try:
+        yield server, port
+    finally:
+        await server.close(1)
+
+
+async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+def echo(frame: memoryview, peer: Peer) -> Answer:
+    return [framed(bytes(frame))]
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    gates: dict[bytes, asyncio.Event] = {b"slow": asyncio.Event()}
+
+    async def after(gate: asyncio.Event, payload: bytes) -> Answer:
+        await gate.wait()
+        return [framed(payload)]
+
+    def handle(frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]:
+        payload = bytes(frame)
+        if payload in gates:
+            return after(gates[payload], payload)
+        return [framed(payload)]
+
+    async with serving(handle) as (_, port):
+        reader, writer = await connect(port)
+        writer.write(framed(b"slow") + framed(b"quick") + framed(b"quicker"))
+        await writer.drain()
+        gates[b"slow"].set()
+        assert [await read_frame(reader) for _ in range(3)] == [b"slow", b"quick", b"quicker"]
+        writer.close()
+
+
+async def test_only_one_request_of_a_connection_is_in_the_handlers() -> None:
+    running: set[bytes] = set()
+    most = 0
+
+    async def work(payload: bytes) -> Answer:
+        nonlocal most
+        running.add(payload)
+        most = max(most, len(running))
+        await asyncio.sleep(0)
+        running.discard(payload)
+        return [framed(payload)]
+
+    def handle(frame: memoryview, peer: Peer) -> Awaitable[Answer]:
+        return work(bytes(frame))
+
+    async with serving(handle) as (_, port):
+        reader, writer = await connect(port)
+        for number in range(20):
+            writer.write(framed(b"%d" % number))
+        for number in range(20):
+            assert await read_frame(reader) == b"%d" % number
+        assert most == 1
+        writer.close()
+
+
+@pytest.mark.parametrize("error", [MalformedInput("bad"), CloseConnection("no")])
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_request_that_cannot_be_answered_closes_the_connection(
+    error: Exception, later: bool
+) -> None:
+    async def fail() -> Answer:
+        raise error
+
+    def handle(frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]:
+        if later:
+            return fail()
+        raise error
+
+    async with serving(handle) as (_, port):
+        reader, writer = await connect(port)
+        writer.write(framed(b"x"))
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_an_oversized_frame_closes_the_connection_and_others_live_on() -> None:
+    async with serving(echo, ServerLimits(request_bytes_max=100)) as (_, port):
+        good_reader, good_writer = await connect(port)
+        reader, writer = await connect(port)
+        writer.write(struct.pack(">i", 101))
+        assert await reader.read() == b""
+        good_writer.write(framed(b"still here"))
+        assert await read_frame(good_reader) == b"still here"
+        writer.close()
+        good_writer.close()
+
+
+async def test_no_response_where_there_is_none() -> None:
+    def handle(frame: memoryview, peer: Peer) -> Answer:
+        return None if bytes(frame) == b"mute" else [framed(bytes(frame))]
+
+    async with serving(handle) as (_, port):
+        reader, writer = await connect(port)
+        writer.write(framed(b"mute") + framed(b"loud"))
+        assert await read_frame(reader) == b"loud"
+        writer.close()
+
+
+async def test_connection_limits() -> None:
+    async with serving(echo, ServerLimits(connections_per_ip_max=1)) as (_, port):
+        reader, writer = await connect(port)
+        writer.write(framed(b"one"))
+        assert await read_frame(reader) == b"one"
+        refused_reader, refused_writer = await connect(port)
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await read_frame(refused_reader)
+        writer.close()
+        refused_writer.close()
+
+
+async def test_a_peer_that_leaves_cancels_its_request() -> None:
+    started = asyncio.Event()
+    cancelled = asyncio.Event()
+
+    async def wait_forever() -> Answer:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return None
+
+    async with serving(lambda frame, peer: wait_forever()) as (_, port):
+        _, writer = await connect(port)
+        writer.write(framed(b"x"))
+        await started.wait()
+        writer.close()
+        await asyncio.wait_for(cancelled.wait(), 5)
+
+
+async def test_close_lets_the_request_in_flight_be_answered() -> None:
+    gate = asyncio.Event()
+    started = asyncio.Event()
+
+    async def slow() -> Answer:
+        started.set()
+        await gate.wait()
+        return [framed(b"done")]
+
+    server = Server(handle=lambda f, p: slow(), limits=ServerLimits(), clock=SystemClock())
+    socket = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
+    port = socket.getsockname()[1]
+    await server.open([("PLAINTEXT", socket)])
+    reader, writer = await connect(port)
+    writer.write(framed(b"x"))
+    await started.wait()
+    closing = asyncio.create_task(server.close(5))
+    gate.set()
+    assert await read_frame(reader) == b"done"
+    assert await reader.read() == b""
+    await closing
+    assert server.connection_count == 0
+    writer.close()
+
+
+async def test_bytes_beyond_the_buffer_wait_for_the_request_in_flight() -> None:
+    gate = asyncio.Event()
+
+    async def slow(payload: bytes) -> Answer:
+        await gate.wait()
+        return [framed(payload)]
+
+    big = b"b" * 200_000
+    async with serving(lambda frame, peer: slow(bytes(frame))) as (_, port):
+        reader, writer = await connect(port)
+        writer.write(framed(b"first") + framed(big))
+        gate.set()
+        assert await read_frame(reader) == b"first"
+        assert await read_frame(reader) == big
+        writer.close()
+
+
+async def test_a_used_port_is_one_clear_line() -> None:
+    async with serving(echo) as (_, port):
+        with pytest.raises(StartupError, match=f"127.0.0.1:{port}.*another process has the port"):
+            bind(Bind("PLAINTEXT", "127.0.0.1", port))
+
+
+async def test_a_peer_that_does_not_read_is_not_served_further() -> None:
+    served = 0
+
+    def handle(frame: memoryview, peer: Peer) -> Answer:
+        nonlocal served
+        served += 1
+        return [framed(b"r" * 100_000)]
+
+    limits = ServerLimits(write_buffer_bytes_max=200_000, send_buffer_bytes=4096)
+    async with serving(handle, limits) as (_, port):
+        reader, writer = await connect(port)
+        request = framed(b"q" * 1000)
+        writer.write(request * 2000)
+        witness, other = await connect(port)
+        other.write(framed(b"x"))
+        await read_frame(witness)
+        assert served < 1000
+        for _ in range(2000):
+            assert len(await read_frame(reader)) == 100_000
+        writer.close()
+        other.close()
