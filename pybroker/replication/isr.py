@@ -1,4 +1,5 @@
-"""Arithmetic of the in-sync replica set. Pure functions; see KIP-101, KIP-279, KIP-320 for the rules.
+"""Arithmetic of the in-sync replica set. Pure functions; see KIP-101, KIP-279, KIP-320 for the
+rules.
 
 The high watermark is the smallest log end offset over every replica that is in the ISR or may be in
 it by a change under way: a record below it is on each replica that can be elected.
@@ -35,5 +36,6 @@ def committed_end(
 
 
 def has_enough_replicas(isr_size: int, min_insync_replicas: int, replica_count: int) -> bool:
-    """Whether acks=all may be given. More replicas than exist are never asked for (as Kafka 3.9)."""
+    """Whether acks=all may be given. More replicas than exist are never asked for (as Kafka
+    3.9)."""
     return isr_size >= min(min_insync_replicas, replica_count)

@@ -78,7 +78,8 @@ class ReplicaManager:
         return {key: partition.high_watermark for key, partition in self._partitions.items()}
 
     def became_readable(self, topic_partition: TopicPartition, readable_bytes: int) -> None:
-        """The high watermark moved: wake fetches that wait for bytes and produces that wait for it."""
+        """The high watermark moved: wake fetches that wait for bytes and produces that wait for
+        it."""
         self.fetches.progressed(topic_partition, readable_bytes)
         self.produces.progressed(topic_partition, 1)
 

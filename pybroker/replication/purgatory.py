@@ -1,9 +1,9 @@
 """Requests that wait: for data (fetch) or for replication (produce with acks=all).
 
 A waiting request names the partitions it waits for. Whoever changes one calls `progressed` (bytes
-became readable) or `disturbed` (leadership changed, the partition is gone). A request completes when
-it has seen enough bytes, at the first disturbance, or at its deadline; who waited then looks for
-itself what there is to answer.
+became readable) or `disturbed` (leadership changed, the partition is gone). A request completes
+when it has seen enough bytes, at the first disturbance, or at its deadline; who waited then looks
+for itself what there is to answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The listeners of a broker: bound sockets, the connections on them, and their limits.
 
 Sockets are bound early (`bind`), so that a used port stops the start before anything is touched,
-and accept only from `open` on. `close` stops accepting, lets requests in flight be answered until its
-deadline, then cuts what is left.
+and accept only from `open` on. `close` stops accepting, lets requests in flight be answered until
+its deadline, then cuts what is left.
 """
 
 from __future__ import annotations
