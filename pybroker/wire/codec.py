@@ -1,0 +1,69 @@
+"""Messages from bytes and to bytes: bodies only, headers are in `headers`, framing in `frame`.
+
+Nothing here knows a single API; what exists in which version is declared with the messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import cast
+
+from pybroker.errors import MalformedInput
+from pybroker.wire.api import Api
+from pybroker.wire.decoder import decoder
+from pybroker.wire.encoder import encoder
+from pybroker.wire.primitives import DECODING_ERRORS, Buffer
+from pybroker.wire.schema import Message, MessageT
+
+
+def decode_message(
+    message_class: type[MessageT], version: int, flexible: bool, body: Buffer
+) -> MessageT:
+    """The structure that `body` holds from its first to its last byte. Fields of kind `records` are
+    slices of `body`. Raises MalformedInput."""
+    data = body if type(body) is memoryview else memoryview(body)
+    try:
+        message, end = decoder(message_class, version, flexible)(data)
+    except DECODING_ERRORS as error:
+        raise MalformedInput(f"{message_class.__name__} v{version}: {error}") from error
+    if end != len(data):
+        raise MalformedInput(f"{message_class.__name__} v{version}: {len(data) - end} bytes follow")
+    return cast("MessageT", message)
+
+
+def encode_message(message: Message, version: int, flexible: bool) -> bytes:
+    """The bytes of a structure. Raises ValueError where a value does not fit its field, is null
+    without leave, or cannot be said in that version."""
+    out = bytearray()
+    try:
+        encoder(type(message), version, flexible)(message, out)
+    except struct.error as error:
+        raise ValueError(f"{type(message).__name__} v{version}: {error}") from error
+    return bytes(out)
+
+
+def decode_request(api: Api, version: int, body: Buffer) -> Message:
+    """The request in `body`, all of it. Raises MalformedInput; ValueError if the version is not one
+    of ours, which the caller has to check first."""
+    return decode_message(api.request, version, api.is_flexible(version), body)
+
+
+def encode_request(api: Api, version: int, message: Message) -> bytes:
+    """The body of a request. Raises ValueError; see `encode_message`."""
+    return encode_message(_expect(message, api.request), version, api.is_flexible(version))
+
+
+def decode_response(api: Api, version: int, body: Buffer) -> Message:
+    """The response in `body`, all of it. Raises as `decode_request` does."""
+    return decode_message(api.response, version, api.is_flexible(version), body)
+
+
+def encode_response(api: Api, version: int, message: Message) -> bytes:
+    """The body of a response. Raises ValueError; see `encode_message`."""
+    return encode_message(_expect(message, api.response), version, api.is_flexible(version))
+
+
+def _expect(message: Message, message_class: type[Message]) -> Message:
+    if type(message) is not message_class:
+        raise ValueError(f"{type(message).__name__} where a {message_class.__name__} is due")
+    return message

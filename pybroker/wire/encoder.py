@@ -1,0 +1,208 @@
+"""Compiles a declaration into one Python function that encodes one version of a message.
+
+The mirror of `decoder`: neighbouring values of fixed size, and the lengths between them, go through
+one `struct` call; nested structures are written in place.
+
+The generated function raises ValueError where the message cannot be said in that version.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from pybroker.wire import primitives
+from pybroker.wire.schema import Kind, Message, WireField, memoized, wire_fields
+from pybroker.wire.source import Source
+
+Encoder = Callable[[Message, bytearray], None]
+
+
+@memoized
+def encoder(message_class: type[Message], version: int, flexible: bool) -> Encoder:
+    """A function that appends the encoded message to a bytearray."""
+    compiler = _EncoderCompiler(version, flexible)
+    source = compiler.source
+    source.line("def encode(m, out):")
+    source.indent()
+    compiler.structure("m", message_class)
+    source.line("return None")
+    compiled: Encoder = source.function("encode")
+    return compiled
+
+
+class _EncoderCompiler:
+    """Writes the body. `pending` are the fixed-size expressions that one `struct` call will pack;
+    `out` names the bytearray that is written at the moment."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.source = Source(pack=struct.pack, uvarint=primitives.encode_uvarint)
+        self.pending: list[tuple[str, str]] = []
+        self.out = "out"
+
+    def structure(self, target: str, message_class: type[Message]) -> None:
+        """Emits the encoding of the structure held by the variable `target`."""
+        tagged = []
+        for field in wire_fields(message_class):
+            attribute = f"{target}.{field.name}"
+            name = f"{message_class.__name__}.{field.name}"
+            if not field.wire.exists_in(self.version) or (
+                field.wire.tag is not None and not self.flexible
+            ):
+                self.check_absent(attribute, field, name)
+            elif field.wire.tag is not None:
+                tagged.append(field)
+            elif field.wire.is_array:
+                self.array(attribute, field, name)
+            else:
+                self.value(attribute, field, name)
+        self.flush()
+        if self.flexible:
+            self.tagged_section(target, message_class, tagged)
+
+    def check_absent(self, attribute: str, field: WireField, name: str) -> None:
+        """The version cannot carry the field: fine if there is nothing to say, or if Kafka allows
+        it to be lost."""
+        if field.wire.ignorable:
+            return
+        complaint = f"version {self.version} has no {name}"
+        is_set = self.differs_from_default(attribute, field)
+        self.source.line(f"if {is_set}: raise ValueError({complaint!r})")
+
+    def differs_from_default(self, attribute: str, field: WireField) -> str:
+        """An expression that tells whether the field has something to say."""
+        if field.is_fresh_list:
+            return attribute
+        if field.default is None:
+            return f"{attribute} is not None"
+        return f"{attribute} != {self.source.constant(field.default)}"
+
+    def value(self, attribute: str, field: WireField, name: str) -> None:
+        """One value that is no array."""
+        wire = field.wire
+        if wire.kind is Kind.UUID:
+            self.pending.append((f"{attribute}.bytes", wire.kind.value))
+        elif wire.kind.is_fixed:
+            self.pending.append((attribute, wire.kind.value))
+        elif wire.element is not None:
+            self.flush()
+            nested = self.source.variable("m")
+            self.source.line(f"{nested} = {attribute}")
+            self.structure(nested, wire.element)
+        else:
+            self.sized(attribute, wire.kind, wire.is_nullable_in(self.version), name)
+
+    def sized(self, expression: str, kind: Kind, nullable: bool, name: str) -> None:
+        """A length, then that many bytes."""
+        source = self.source
+        value, length = source.variable("v"), source.variable("n")
+        source.line(f"{value} = {expression}")
+        source.line(f"if {value} is None:")
+        source.indent()
+        if nullable:
+            source.line(f"{value} = b''")
+            source.line(f"{length} = -1")
+        else:
+            self.refuse_null(name)
+        source.dedent()
+        source.line("else:")
+        source.indent()
+        if kind is Kind.STRING:
+            source.line(f"{value} = {value}.encode()")
+        size = f"{value}.nbytes if type({value}) is memoryview else len({value})"
+        source.line(f"{length} = {size if kind is Kind.RECORDS else f'len({value})'}")
+        if kind is Kind.STRING:
+            limit = primitives.STRING_LENGTH_MAX
+            source.line(f"if {length} > {limit}: raise ValueError({f'{name} is too long'!r})")
+        source.dedent()
+        self.length(length, "h" if kind is Kind.STRING else "i")
+        source.line(f"{self.out} += {value}")
+
+    def refuse_null(self, name: str) -> None:
+        complaint = f"{name} may not be null in version {self.version}"
+        self.source.line(f"raise ValueError({complaint!r})")
+
+    def length(self, variable: str, letter: str) -> None:
+        """Writes a length or count held by a variable; -1 is null."""
+        if not self.flexible:
+            self.pending.append((variable, letter))
+            self.flush()
+            return
+        self.flush()
+        self.source.line(f"{variable} += 1")
+        self.uvarint(variable)
+
+    def uvarint(self, variable: str) -> None:
+        """Most varints have one byte; the rest take the slow path."""
+        self.source.line(f"if {variable} < 128: {self.out}.append({variable})")
+        self.source.line(f"else: {self.out} += uvarint({variable})")
+
+    def array(self, attribute: str, field: WireField, name: str) -> None:
+        """A count, then the elements."""
+        source, wire = self.source, field.wire
+        items, count = source.variable("items"), source.variable("n")
+        source.line(f"{items} = {attribute}")
+        source.line(f"if {items} is None:")
+        source.indent()
+        if wire.is_nullable_in(self.version):
+            source.line(f"{items} = ()")
+            source.line(f"{count} = -1")
+        else:
+            self.refuse_null(name)
+        source.dedent()
+        source.line(f"else: {count} = len({items})")
+        self.length(count, "i")
+        if wire.kind.is_fixed:
+            letter = wire.kind.value
+            source.line(f"{self.out} += pack(f'>{{len({items})}}{letter}', *{items})")
+            return
+        item = source.variable("m")
+        source.line(f"for {item} in {items}:")
+        source.indent()
+        if wire.element is not None:
+            self.structure(item, wire.element)
+        else:
+            self.sized(item, wire.kind, False, name)
+        source.dedent()
+
+    def tagged_section(self, target: str, cls: type[Message], tagged: list[WireField]) -> None:
+        """Tagged fields in ascending order of their tags, each only if it has something to say."""
+        source = self.source
+        if not tagged:
+            source.line(f"{self.out}.append(0)")
+            return
+        tagged = sorted(tagged, key=lambda field: field.wire.tag or 0)
+        conditions = [self.differs_from_default(f"{target}.{f.name}", f) for f in tagged]
+        count = source.variable("n")
+        source.line(f"{count} = {' + '.join(f'bool({condition})' for condition in conditions)}")
+        self.uvarint(count)
+        source.line(f"if {count}:")
+        source.indent()
+        outer = self.out
+        for field, condition in zip(tagged, conditions, strict=True):
+            name = f"{cls.__name__}.{field.name}"
+            source.line(f"if {condition}:")
+            source.indent()
+            self.out = source.variable("part")
+            source.line(f"{self.out} = bytearray()")
+            if field.wire.is_array:
+                self.array(f"{target}.{field.name}", field, name)
+            else:
+                self.value(f"{target}.{field.name}", field, name)
+            self.flush()
+            head = primitives.encode_uvarint(field.wire.tag or 0)
+            source.line(f"{outer} += {head!r} + uvarint(len({self.out})) + {self.out}")
+            self.out = outer
+            source.dedent()
+        source.dedent()
+
+    def flush(self) -> None:
+        """Emits the `struct` call for the fixed-size values gathered so far."""
+        if not self.pending:
+            return
+        layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))
+        values = ", ".join(expression for expression, _ in self.pending)
+        self.source.line(f"{self.out} += {self.source.constant(layout.pack)}({values})")
+        self.pending = []

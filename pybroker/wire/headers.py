@@ -1,0 +1,97 @@
+"""What stands in front of every request and response body.
+
+Request headers: version 1 is key, version, correlation id, client id; version 2 adds a section of
+tagged fields. The client id keeps its 16 bit length in version 2: a broker must be able to read it
+before it knows whether it understands the rest. Response headers: version 0 is the correlation id,
+version 1 adds a section of tagged fields.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from pybroker.errors import MalformedInput
+from pybroker.wire.api import APIS
+from pybroker.wire.primitives import (
+    encode_nullable_string,
+    read_nullable_string,
+    skip_tagged_fields,
+)
+
+REQUEST_HEADER_FIXED_SIZE: Final = 8  # key, version, correlation id
+
+_FIXED = struct.Struct(">hhi")
+_FIXED_AND_LENGTH = struct.Struct(">hhih")
+_CORRELATION_ID = struct.Struct(">i")
+
+# (key, version) -> whether tagged fields follow; what is not in here gets no further than the id.
+_TAGGED_FIELDS_FOLLOW: Final = {
+    (int(key), version): api.is_flexible(version)
+    for key, api in APIS.items()
+    for version in range(api.max_version + 1)
+}
+
+
+class RequestHeader(NamedTuple):
+    """Who asks what. `client_id` names the application; it is no identity."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
+    """The header at the start of a frame (without its size) and where the body begins.
+
+    Of an API or version that we do not speak only the fixed part and the client id are read: the
+    caller decides what to do with it, and must not touch the body. Raises MalformedInput.
+    """
+    try:
+        key, version, correlation_id, length = _FIXED_AND_LENGTH.unpack_from(frame)
+    except struct.error as error:
+        raise MalformedInput(f"a request of {len(frame)} bytes has no whole header") from error
+    if length < 0 or 10 + length >= len(frame):
+        client_id, position = read_nullable_string(frame, REQUEST_HEADER_FIXED_SIZE)
+    else:
+        position = 10 + length
+        try:
+            client_id = str(frame[10:position], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedInput("the client id is not UTF-8") from error
+    if _TAGGED_FIELDS_FOLLOW.get((key, version)):
+        if position < len(frame) and frame[position] == 0:
+            position += 1
+        else:
+            position = skip_tagged_fields(frame, position)
+    return RequestHeader(key, version, correlation_id, client_id), position
+
+
+def encode_request_header(header: RequestHeader, header_version: int) -> bytes:
+    """The bytes of a request header of version 1 or 2."""
+    fixed = _FIXED.pack(header.api_key, header.version, header.correlation_id)
+    tagged = b"\x00" if _has_tagged_fields(header_version, first=2) else b""
+    return fixed + encode_nullable_string(header.client_id) + tagged
+
+
+def encode_response_header(correlation_id: int, header_version: int) -> bytes:
+    """The bytes of a response header of version 0 or 1."""
+    tagged = b"\x00" if _has_tagged_fields(header_version, first=1) else b""
+    return _CORRELATION_ID.pack(correlation_id) + tagged
+
+
+def parse_response_header(frame: memoryview, header_version: int) -> tuple[int, int]:
+    """The correlation id, and where the body begins. Raises MalformedInput."""
+    if len(frame) < _CORRELATION_ID.size:
+        raise MalformedInput(f"a response of {len(frame)} bytes has no whole header")
+    correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
+    if _has_tagged_fields(header_version, first=1):
+        return correlation_id, skip_tagged_fields(frame, _CORRELATION_ID.size)
+    return correlation_id, _CORRELATION_ID.size
+
+
+def _has_tagged_fields(header_version: int, *, first: int) -> bool:
+    if header_version not in (first - 1, first):
+        raise ValueError(f"there is no header version {header_version} here")
+    return header_version == first

@@ -1,0 +1,113 @@
+"""SCRAM credentials (KIP-554): DescribeUserScramCredentials (50), AlterUserScramCredentials (51),
+version 0 each, flexible.
+"""
+
+from __future__ import annotations
+
+from pybroker.wire.schema import Message, array, int8, int16, int32, message, octets, string
+
+
+@message
+class UserName(Message):
+    """One element of `DescribeUserScramCredentialsRequest.users`."""
+
+    name: str = string("The user's name.")
+
+
+@message
+class DescribeUserScramCredentialsRequest(Message):
+    """Asks which SCRAM credentials users have (KIP-554)."""
+
+    users: list[UserName] | None = array(
+        UserName, "The users; null or empty all.", nullable_since=0, default=None
+    )
+
+
+@message
+class CredentialInfo(Message):
+    """One element of `DescribeUserScramCredentialsResult.credential_infos`."""
+
+    mechanism: int = int8("The mechanism's number: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
+    iterations: int = int32("How often the password is hashed.")
+
+
+@message
+class DescribeUserScramCredentialsResult(Message):
+    """One element of `DescribeUserScramCredentialsResponse.results`."""
+
+    user: str = string("The user's name.")
+    error_code: int = int16("The error, or 0.")
+    error_message: str | None = string(
+        "The error in words, or null.", nullable_since=0, default=None
+    )
+    credential_infos: list[CredentialInfo] = array(CredentialInfo, "What the user can log in with.")
+
+
+@message
+class DescribeUserScramCredentialsResponse(Message):
+    """The credentials of each user, without secrets."""
+
+    throttle_time_ms: int = int32(
+        "How long the client should pause because of a quota, in ms; 0 if not at all."
+    )
+    error_code: int = int16("The error, or 0.")
+    error_message: str | None = string(
+        "The error in words, or null.", nullable_since=0, default=None
+    )
+    results: list[DescribeUserScramCredentialsResult] = array(
+        DescribeUserScramCredentialsResult, "One result for each user."
+    )
+
+
+@message
+class ScramCredentialDeletion(Message):
+    """One element of `AlterUserScramCredentialsRequest.deletions`."""
+
+    name: str = string("The user's name.")
+    mechanism: int = int8("The mechanism's number: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
+
+
+@message
+class ScramCredentialUpsertion(Message):
+    """One element of `AlterUserScramCredentialsRequest.upsertions`."""
+
+    name: str = string("The user's name.")
+    mechanism: int = int8("The mechanism's number: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
+    iterations: int = int32("How often the password is hashed.")
+    salt: bytes = octets("Random bytes that the client chose.")
+    salted_password: bytes = octets("The salted and hashed password.")
+
+
+@message
+class AlterUserScramCredentialsRequest(Message):
+    """Adds and removes SCRAM credentials (KIP-554)."""
+
+    deletions: list[ScramCredentialDeletion] = array(
+        ScramCredentialDeletion, "The credentials to remove."
+    )
+    upsertions: list[ScramCredentialUpsertion] = array(
+        ScramCredentialUpsertion, "The credentials to add or replace."
+    )
+
+
+@message
+class AlterUserScramCredentialsResult(Message):
+    """One element of `AlterUserScramCredentialsResponse.results`."""
+
+    user: str = string("The user's name.")
+    error_code: int = int16("The error, or 0.")
+    error_message: str | None = string(
+        "The error in words, or null.", nullable_since=0, default=None
+    )
+
+
+@message
+class AlterUserScramCredentialsResponse(Message):
+    """Whether each user was changed."""
+
+    throttle_time_ms: int = int32(
+        "How long the client should pause because of a quota, in ms; 0 if not at all."
+    )
+    results: list[AlterUserScramCredentialsResult] = array(
+        AlterUserScramCredentialsResult, "One result for each user."
+    )
