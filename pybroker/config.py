@@ -1,0 +1,281 @@
+"""How an option of a configuration is declared, and how its text becomes a typed value.
+
+A table of options is a frozen dataclass whose fields are made by the row functions below, so a row
+is at once the attribute's type, its default and its documentation:
+
+    log_segment_bytes: int = integer("log.segment.bytes", 1 << 30, minimum=14, meaning="...")
+
+The parsing rules are those of Kafka's own option types. No option is declared here (see
+`broker_config.py` and `topic_config.py`), and nothing here reads a file, a socket or a clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+D = TypeVar("D")
+
+SIMILARITY_OF_A_TYPO: Final = 0.85
+"""How alike (0 to 1) an unknown name and a known one must be to be taken for a typing mistake."""
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DOUBLE = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_COMMA = re.compile(r"\s*,\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Password:
+    """A secret; its text appears in no log line and no description."""
+
+    value: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "[hidden]"
+
+
+Value = bool | int | float | str | tuple[str, ...] | Password | None
+
+
+class OptionType(enum.Enum):
+    """Kafka's types of options; the value is the name that documentation uses."""
+
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    SHORT = "short"
+    DOUBLE = "double"
+    STRING = "string"
+    LIST = "list"
+    PASSWORD = "password"
+
+
+class UpdateMode(enum.Enum):
+    """Whether Kafka lets an option be changed while the broker runs, and for whom."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+_RANGES: Final[Mapping[OptionType, tuple[int, int]]] = {
+    OptionType.SHORT: (-(1 << 15), (1 << 15) - 1),
+    OptionType.INT: (-(1 << 31), (1 << 31) - 1),
+    OptionType.LONG: (-(1 << 63), (1 << 63) - 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of a table: everything that is known of an option.
+
+    `choices` are the allowed words (of each item, for a list); `pattern` what each item must match,
+    described by `shape`. `inherits` (topics only) are the broker's options that give the default,
+    the strongest first, and `inherited` the attribute of the broker's table that holds the result.
+    """
+
+    name: str
+    type: OptionType
+    default: Value
+    meaning: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    pattern: str | None = None
+    shape: str = ""
+    update: UpdateMode = UpdateMode.READ_ONLY
+    inherits: tuple[str, ...] = ()
+    inherited: str | None = None
+
+    @property
+    def attribute(self) -> str:
+        """The name of the field that holds the value."""
+        return self.name.replace(".", "_")
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Smallest and largest value, or None where the type has no order."""
+        if self.type is OptionType.DOUBLE:
+            low, high = -math.inf, math.inf
+        elif self.type in _RANGES:
+            low, high = _RANGES[self.type]
+        else:
+            return None
+        return (
+            low if self.minimum is None else self.minimum,
+            high if self.maximum is None else self.maximum,
+        )
+
+    def expected(self) -> str:
+        """What a value of this option has to look like, for a sentence."""
+        if self.choices:
+            words = ", ".join(self.choices)
+            return f"a list of {words}" if self.type is OptionType.LIST else f"one of {words}"
+        if self.shape:
+            return self.shape
+        if self.type is OptionType.BOOLEAN:
+            return "true or false"
+        bounds = self.bounds
+        if bounds is None:
+            return f"a {self.type.value}"
+        kind = "a number" if self.type is OptionType.DOUBLE else "an integer"
+        low, high = bounds
+        if math.isinf(high):
+            return kind if math.isinf(low) else f"{kind} from {low} up"
+        return f"{kind} from {low} to {high}"
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` stands for. Raises ValueError, without a message, if there is
+        none; `expected` says what was wanted."""
+        if self.type is OptionType.PASSWORD:
+            return Password(text)
+        if self.type is OptionType.STRING:
+            return self._checked_item(text)
+        trimmed = text.strip()
+        if self.type is OptionType.LIST:
+            items = tuple(_COMMA.split(trimmed)) if trimmed else ()
+            return tuple(self._checked_item(item) for item in items)
+        if self.type is OptionType.BOOLEAN:
+            if trimmed.lower() not in ("true", "false"):
+                raise ValueError
+            return trimmed.lower() == "true"
+        return self._checked_number(trimmed)
+
+    def fault(self, text: str) -> str:
+        """The sentence that refuses `text` as a value."""
+        shown = "[hidden]" if self.type is OptionType.PASSWORD else text
+        return f"{self.name}={shown}: expected {self.expected()}"
+
+    def format(self, value: Value) -> str | None:
+        """A value as the text that `parse` reads back; None stays None, a password is hidden."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+    def _checked_item(self, item: str) -> str:
+        if self.choices and item not in self.choices:
+            raise ValueError
+        if self.pattern is not None and not re.fullmatch(self.pattern, item):
+            raise ValueError
+        return item
+
+    def _checked_number(self, text: str) -> int | float:
+        number: int | float
+        if self.type is OptionType.DOUBLE:
+            if not _DOUBLE.fullmatch(text):
+                raise ValueError
+            number = float(text)
+        else:
+            if not _INTEGER.fullmatch(text) or len(text) > 20:
+                raise ValueError
+            number = int(text)
+        bounds = self.bounds
+        if bounds is None or not bounds[0] <= number <= bounds[1]:
+            raise ValueError
+        return number
+
+
+def boolean(name: str, default: D, meaning: str, **rest: Any) -> D:
+    """A row for true or false."""
+    return _row(Option(name, OptionType.BOOLEAN, _plain(default), meaning, **rest), default)
+
+
+def integer(name: str, default: D, meaning: str, **rest: Any) -> D:
+    """A row for a number of 32 bits."""
+    return _row(Option(name, OptionType.INT, _plain(default), meaning, **rest), default)
+
+
+def long(name: str, default: D, meaning: str, **rest: Any) -> D:
+    """A row for a number of 64 bits."""
+    return _row(Option(name, OptionType.LONG, _plain(default), meaning, **rest), default)
+
+
+def short(name: str, default: D, meaning: str, **rest: Any) -> D:
+    """A row for a number of 16 bits."""
+    return _row(Option(name, OptionType.SHORT, _plain(default), meaning, **rest), default)
+
+
+def double(name: str, default: D, meaning: str, **rest: Any) -> D:
+    """A row for a number with a fraction."""
+    return _row(Option(name, OptionType.DOUBLE, _plain(default), meaning, **rest), default)
+
+
+def string(name: str, default: D, meaning: str, **rest: Any) -> D:
+    """A row for text; like Kafka, without trimming it."""
+    return _row(Option(name, OptionType.STRING, _plain(default), meaning, **rest), default)
+
+
+def listing(name: str, default: D, meaning: str, **rest: Any) -> D:
+    """A row for words separated by commas."""
+    return _row(Option(name, OptionType.LIST, _plain(default), meaning, **rest), default)
+
+
+def password(name: str, default: D, meaning: str, **rest: Any) -> D:
+    """A row for a secret."""
+    return _row(Option(name, OptionType.PASSWORD, _plain(default), meaning, **rest), default)
+
+
+def options_of(table: type[Any]) -> dict[str, Option]:
+    """Option name -> row, in the order of declaration."""
+    found = [
+        item.metadata["option"] for item in dataclasses.fields(table) if "option" in item.metadata
+    ]
+    return {option.name: option for option in found}
+
+
+def parse_values(
+    options: Mapping[str, Option], properties: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What `properties` says of the options: (attribute -> value, option name -> fault).
+
+    Names without a row are left to the caller.
+    """
+    values: dict[str, Any] = {}
+    faults: dict[str, str] = {}
+    for name, text in properties.items():
+        option = options.get(name)
+        if option is None:
+            continue
+        try:
+            values[option.attribute] = option.parse(text)
+        except ValueError:
+            faults[name] = option.fault(text)
+    return values, faults
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` was probably meant to be, or None."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=SIMILARITY_OF_A_TYPO)
+    return by_lower[close[0]] if close else None
+
+
+def first_ms(*candidates: tuple[int | None, int]) -> int | None:
+    """The first of several (amount, milliseconds a unit) that is given, in milliseconds: how Kafka
+    chooses between options of one meaning in several units."""
+    for amount, unit_ms in candidates:
+        if amount is not None:
+            return amount * unit_ms
+    return None
+
+
+def _plain(default: object) -> Value:
+    if default is None or isinstance(default, bool | int | float | str | Password):
+        return default
+    if isinstance(default, tuple):
+        return tuple(str(item) for item in default)
+    raise TypeError(f"{default!r} cannot be the default of an option")
+
+
+def _row(option: Option, default: D) -> D:
+    return field(default=default, metadata={"option": option})

@@ -1,0 +1,222 @@
+"""Listeners as Kafka's options write them: `NAME://host:port`, the name mapped to a protocol.
+
+Text in, values and faults out; nothing is bound, resolved or connected here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pybroker.model import Endpoint
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+AVAILABLE_PROTOCOLS: Final = ("PLAINTEXT",)
+PORT_MAX: Final = 65_535
+
+_LISTENER = re.compile(r"([^:/\s]+)://(\[[0-9a-zA-Z%._:-]*\]|[0-9a-zA-Z%._-]*):(-?[0-9]{1,10})")
+_WILDCARDS: Final = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address, bound or advertised. An empty host means all interfaces when bound and this
+    machine's name when advertised; port 0 when bound means any free one."""
+
+    name: str
+    host: str
+    port: int
+    protocol: str
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        return self.host in ("", *_WILDCARDS)
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host.lower() == "localhost":
+            return True
+        address = _address(self.host)
+        return address is not None and address.is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerPlan:
+    """What all the listener options together say: where to bind, what to tell clients, and the
+    name of the listener that brokers use among themselves."""
+
+    bound: tuple[Listener, ...]
+    advertised: tuple[Listener, ...]
+    inter_broker: str
+    faults: tuple[str, ...] = ()
+
+
+def plan_listeners(
+    *,
+    listeners: str,
+    advertised_listeners: str | None,
+    protocol_map: str,
+    inter_broker_name: str | None,
+    inter_broker_protocol: str,
+) -> ListenerPlan:
+    """Read the texts of the listener options together, as Kafka does: what is not advertised
+    explicitly is advertised as it is bound."""
+    protocols, faults = parse_protocol_map(protocol_map)
+    bound, more = parse_listeners("listeners", listeners, protocols, distinct_ports=True)
+    faults += more
+    if advertised_listeners is None:
+        option, text, advertised = "listeners", listeners, bound
+    else:
+        option, text = "advertised.listeners", advertised_listeners
+        advertised, more = parse_listeners(option, text, protocols, distinct_ports=False)
+        faults += more
+    if not faults:
+        faults += _advertised_faults(option, text, advertised, bound)
+    if inter_broker_name is None:
+        inter_broker = inter_broker_protocol
+        setting = f"security.inter.broker.protocol={inter_broker_protocol}"
+    else:
+        inter_broker = inter_broker_name.strip().upper()
+        setting = f"inter.broker.listener.name={inter_broker_name}"
+    names = [listener.name for listener in advertised]
+    if not faults and inter_broker not in names:
+        faults.append(
+            f"{setting}: brokers need an advertised listener of the name {inter_broker}; there is "
+            f"{', '.join(names)} (inter.broker.listener.name chooses)"
+        )
+    return ListenerPlan(bound, advertised, inter_broker, tuple(faults))
+
+
+def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
+    """`listener.security.protocol.map`: (listener name -> protocol, faults)."""
+    protocols: dict[str, str] = {}
+    faults = []
+    prefix = f"listener.security.protocol.map={text}"
+    for pair in _items(text):
+        name, _, protocol = (part.strip().upper() for part in pair.rpartition(":"))
+        if not name:
+            faults.append(f"{prefix}: expected NAME:PROTOCOL,..., found {pair}")
+        elif protocol not in PROTOCOLS:
+            faults.append(f"{prefix}: {protocol} is none of {', '.join(PROTOCOLS)}")
+        elif name in protocols:
+            faults.append(f"{prefix}: {name} is given twice")
+        else:
+            protocols[name] = protocol
+    return protocols, faults
+
+
+def parse_listeners(
+    option: str, text: str, protocols: Mapping[str, str], *, distinct_ports: bool
+) -> tuple[tuple[Listener, ...], list[str]]:
+    """The listeners that `option=text` names, and what is wrong with it."""
+    found: list[Listener] = []
+    problems: list[str] = []
+    for item in _items(text):
+        listener = _listener(item, protocols)
+        if isinstance(listener, str):
+            problems.append(listener)
+        elif any(listener.name == other.name for other in found):
+            problems.append(f"the listener name {listener.name} is used twice")
+        elif distinct_ports and any(_share_a_port(listener, other) for other in found):
+            problems.append(f"the port {listener.port} is used twice")
+        else:
+            found.append(listener)
+    if not found and not problems:
+        problems.append("expected at least one NAME://HOST:PORT")
+    return tuple(found), [f"{option}={text}: {problem}" for problem in problems]
+
+
+def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener]) -> list[str]:
+    """The most frequent mistake of new users: other machines may connect, but are then sent to
+    their own loopback address."""
+    by_name = {listener.name: listener for listener in advertised}
+    return [
+        f"listener {listener.name} accepts connections from other machines but advertises "
+        f"{by_name[listener.name].host}, so clients there will fail; set advertised.listeners"
+        for listener in bound
+        if listener.name in by_name
+        and not listener.is_loopback
+        and by_name[listener.name].is_loopback
+    ]
+
+
+def endpoints(
+    advertised: Iterable[Listener], bound_ports: Mapping[str, int], machine_name: str
+) -> tuple[Endpoint, ...]:
+    """What a broker registers: empty hosts become the machine's name, port 0 the port that was
+    really bound (listener name -> port)."""
+    filled = (
+        replace(
+            listener,
+            host=listener.host or machine_name,
+            port=listener.port or bound_ports[listener.name],
+        )
+        for listener in advertised
+    )
+    return tuple(
+        Endpoint(listener.name, listener.host, listener.port, listener.protocol)
+        for listener in filled
+    )
+
+
+def _advertised_faults(
+    option: str, text: str, advertised: Sequence[Listener], bound: Sequence[Listener]
+) -> list[str]:
+    """Why these addresses cannot be told to clients."""
+    names = {listener.name for listener in bound}
+    faults = []
+    for listener in advertised:
+        if listener.host in _WILDCARDS:
+            faults.append(
+                f"{option}={text}: clients cannot connect to {listener.host}; set "
+                "advertised.listeners to an address that they can reach"
+            )
+        if listener.name not in names:
+            faults.append(f"{option}={text}: {listener.name} is not a name in listeners")
+    return faults
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
+    """The listener, or what is wrong with it."""
+    match = _LISTENER.fullmatch(item)
+    if match is None:
+        return f"expected NAME://HOST:PORT, found {item}"
+    name, host, port = match[1].upper(), match[2].strip("[]"), int(match[3])
+    if not 0 <= port <= PORT_MAX:
+        return f"expected a port from 0 to {PORT_MAX}, found {port}"
+    if match[2].startswith("[") and _address(host) is None:
+        return f"{host} is not an IPv6 address"
+    protocol = protocols.get(name)
+    if protocol is None:
+        return f"listener {name} has no protocol in listener.security.protocol.map"
+    if protocol not in AVAILABLE_PROTOCOLS:
+        only = " or ".join(AVAILABLE_PROTOCOLS)
+        return f"listener {name} uses {protocol}, which is not available; use {only}"
+    return Listener(name, host, port, protocol)
+
+
+def _share_a_port(one: Listener, other: Listener) -> bool:
+    """Two listeners collide on a port, except on "any free one" (0) and when one is an IPv4 and
+    the other an IPv6 address (KIP-797)."""
+    if one.port != other.port or one.port == 0:
+        return False
+    versions = {getattr(_address(listener.host), "version", 0) for listener in (one, other)}
+    return versions != {4, 6}

@@ -1,0 +1,117 @@
+"""Java's properties syntax, in which Kafka's and ZooKeeper's configuration files are written.
+
+Text in, names and values out (java.util.Properties, `load`). What the names mean is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pybroker.errors import ConfigError
+
+_BLANKS: Final = " \t\f"
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_UNICODE: Final = re.compile(r"[0-9a-fA-F]{4}")
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Name -> value; the last line of a name wins. Raises ConfigError for a broken \\u escape."""
+    properties: dict[str, str] = {}
+    faults = []
+    for line in _logical_lines(text):
+        raw_name, raw_value = _split(line)
+        try:
+            properties[_unescape(raw_name)] = _unescape(raw_value)
+        except ValueError:
+            faults.append(f"{line!r}: \\u must be followed by four hexadecimal digits")
+    if faults:
+        raise ConfigError(faults)
+    return properties
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """The properties in a file, UTF-8 or else Latin-1. Raises ConfigError if it cannot be read."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from error
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+    return parse_properties(text)
+
+
+def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
+    """Name -> value of `name=value` words, as a command line gives them; the last of a name wins.
+    Raises ConfigError for words without a name or an equals sign."""
+    properties: dict[str, str] = {}
+    faults = []
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            faults.append(f"{assignment!r}: expected name=value")
+        properties[name.strip()] = value
+    if faults:
+        raise ConfigError(faults)
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines without comments and blank ones; a line that ends in an odd number of backslashes is
+    joined with the next."""
+    joined = ""
+    continues = False
+    for natural in _LINE_END.split(text):
+        line = natural.lstrip(_BLANKS)
+        if not continues and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        continues = backslashes % 2 == 1
+        joined += line[:-1] if continues else line
+        if not continues:
+            yield joined
+            joined = ""
+    if joined:
+        yield joined
+
+
+def _split(line: str) -> tuple[str, str]:
+    """The name ends at the first blank, `=` or `:` that is not escaped."""
+    position = 0
+    while position < len(line) and line[position] not in "=:" + _BLANKS:
+        position += 2 if line[position] == "\\" else 1
+    name, rest = line[:position], line[position:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return name, rest
+
+
+def _unescape(text: str) -> str:
+    """Raises ValueError for a broken \\u escape."""
+    if "\\" not in text:
+        return text
+    result = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character != "\\" or position == len(text):
+            if character != "\\":
+                result.append(character)
+            continue
+        escaped = text[position]
+        position += 1
+        if escaped != "u":
+            result.append(_ESCAPES.get(escaped, escaped))
+            continue
+        digits = _UNICODE.match(text, position)
+        if digits is None:
+            raise ValueError(text)
+        result.append(chr(int(digits.group(), 16)))
+        position = digits.end()
+    return "".join(result)
