@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pybroker.errors import CorruptionError
-from pybroker.records import batch as module
+
 from pybroker.records.batch import (
     HEADER,
     HEADER_SIZE,
@@ -18,6 +18,7 @@ from pybroker.records.batch import (
     seal,
     stamp,
 )
+from pybroker.records.crc32c import checksum
 
 PLAIN = BatchHeader(
     base_offset=0,
@@ -160,5 +161,5 @@ def test_log_append_time_is_set_and_sealed() -> None:
 
 
 def test_the_checksum_is_castagnoli() -> None:
-    assert module.checksum(b"123456789") == 0xE3069283
-    assert module.checksum(memoryview(bytearray(b"_123456789_"))[1:-1]) == 0xE3069283
+    assert checksum(b"123456789") == 0xE3069283
+    assert checksum(memoryview(bytearray(b"_123456789_"))[1:-1]) == 0xE3069283

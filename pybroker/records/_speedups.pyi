@@ -1,0 +1,30 @@
+"""Types of the compiled loops; the contracts are those of `_pure.py`."""
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar
+
+from pybroker.ports import Buffer
+
+IMPLEMENTATION: Final = "extension"
+
+R = TypeVar("R", bound=tuple[Any, ...])
+
+def append_record(
+    output: bytearray,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Iterable[tuple[str, Buffer | None]],
+) -> None: ...
+def read_records(
+    data: bytes,
+    record_count: int,
+    base_offset: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    append_time: int | None,
+    timestamp_type: object,
+    record_type: type[R],
+) -> list[R]: ...
+def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]: ...

@@ -1,0 +1,266 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The loops over the records of a batch, compiled. `_pure.py` has the format and the contracts.
+
+Every read is checked against the end of the record (or, for its length, of the data) before it is
+made; every size against what is left before anything is allocated.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from pybroker.errors import CorruptionError
+
+IMPLEMENTATION = "extension"
+
+cdef enum:
+    RECORD_BYTES_MIN = 7
+    HEADER_BYTES_MIN = 2
+
+cdef object _new = tuple.__new__
+
+
+cdef struct Reader:
+    const uint8_t *at
+    const uint8_t *end
+
+
+cdef int _fail(str what) except -1:
+    raise CorruptionError(what)
+
+
+cdef int64_t _varint(Reader *reader, int bits) except? -2:
+    """A zig-zag number of at most `bits` bits."""
+    cdef uint64_t raw = 0
+    cdef uint8_t byte
+    cdef int shift = 0
+    while True:
+        if shift >= bits:
+            _fail(f"a number is longer than {bits} bits")
+        if reader.at >= reader.end:
+            _fail("cut off")
+        byte = reader.at[0]
+        reader.at += 1
+        # The last byte has room only for the bits that are left; the rest would be lost.
+        if shift + 7 > bits and (byte & 0x7F) >> (bits - shift):
+            _fail(f"a number is larger than {bits} bits")
+        raw |= (<uint64_t> (byte & 0x7F)) << shift
+        if byte < 0x80:
+            return <int64_t> (raw >> 1) ^ -(<int64_t> (raw & 1))
+        shift += 7
+
+
+cdef int _enter(Reader *outer, Reader *record) except -1:
+    """Read the length and attributes of a record; `record` is what lies behind them."""
+    cdef int64_t length = _varint(outer, 32)
+    if length < RECORD_BYTES_MIN - 1 or length > outer.end - outer.at:
+        _fail(f"length {length} where {outer.end - outer.at} bytes are left")
+    record.at = outer.at + 1
+    record.end = outer.at + length
+    outer.at = record.end
+    return 0
+
+
+cdef inline int64_t _length(Reader *reader) except -2:
+    """A length, -1 for null, that fits into the record."""
+    cdef int64_t length = _varint(reader, 32)
+    if length < -1:
+        _fail(f"a length is {length}")
+    if length > reader.end - reader.at:
+        _fail(f"a length of {length} does not fit into the record")
+    return length
+
+
+cdef inline object _bytes_or_none(Reader *reader):
+    cdef int64_t length = _length(reader)
+    if length < 0:
+        return None
+    found = PyBytes_FromStringAndSize(<const char *> reader.at, length)
+    reader.at += length
+    return found
+
+
+cdef tuple _headers(Reader *reader, int64_t count):
+    cdef int64_t length
+    cdef list headers = []
+    if count < 0 or count * HEADER_BYTES_MIN > reader.end - reader.at:
+        _fail(f"{count} headers in {reader.end - reader.at} bytes")
+    for _ in range(count):
+        length = _length(reader)
+        if length < 0:
+            _fail("a header has no name")
+        name = PyUnicode_DecodeUTF8(<char *> reader.at, length, "replace")
+        reader.at += length
+        headers.append((name, _bytes_or_none(reader)))
+    return tuple(headers)
+
+
+cdef int _check_count(int64_t count, Py_ssize_t length) except -1:
+    if count < 0 or count > length // RECORD_BYTES_MIN:
+        _fail(f"{length} bytes cannot hold {count} records")
+    return 0
+
+
+cdef object _read_record(
+    Reader *reader, int64_t base_offset, int64_t *delta_before, int64_t last_offset_delta,
+    int64_t base_timestamp, object append_time, object timestamp_type, object record_type,
+):
+    cdef int64_t delta = _varint(reader, 64)
+    cdef int64_t offset_delta = _varint(reader, 32)
+    cdef int64_t header_count
+    cdef object timestamp = append_time
+    if offset_delta <= delta_before[0] or offset_delta > last_offset_delta:
+        _fail(f"offset delta {offset_delta} follows {delta_before[0]}")
+    delta_before[0] = offset_delta
+    if base_offset > INT64_MAX - offset_delta:
+        _fail("offset or timestamp do not fit into 64 bits")
+    if append_time is None:
+        if (delta > 0 and base_timestamp > INT64_MAX - delta) or (
+            delta < 0 and base_timestamp < INT64_MIN - delta
+        ):
+            _fail("offset or timestamp do not fit into 64 bits")
+        timestamp = base_timestamp + delta
+    key = _bytes_or_none(reader)
+    value = _bytes_or_none(reader)
+    header_count = _varint(reader, 32)
+    headers = _headers(reader, header_count) if header_count else ()
+    if reader.at != reader.end:
+        _fail(f"{reader.end - reader.at} bytes are left at the end of the record")
+    return _new(
+        record_type, (base_offset + offset_delta, timestamp, key, value, headers, timestamp_type)
+    )
+
+
+def read_records(
+    bytes data not None,
+    int64_t record_count,
+    int64_t base_offset,
+    int64_t last_offset_delta,
+    int64_t base_timestamp,
+    append_time,
+    timestamp_type,
+    record_type,
+):
+    cdef Reader outer
+    cdef Reader record
+    cdef int64_t delta_before = -1
+    cdef list records = []
+    _check_count(record_count, len(data))
+    outer.at = <const uint8_t *> PyBytes_AS_STRING(data)
+    outer.end = outer.at + len(data)
+    try:
+        for _ in range(record_count):
+            _enter(&outer, &record)
+            records.append(
+                _read_record(
+                    &record, base_offset, &delta_before, last_offset_delta, base_timestamp,
+                    append_time, timestamp_type, record_type,
+                )
+            )
+    except CorruptionError as error:
+        raise CorruptionError(f"record {len(records)} of {record_count}: {error}") from error
+    if outer.at != outer.end:
+        _fail(f"{outer.end - outer.at} bytes follow the last record")
+    return records
+
+
+def scan_records(bytes data not None, int64_t record_count):
+    cdef Reader outer
+    cdef Reader record
+    cdef int64_t index = 0, delta, keyless = -1, earliest = -1, lowest = 0, highest = 0
+    _check_count(record_count, len(data))
+    outer.at = <const uint8_t *> PyBytes_AS_STRING(data)
+    outer.end = outer.at + len(data)
+    try:
+        while index < record_count:
+            _enter(&outer, &record)
+            delta = _varint(&record, 64)
+            _varint(&record, 32)
+            if _length(&record) < 0 and keyless < 0:
+                keyless = index
+            if earliest < 0 or delta < lowest:
+                earliest = index
+                lowest = delta
+            if index == 0 or delta > highest:
+                highest = delta
+            index += 1
+    except CorruptionError as error:
+        raise CorruptionError(f"record {index} of {record_count}: {error}") from error
+    if outer.at != outer.end:
+        _fail(f"{outer.end - outer.at} bytes follow the last record")
+    return keyless, earliest, lowest, highest
+
+
+cdef inline int _varint_size(int64_t value) noexcept:
+    cdef uint64_t raw = (<uint64_t> value << 1) ^ <uint64_t> (value >> 63)
+    cdef int size = 1
+    while raw > 0x7F:
+        raw >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint8_t *_put_varint(uint8_t *at, int64_t value) noexcept:
+    cdef uint64_t raw = (<uint64_t> value << 1) ^ <uint64_t> (value >> 63)
+    while raw > 0x7F:
+        at[0] = <uint8_t> (raw & 0x7F) | 0x80
+        at += 1
+        raw >>= 7
+    at[0] = <uint8_t> raw
+    return at + 1
+
+
+cdef uint8_t *_put_bytes(uint8_t *at, bytes value) noexcept:
+    cdef Py_ssize_t length
+    if value is None:
+        return _put_varint(at, -1)
+    length = len(value)
+    at = _put_varint(at, length)
+    memcpy(at, PyBytes_AS_STRING(value), length)
+    return at + length
+
+
+cdef bytes _flat(object value):
+    if value is None or type(value) is bytes:
+        return value
+    return bytes(memoryview(value))
+
+
+cdef Py_ssize_t _field_size(bytes value) noexcept:
+    return 1 if value is None else _varint_size(len(value)) + len(value)
+
+
+def append_record(
+    bytearray output not None, int64_t timestamp_delta, int32_t offset_delta, key, value, headers
+):
+    cdef Py_ssize_t before = len(output)
+    cdef Py_ssize_t size
+    cdef uint8_t *at
+    cdef list pairs = []
+    cdef bytes flat_key = _flat(key)
+    cdef bytes flat_value = _flat(value)
+    cdef bytes name_bytes
+    size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta)
+    size += _field_size(flat_key) + _field_size(flat_value)
+    for name, header_value in headers:
+        name_bytes = (<str?> name).encode()
+        header_value = _flat(header_value)
+        pairs.append((name_bytes, header_value))
+        size += _field_size(name_bytes) + _field_size(header_value)
+    size += _varint_size(len(pairs))
+    if size > INT32_MAX:
+        raise ValueError(f"a record of {size} bytes does not fit into a batch")
+    PyByteArray_Resize(output, before + _varint_size(size) + size)
+    at = <uint8_t *> PyByteArray_AS_STRING(output) + before
+    at = _put_varint(at, size)
+    at[0] = 0
+    at = _put_varint(at + 1, timestamp_delta)
+    at = _put_varint(at, offset_delta)
+    at = _put_bytes(at, flat_key)
+    at = _put_bytes(at, flat_value)
+    at = _put_varint(at, len(pairs))
+    for name, header_value in pairs:
+        at = _put_bytes(at, name)
+        at = _put_bytes(at, header_value)

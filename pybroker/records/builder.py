@@ -1,0 +1,137 @@
+"""Builds record batches: for the client's producer, and for everything that writes records
+itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pybroker.ports import Buffer
+from pybroker.records.batch import (
+    BATCH_LENGTH_MIN,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    seal,
+)
+from pybroker.records.compression import Codec, compress
+from pybroker.records.loops import append_record
+
+_TIMESTAMP_MAX: Final = 2**63 - 1
+_RECORD_OVERHEAD_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
+"""Length, attributes, two deltas, key and value length, number of headers, each at its longest."""
+_HEADER_OVERHEAD_MAX: Final = 5 + 5
+_UTF8_BYTES_MAX: Final = 4
+
+
+class BatchBuilder:
+    """Collects records for one batch. `build` may be called again, e.g. with another sequence after
+    a producer lost its id; what was appended stays."""
+
+    def __init__(self, codec: Codec = Codec.NONE) -> None:
+        self._codec = codec
+        self._records = bytearray()
+        self._count = 0
+        self._base_timestamp = -1
+        self._max_timestamp = -1
+
+    @property
+    def record_count(self) -> int:
+        return self._count
+
+    @property
+    def estimated_size(self) -> int:
+        """Bytes of the batch before compression; without a codec, exactly its size."""
+        return HEADER_SIZE + len(self._records)
+
+    def append(
+        self,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+    ) -> None:
+        """Add a record with that time (ms since 1970, -1: none).
+
+        Raises ValueError for another negative time or a header name that is not text; the batch is
+        then as before.
+        """
+        if not -1 <= timestamp <= _TIMESTAMP_MAX:
+            raise ValueError(f"timestamp is {timestamp}, expected -1 or ms since 1970")
+        base = timestamp if self._count == 0 else self._base_timestamp
+        append_record(self._records, timestamp - base, self._count, key, value, headers)
+        self._base_timestamp = base
+        self._max_timestamp = max(self._max_timestamp, timestamp)
+        self._count += 1
+
+    def build(
+        self,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        base_sequence: int = NO_SEQUENCE,
+        transactional: bool = False,
+    ) -> bytes:
+        """The batch, with base offset 0 as Kafka wants it of producers. Raises ValueError if there
+        is no record in it."""
+        if not self._count:
+            raise ValueError("a batch without records cannot be built")
+        return pack_batch(
+            compress(self._codec, self._records),
+            self._count,
+            attributes=self._codec | (TRANSACTIONAL_FLAG if transactional else 0),
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+
+
+def record_size_max(
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Iterable[tuple[str, Buffer | None]] = (),
+) -> int:
+    """By how many bytes such a record can at most enlarge a batch (before compression)."""
+    size = _RECORD_OVERHEAD_MAX + len(key or b"") + len(value or b"")
+    for name, header_value in headers:
+        size += _HEADER_OVERHEAD_MAX + _UTF8_BYTES_MAX * len(name) + len(header_value or b"")
+    return size
+
+
+def pack_batch(
+    payload: bytes,
+    record_count: int,
+    *,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """A sealed batch around encoded (and compressed, as `attributes` say) records."""
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=BATCH_LENGTH_MIN + len(payload),
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=record_count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=record_count,
+    )
+    batch = bytearray(HEADER.pack(*header))
+    batch += payload
+    seal(batch, 0, len(batch))
+    return bytes(batch)

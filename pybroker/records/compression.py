@@ -1,0 +1,287 @@
+"""Compression of the records in a batch: four codecs, one way in and one way out.
+
+What comes in may be hostile. So decompression produces output in steps and counts it against a
+limit, and no size that the input declares is ever believed: memory use follows what was really
+produced. Headers of batches are not known here.
+
+Framing, as the Java clients write and read it:
+
+- gzip: RFC 1952, one or more members.
+- snappy: written as xerial stream (16 bytes of header, then blocks of at most 32 KiB, each with its
+length as i32); read
+  also as a single raw block, which some other clients send.
+- lz4: the frame format with independent blocks (Java refuses linked ones).
+- zstd: RFC 8878, one or more frames.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import lz4.frame  # type: ignore[import-untyped]
+import snappy  # type: ignore[import-untyped]
+import zstandard
+
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode
+from pybroker.ports import Buffer
+
+FRAMES_MAX: Final = 64
+"""Concatenated gzip members or frames in one batch. Producers write one; the limit keeps the work
+linear."""
+
+_GZIP_WBITS: Final = 31
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES_MAX: Final = 32 * 1024
+_SNAPPY_RATIO_MAX: Final = 22
+"""No element of the format gives more than 64 bytes for 3, so a larger declared length is a lie."""
+_LZ4_STEP_BYTES_MAX: Final = 1024 * 1024
+_LZ4_STEP_BYTES_MIN: Final = 64 * 1024
+_ZSTD_BLOCK_BYTES_MAX: Final = 128 * 1024
+_ZSTD_STEP_BLOCKS: Final = 8
+_ZSTD_RLE: Final = 1
+_ZSTD_CHECKSUM_BYTES: Final = 4
+_INT32: Final = struct.Struct(">i")
+
+
+class Codec(enum.IntEnum):
+    """The codec bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """`data` compressed at the codec's default level."""
+    return _COMPRESSORS[codec](data)
+
+
+def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
+    """What was compressed into `data`, at most `limit_bytes` long.
+
+    Memory stays within a small multiple of the limit and of the input, whatever the input says.
+    Raises CorruptionError if the data is damaged or cut off, BrokerError(MESSAGE_TOO_LARGE) if it
+    is longer than the limit, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) if no codec has the number.
+    """
+    try:
+        known = Codec(codec)
+    except ValueError as error:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression codec {codec} is not known, expected 0 to {max(Codec)}",
+        ) from error
+    output = _Output(known, limit_bytes)
+    _DECOMPRESSORS[known](memoryview(data), output)
+    return output.joined()
+
+
+class _Output:
+    """What was produced so far. Invariant: its length is at most the limit."""
+
+    def __init__(self, codec: Codec, limit_bytes: int) -> None:
+        self._name = codec.name.lower()
+        self._limit_bytes = limit_bytes
+        self._pieces: list[Buffer] = []
+        self.room = limit_bytes
+
+    def add(self, piece: Buffer) -> None:
+        self.expect(len(piece))
+        self.room -= len(piece)
+        self._pieces.append(piece)
+
+    def expect(self, length: int) -> None:
+        """Raise MESSAGE_TOO_LARGE unless `length` more bytes are allowed."""
+        if length > self.room:
+            raise BrokerError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{self._name} data expands to more than {self._limit_bytes} bytes",
+            )
+
+    def joined(self) -> bytes:
+        return bytes(self._pieces[0]) if len(self._pieces) == 1 else b"".join(self._pieces)
+
+    def damaged(self, what: str) -> CorruptionError:
+        return CorruptionError(f"{self._name} data: {what}")
+
+    def frame(self, index: int) -> None:
+        """Raise CorruptionError if `index` (from 0) is one frame too many."""
+        if index >= FRAMES_MAX:
+            raise self.damaged(f"more than {FRAMES_MAX} frames are concatenated")
+
+
+def _copy(data: memoryview, output: _Output) -> None:
+    output.add(data)
+
+
+def _gunzip(data: memoryview, output: _Output) -> None:
+    rest: Buffer = data
+    index = 0
+    while index == 0 or rest:
+        output.frame(index)
+        member = zlib.decompressobj(wbits=_GZIP_WBITS)
+        try:
+            # One byte more than is allowed: enough to see that there is too much.
+            output.add(member.decompress(rest, output.room + 1))
+        except zlib.error as error:
+            raise output.damaged(str(error)) from error
+        if not member.eof:
+            raise output.damaged(f"member {index} is cut off")
+        rest = member.unused_data
+        index += 1
+
+
+def _compress_gzip(data: Buffer) -> bytes:
+    member = zlib.compressobj(wbits=_GZIP_WBITS)
+    return member.compress(data) + member.flush()
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    view = memoryview(data)
+    pieces = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES_MAX):
+        block: bytes = snappy.compress(view[start : start + _XERIAL_BLOCK_BYTES_MAX])
+        pieces += (_INT32.pack(len(block)), block)
+    return b"".join(pieces)
+
+
+def _unsnap(data: memoryview, output: _Output) -> None:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        _unsnap_block(data, output)
+        return
+    position = 0
+    while position < len(data):
+        # A header may come again where streams were concatenated.
+        if bytes(data[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)
+            if position > len(data):
+                raise output.damaged("the xerial header is cut off")
+            continue
+        if len(data) - position < _INT32.size:
+            raise output.damaged(f"the block length at position {position} is cut off")
+        (length,) = _INT32.unpack_from(data, position)
+        position += _INT32.size
+        if not 0 < length <= len(data) - position:
+            raise output.damaged(
+                f"the block at position {position} has length {length},"
+                f" expected 1 to {len(data) - position}"
+            )
+        _unsnap_block(data[position : position + length], output)
+        position += length
+
+
+def _unsnap_block(block: memoryview, output: _Output) -> None:
+    declared = 0
+    for index, byte in enumerate(block[:5]):
+        declared |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            break
+    else:
+        raise output.damaged("the length in front of a block is cut off or too long")
+    if declared > _SNAPPY_RATIO_MAX * len(block):
+        raise output.damaged(f"{len(block)} bytes claim to hold {declared}")
+    output.expect(declared)
+    try:
+        output.add(snappy.decompress(block))
+    except snappy.UncompressError as error:
+        raise output.damaged(str(error.__cause__ or error)) from error
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    compressed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
+    return compressed
+
+
+def _unlz4(data: memoryview, output: _Output) -> None:
+    rest: Buffer = data
+    step = max(_LZ4_STEP_BYTES_MIN, min(_LZ4_STEP_BYTES_MAX, 4 * len(data)))
+    index = 0
+    while index == 0 or rest:
+        output.frame(index)
+        frame = lz4.frame.LZ4FrameDecompressor()
+        try:
+            output.add(frame.decompress(rest, min(step, output.room + 1)))
+            while not frame.eof:
+                piece = frame.decompress(b"", min(step, output.room + 1))
+                if not piece and not frame.eof:
+                    raise output.damaged(f"frame {index} is cut off")
+                output.add(piece)
+        except RuntimeError as error:
+            raise output.damaged(str(error)) from error
+        rest = frame.unused_data or b""
+        index += 1
+
+
+def _compress_zstd(data: Buffer) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+def _unzstd(data: memoryview, output: _Output) -> None:
+    position = 0
+    index = 0
+    while index == 0 or position < len(data):
+        output.frame(index)
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            for end in _zstd_steps(data, position, output):
+                output.add(frame.decompress(data[position:end]))
+                position = end
+        except zstandard.ZstdError as error:
+            raise output.damaged(str(error)) from error
+        if not frame.eof:
+            raise output.damaged(f"frame {index} is cut off")
+        index += 1
+
+
+def _zstd_steps(data: memoryview, position: int, output: _Output) -> list[int]:
+    """Where to cut the frame at `position` so that each part gives at most a few blocks of output.
+
+    The library has no bound on what one call returns. A block gives at most 128 KiB, so feeding it
+    a few blocks at a time bounds what it produces before the limit is checked.
+    """
+    parameters = zstandard.get_frame_parameters(data[position:])
+    position += zstandard.frame_header_size(data[position:])
+    steps = []
+    for count in range(len(data)):
+        if len(data) - position < 3:
+            break
+        header = int.from_bytes(data[position : position + 3], "little")
+        kind, length = (header >> 1) & 3, header >> 3
+        position += 3 + (1 if kind == _ZSTD_RLE else length)
+        if header & 1:
+            position += _ZSTD_CHECKSUM_BYTES if parameters.has_checksum else 0
+            break
+        if count % _ZSTD_STEP_BLOCKS == _ZSTD_STEP_BLOCKS - 1:
+            steps.append(position)
+    else:
+        raise output.damaged("no last block")
+    if position > len(data):
+        raise output.damaged(f"a block is cut off, {position - len(data)} bytes are missing")
+    return [*steps, position]
+
+
+_COMPRESSORS: Final[Mapping[Codec, Callable[[Buffer], bytes]]] = MappingProxyType(
+    {
+        Codec.NONE: bytes,
+        Codec.GZIP: _compress_gzip,
+        Codec.SNAPPY: _compress_snappy,
+        Codec.LZ4: _compress_lz4,
+        Codec.ZSTD: _compress_zstd,
+    }
+)
+_DECOMPRESSORS: Final[Mapping[Codec, Callable[[memoryview, _Output], None]]] = MappingProxyType(
+    {
+        Codec.NONE: _copy,
+        Codec.GZIP: _gunzip,
+        Codec.SNAPPY: _unsnap,
+        Codec.LZ4: _unlz4,
+        Codec.ZSTD: _unzstd,
+    }
+)

@@ -1,0 +1,24 @@
+"""The choice between the two implementations of the loops over records, made here and nowhere else.
+
+`_speedups` is compiled where a C compiler was found at installation; `_pure` does the same in
+Python. Both raise the same errors, and the same tests run over both.
+"""
+
+from __future__ import annotations
+
+__all__ = ["IMPLEMENTATION", "append_record", "read_records", "scan_records"]
+
+try:
+    from pybroker.records._speedups import (
+        IMPLEMENTATION,
+        append_record,
+        read_records,
+        scan_records,
+    )
+except ImportError:
+    from pybroker.records._pure import (
+        IMPLEMENTATION,
+        append_record,
+        read_records,
+        scan_records,
+    )

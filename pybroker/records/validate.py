@@ -1,0 +1,224 @@
+"""What a leader demands of a batch before it appends it, for a producer's request.
+
+Shallow on purpose: header and checksum tell nearly everything, and the records stay opaque. They
+are walked (keys and times only) where the topic is compacted or limits how old a record may be.
+State of the producer (sequence gaps, fencing) is the log's business, not this module's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode
+from pybroker.model import NO_TIMESTAMP
+from pybroker.ports import Buffer
+from pybroker.records.batch import (
+    BATCH_LENGTH_MIN,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    TimestampType,
+    crc_matches,
+)
+from pybroker.records.compression import Codec
+from pybroker.records.loops import scan_records
+from pybroker.records.record import records_payload
+
+NO_TIMESTAMP_LIMIT: Final = 2**63 - 1
+"""`message.timestamp.*.max.ms` with this value (Kafka's default) limits nothing."""
+
+_BATCH_API_VERSION_MIN: Final = 3
+"""The first version of Produce that carries this format, and nothing but it (KIP-98)."""
+_ZSTD_API_VERSION_MIN: Final = 7
+"""The first version whose clients know zstd (KIP-110)."""
+_DECOMPRESSED_RATIO_MAX: Final = 64
+_DECOMPRESSED_BYTES_MIN: Final = 32 * 1024 * 1024
+"""A batch that is walked may decompress to the larger of this and 64 times its size limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """What the topic's configuration and the request's version allow."""
+
+    max_message_bytes: int
+    """Size of a whole batch (`max.message.bytes`)."""
+    segment_bytes: int
+    compacted: bool = False
+    """Whether every record needs a key."""
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    timestamp_before_max_ms: int = NO_TIMESTAMP_LIMIT
+    """How much older than now a record may be (KIP-937)."""
+    timestamp_after_max_ms: int = NO_TIMESTAMP_LIMIT
+    """How far ahead of now a record may be."""
+    api_version: int = 9
+    """Of the Produce request."""
+
+
+def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> BatchHeader:
+    """The header of the one batch in `data`, the records that a producer sent for one partition.
+
+    Raises BrokerError with the code that Kafka answers: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
+    RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD. `data` is not changed.
+    """
+    if data is None or not len(data):
+        raise _invalid("the request carries no records, expected one batch")
+    header = _read_one_batch(data, rules)
+    _check_size(header, rules)
+    if not crc_matches(data, 0, header.size):
+        raise BrokerError(
+            ErrorCode.CORRUPT_MESSAGE, f"the checksum of the batch is not {header.crc:#010x}"
+        )
+    _check_codec(header, rules.api_version)
+    _check_offsets(header)
+    _check_producer(header)
+    _check_times(header, rules, now_ms)
+    if rules.compacted or _limits_age(rules):
+        _check_records(data, header, rules, now_ms)
+    return header
+
+
+def _invalid(detail: str) -> BrokerError:
+    return BrokerError(ErrorCode.INVALID_RECORD, detail)
+
+
+def _corrupt(detail: str) -> BrokerError:
+    return BrokerError(ErrorCode.CORRUPT_MESSAGE, detail)
+
+
+def _read_one_batch(data: Buffer, rules: BatchRules) -> BatchHeader:
+    if len(data) <= MAGIC_POSITION:
+        raise _corrupt(f"the batch has {len(data)} bytes, expected at least {HEADER_SIZE}")
+    magic = memoryview(data)[MAGIC_POSITION]
+    if magic < MAGIC and rules.api_version < _BATCH_API_VERSION_MIN:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"message format {magic} is not supported, expected {MAGIC}",
+        )
+    if magic < MAGIC:
+        raise _invalid(
+            f"the message format is {magic}, expected {MAGIC} in version {rules.api_version}"
+        )
+    if magic > MAGIC:
+        raise _corrupt(f"the message format is {magic}, expected {MAGIC}")
+    if len(data) < HEADER_SIZE:
+        raise _corrupt(f"the batch has {len(data)} bytes, expected at least {HEADER_SIZE}")
+    header = BatchHeader._make(HEADER.unpack_from(data))
+    if not BATCH_LENGTH_MIN <= header.batch_length <= len(data) - LOG_OVERHEAD:
+        raise _corrupt(
+            f"the length of the batch is {header.batch_length},"
+            f" expected {BATCH_LENGTH_MIN} to {len(data) - LOG_OVERHEAD}"
+        )
+    if header.size < len(data):
+        raise _invalid(
+            f"{len(data) - header.size} bytes follow the batch of {header.size} bytes,"
+            " expected exactly one batch for the partition"
+        )
+    return header
+
+
+def _check_codec(header: BatchHeader, api_version: int) -> None:
+    if header.codec > Codec.ZSTD:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression codec {header.codec} is not known, expected 0 to {max(Codec)}",
+        )
+    if header.codec == Codec.ZSTD and api_version < _ZSTD_API_VERSION_MIN:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd in version {api_version} of Produce, expected {_ZSTD_API_VERSION_MIN} or later",
+        )
+
+
+def _check_size(header: BatchHeader, rules: BatchRules) -> None:
+    if header.size > rules.max_message_bytes:
+        raise BrokerError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {header.size} bytes, expected at most {rules.max_message_bytes}"
+            " (max.message.bytes)",
+        )
+    if header.size > rules.segment_bytes:
+        raise BrokerError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batch has {header.size} bytes, expected at most {rules.segment_bytes}"
+            " (segment.bytes)",
+        )
+
+
+def _check_offsets(header: BatchHeader) -> None:
+    if header.base_offset != 0:
+        raise _invalid(f"the base offset is {header.base_offset}, expected 0")
+    if header.record_count <= 0:
+        raise _invalid(f"the record count is {header.record_count}, expected at least 1")
+    if header.last_offset_delta != header.record_count - 1:
+        raise _invalid(
+            f"the last offset delta is {header.last_offset_delta},"
+            f" expected {header.record_count - 1} for {header.record_count} records"
+        )
+
+
+def _check_producer(header: BatchHeader) -> None:
+    if header.is_control:
+        raise _invalid("the batch is marked as control batch, which only brokers write")
+    if header.has_delete_horizon:
+        raise _invalid("the batch has a delete horizon, which only the log cleaner sets")
+    if header.has_producer:
+        if header.producer_epoch < 0 or header.base_sequence < 0:
+            raise _invalid(
+                f"producer {header.producer_id} has epoch {header.producer_epoch} and sequence"
+                f" {header.base_sequence}, expected both to be 0 or more"
+            )
+    elif header.is_transactional:
+        raise _invalid("the batch is transactional but has no producer id")
+
+
+def _check_times(header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
+    if header.uses_log_append_time:
+        raise BrokerError(
+            ErrorCode.INVALID_TIMESTAMP,
+            "the producer set the timestamp type to LogAppendTime, expected CreateTime",
+        )
+    if rules.timestamp_type is TimestampType.CREATE_TIME:
+        _check_ahead(header.max_timestamp, "the latest record", rules, now_ms)
+
+
+def _check_ahead(timestamp: int, what: str, rules: BatchRules, now_ms: int) -> None:
+    if timestamp - now_ms > rules.timestamp_after_max_ms:
+        raise BrokerError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"{what} has time {timestamp}, expected at most"
+            f" {now_ms + rules.timestamp_after_max_ms} (message.timestamp.after.max.ms)",
+        )
+
+
+def _limits_age(rules: BatchRules) -> bool:
+    return (
+        rules.timestamp_type is TimestampType.CREATE_TIME
+        and rules.timestamp_before_max_ms != NO_TIMESTAMP_LIMIT
+    )
+
+
+def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
+    """Keys and times of the records; a limit on decompression guards against bombs."""
+    limit = max(_DECOMPRESSED_BYTES_MIN, _DECOMPRESSED_RATIO_MAX * rules.max_message_bytes)
+    try:
+        payload = records_payload(data, header, limit)
+        keyless, earliest, lowest, highest = scan_records(payload, header.record_count)
+    except CorruptionError as error:
+        raise _invalid(str(error)) from error
+    if rules.compacted and keyless >= 0:
+        raise _invalid(f"record {keyless} has no key, expected one in a compacted topic")
+    if not _limits_age(rules):
+        return
+    oldest = header.base_timestamp + lowest
+    if oldest != NO_TIMESTAMP and now_ms - oldest > rules.timestamp_before_max_ms:
+        raise BrokerError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"record {earliest} has time {oldest}, expected at least"
+            f" {now_ms - rules.timestamp_before_max_ms} (message.timestamp.before.max.ms)",
+        )
+    _check_ahead(header.base_timestamp + highest, "a record", rules, now_ms)

@@ -1,0 +1,17 @@
+"""Builds the optional compiled loops; all other metadata is in setup.cfg.
+
+`optional`: where no C compiler (or no Cython) is found, the installation goes on without them and
+`pybroker.records._pure` does the work.
+"""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "pybroker.records._speedups",
+            ["pybroker/records/_speedups.pyx"],
+            optional=True,
+        )
+    ]
+)
