@@ -1,0 +1,160 @@
+"""Apache Kafka in ZooKeeper mode as the reference: one ZooKeeper, one broker, on free loopback
+ports.
+
+Tests and benchmarks compare with it; no part of pybroker runs it. It offers the same methods as
+the fixture of our own broker (`integration_tests.broker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from integration_tests import maven
+from integration_tests.process import ChildProcess, answers, free_ports, wait_until
+
+QUIET: Final = (
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaServer=info",
+    "-Dorg.slf4j.simpleLogger.showThreadName=false",
+)
+
+
+class ApacheZooKeeper:
+    """A standalone ZooKeeper server from Kafka's own jars."""
+
+    def __init__(self, folder: Path, *, port: int | None = None) -> None:
+        self.folder = folder
+        self.port = free_ports(1)[0] if port is None else port
+        self._process: ChildProcess | None = None
+
+    @property
+    def connect(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when clients can connect."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "zoo.cfg"
+        config.write_text(
+            f"dataDir={self.folder}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            "tickTime=500\nminSessionTimeout=1000\nmaxSessionTimeout=60000\n"
+            "maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n"
+        )
+        self._process = ChildProcess(
+            [
+                maven.java(),
+                "-Xmx256m",
+                "-XX:TieredStopAtLevel=1",
+                *QUIET,
+                "-cp",
+                maven.class_path(),
+                "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                str(config),
+            ]
+        )
+        wait_until(lambda: answers(self.port), what=f"ZooKeeper on port {self.port}")
+
+    def close(self) -> None:
+        """Ends the server. Idempotent."""
+        if self._process is not None:
+            self._process.close()
+
+
+class ApacheKafka:
+    """One Apache broker with a ZooKeeper of its own.
+
+    `heap_mib` is the broker's -Xmx and -Xms. `overrides` are lines of server.properties.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        overrides: Mapping[str, str] | None = None,
+        heap_mib: int = 1024,
+    ) -> None:
+        zookeeper_port, self.port = free_ports(2)
+        self.data = folder / "data"
+        self._folder = folder
+        self._heap_mib = heap_mib
+        self._zookeeper = ApacheZooKeeper(folder / "zookeeper", port=zookeeper_port)
+        self._overrides = dict(overrides or {})
+        self._process: ChildProcess | None = None
+        self._zookeeper_started = False
+        self._earlier_output = ""
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def zookeeper_connect(self) -> str:
+        return self._zookeeper.connect
+
+    @property
+    def process(self) -> ChildProcess:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def log_text(self) -> str:
+        """The output of all runs."""
+        return self._earlier_output + (self._process.output if self._process else "")
+
+    def start(self) -> None:
+        """Returns when the broker serves."""
+        if not self._zookeeper_started:
+            self._zookeeper.start()
+            self._zookeeper_started = True
+        config = self._folder / "server.properties"
+        config.write_text("".join(f"{k}={v}\n" for k, v in self._properties().items()))
+        heap = f"{self._heap_mib}m"
+        self._process = ChildProcess(
+            [
+                maven.java(),
+                f"-Xmx{heap}",
+                f"-Xms{heap}",
+                *QUIET,
+                "-cp",
+                maven.class_path(),
+                "kafka.Kafka",
+                str(config),
+            ]
+        )
+        self._process.wait_for_line(r"\[KafkaServer id=\d+\] started")
+
+    def _properties(self) -> dict[str, str]:
+        return {
+            "broker.id": "0",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "log.dirs": str(self.data),
+            "zookeeper.connect": self._zookeeper.connect,
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "log.message.timestamp.before.max.ms": "9223372036854775807",
+        } | self._overrides
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code (Java ends with 143)."""
+        self._earlier_output += self.process.output
+        code = self.process.stop()
+        self._process = None
+        return code
+
+    def kill9(self) -> None:
+        """SIGKILL of the broker; its ZooKeeper lives on."""
+        self._earlier_output += self.process.output
+        self.process.kill9()
+        self._process = None
+
+    def close(self) -> None:
+        """Ends everything at once. Idempotent."""
+        if self._process is not None:
+            self._process.close()
+        self._zookeeper.close()

@@ -1,0 +1,132 @@
+"""A pybroker process for tests: its own data directory and port, started as a user starts it.
+
+`Broker` is what a test asks for; `PybrokerProcess` is ours, `ApacheKafka` (in
+`integration_tests.apache`) the reference with the same methods.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import psutil
+
+from integration_tests.process import ChildProcess, free_port, processes_using
+
+STARTED: Final = r"\[KafkaServer id=\d+\] started"
+
+
+class Broker(Protocol):
+    """One broker with everything it needs, on ports of its own."""
+
+    port: int
+    data: Path
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def process(self) -> ChildProcess:
+        """The running broker process."""
+
+    @property
+    def log_text(self) -> str:
+        """What all runs have printed."""
+
+    def start(self) -> None:
+        """Returns when the broker serves."""
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+
+    def kill9(self) -> None: ...
+
+    def close(self) -> None:
+        """Ends everything at once. Idempotent."""
+
+
+def pybroker_command(*arguments: str) -> list[str]:
+    """How the tests call the program."""
+    return [sys.executable, "-m", "pybroker", *arguments]
+
+
+class PybrokerProcess:
+    """`pybroker start` on `data`, with the embedded ZooKeeper unless `zookeeper` names another.
+
+    `overrides` are server properties; `arguments` are further words of the command line.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        overrides: Mapping[str, str] | None = None,
+        zookeeper: str | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.data = data
+        self.port = free_port()
+        self._overrides = dict(overrides or {})
+        self._zookeeper = zookeeper
+        self._arguments = arguments
+        self._environment = environment
+        self._process: ChildProcess | None = None
+        self._earlier_output = ""
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def process(self) -> ChildProcess:
+        assert self._process is not None, "the broker does not run"
+        return self._process
+
+    @property
+    def log_text(self) -> str:
+        return self._earlier_output + (self._process.output if self._process else "")
+
+    def launch(self) -> ChildProcess:
+        """Starts the process without waiting for anything."""
+        command = pybroker_command(
+            "start", "--data", str(self.data), "--port", str(self.port), *self._arguments
+        )
+        if self._zookeeper is not None:
+            command += ["--zookeeper", self._zookeeper]
+        for name, value in self._overrides.items():
+            command += ["--override", f"{name}={value}"]
+        self._process = ChildProcess(
+            command, environment={**os.environ, **(self._environment or {})}
+        )
+        return self._process
+
+    def start(self) -> None:
+        self.launch().wait_for_line(STARTED)
+
+    def stop(self) -> int:
+        code = self.process.stop()
+        self._forget()
+        return code
+
+    def kill9(self) -> None:
+        self.process.kill9()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._earlier_output += self.process.output + "\n"
+        self._process = None
+
+    def zookeepers(self) -> list[psutil.Process]:
+        """The ZooKeeper servers that run on our data directory."""
+        return [p for p in processes_using(self.data) if "java" in p.name()]
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._forget()
+        for orphan in processes_using(self.data):
+            orphan.kill()

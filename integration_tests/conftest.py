@@ -1,0 +1,141 @@
+"""Fixtures: brokers of one's own, and programs that may be missing.
+
+`PYBROKER_TEST_BOOTSTRAP=apache` puts Apache Kafka in the place of our broker, to see whether a test
+asks for what Kafka really does; tests marked `ours` are skipped then.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import pytest
+
+from integration_tests import maven, npm
+from integration_tests.apache import ApacheKafka, ApacheZooKeeper
+from integration_tests.broker import Broker, PybrokerProcess
+from integration_tests.outside_clients import KcatUnavailable, kcat
+
+T = TypeVar("T")
+ON_APACHE: Final = os.environ.get("PYBROKER_TEST_BOOTSTRAP") == "apache"
+_LOG_LINES_SHOWN: Final = 60
+
+
+class BrokerMaker(Protocol):
+    """Makes a broker that is not started; it is ended with the test."""
+
+    def __call__(self, *, overrides: Mapping[str, str] | None = None) -> Broker: ...
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ours: asks for something that only pybroker does")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if ON_APACHE:
+        for item in items:
+            if item.get_closest_marker("ours"):
+                item.add_marker(pytest.mark.skip(reason="not on Apache"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what its brokers printed."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for broker in item.stash.get(_BROKERS, []):
+            tail = broker.log_text.splitlines()[-_LOG_LINES_SHOWN:]
+            report.sections.append((f"broker {broker.bootstrap}", "\n".join(tail)))
+    return report
+
+
+_BROKERS = pytest.StashKey[list[Broker]]()
+
+
+def _make(folder: Path, overrides: Mapping[str, str] | None) -> Broker:
+    if ON_APACHE:
+        return ApacheKafka(folder, overrides=overrides, heap_mib=512)
+    return PybrokerProcess(folder / "data", overrides=overrides)
+
+
+@pytest.fixture
+def new_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerMaker]:
+    """Brokers of this test alone."""
+    made: list[Broker] = []
+    request.node.stash[_BROKERS] = made
+
+    def make(*, overrides: Mapping[str, str] | None = None) -> Broker:
+        made.append(_make(tmp_path / f"broker-{len(made)}", overrides))
+        return made[-1]
+
+    yield make
+    for broker in made:
+        broker.close()
+
+
+@pytest.fixture(scope="module")
+def shared_broker(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Broker]:
+    """One running broker for a test module; `BROKER_OVERRIDES` of the module are its properties."""
+    overrides = getattr(request.module, "BROKER_OVERRIDES", None)
+    broker = _make(tmp_path_factory.mktemp("broker"), overrides)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture
+def broker(shared_broker: Broker, request: pytest.FixtureRequest) -> Broker:
+    """The module's running broker."""
+    request.node.stash[_BROKERS] = [shared_broker]
+    return shared_broker
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name that nobody else uses."""
+    return f"{request.function.__name__.removeprefix('test_')[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def jars() -> str:
+    """The class path of Apache Kafka and its tools."""
+    return or_skip(maven.class_path)
+
+
+@pytest.fixture(scope="session")
+def datasets() -> Path:
+    """The folder of the real data sets."""
+    return or_skip(npm.datasets)
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path, jars: str) -> Iterator[ApacheZooKeeper]:
+    """A ZooKeeper server of this test alone."""
+    server = ApacheZooKeeper(tmp_path / "zookeeper")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+def or_skip(get: Callable[[], T]) -> T:
+    """What `get()` gives; skips the test when an outside program or registry is missing."""
+    try:
+        return get()
+    except (maven.MavenUnavailable, npm.NpmUnavailable, KcatUnavailable) as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kcat_program() -> str:
+    return or_skip(kcat)

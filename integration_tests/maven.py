@@ -1,0 +1,153 @@
+"""Jars from Maven Central, fetched once by `mvn` into a cache outside the repository.
+
+The one place that knows how the Java side of the tests is obtained: the Java client, and Apache
+Kafka itself (broker, ZooKeeper, command line tools) as the reference to compare with. Nothing here
+starts a process other than `mvn` and `java -version`.
+
+`python -m integration_tests.maven` fills the cache and prints where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+KAFKA_VERSION: Final = "3.9.1"
+
+KAFKA: Final = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+    f"org.apache.kafka:kafka-clients:{KAFKA_VERSION}",
+    f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+    "org.slf4j:slf4j-simple:1.7.36",
+)
+"""Broker, client, command line tools; the client brings snappy-java, lz4-java and zstd-jni.
+
+The version of slf4j-simple (prints to stderr) is that of the slf4j-api which Kafka brings."""
+
+_FETCH_SECONDS_MAX: Final = 540
+_POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>pybroker.tests</groupId>
+  <artifactId>jars</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</project>
+"""
+_DEPENDENCY: Final = """    <dependency>
+      <groupId>{0}</groupId>
+      <artifactId>{1}</artifactId>
+      <version>{2}</version>
+      <exclusions>
+        <exclusion><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId></exclusion>
+        <exclusion><groupId>ch.qos.logback</groupId><artifactId>*</artifactId></exclusion>
+      </exclusions>
+    </dependency>"""
+
+
+class MavenUnavailable(Exception):
+    """The jars cannot be had on this machine; the message is the reason, fit for a skipped test."""
+
+
+def cache_dir() -> Path:
+    """The folder for everything that the tests download: `$PYBROKER_TEST_CACHE`, else
+    `~/.cache/pybroker-tests`."""
+    configured = os.environ.get("PYBROKER_TEST_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "pybroker-tests"
+
+
+def java() -> str:
+    """The path of a `java` program.
+
+    Raises MavenUnavailable when there is none.
+    """
+    found = shutil.which("java")
+    if found is None:
+        raise MavenUnavailable("no java on PATH (install openjdk-17-jre-headless)")
+    return found
+
+
+def class_path(artifacts: Sequence[str] = KAFKA) -> str:
+    """The class path of `artifacts` ("group:artifact:version") and all that they depend on.
+
+    Quick when it is cached. Raises MavenUnavailable with the reason when `mvn` is missing or the
+    repository does not answer.
+    """
+    folder = _jar_folder(artifacts)
+    if not folder.is_dir():
+        _fetch(artifacts, folder)
+    return os.pathsep.join(str(jar) for jar in sorted(folder.glob("*.jar")))
+
+
+def _jar_folder(artifacts: Sequence[str]) -> Path:
+    pom = _pom(artifacts)
+    return cache_dir() / "jars" / hashlib.sha256(pom.encode()).hexdigest()[:16]
+
+
+def _pom(artifacts: Sequence[str]) -> str:
+    dependencies = "\n".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
+    return _POM.format(dependencies=dependencies)
+
+
+def _fetch(artifacts: Sequence[str], folder: Path) -> None:
+    """Lets mvn copy the jars beside the final place, then renames: a cache is whole or absent."""
+    mvn = shutil.which("mvn")
+    if mvn is None:
+        raise MavenUnavailable("no mvn on PATH (install maven)")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+        pom = Path(work) / "pom.xml"
+        pom.write_text(_pom(artifacts))
+        jars = Path(work) / "jars"
+        command = [
+            mvn,
+            "--batch-mode",
+            "--quiet",
+            f"--file={pom}",
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={jars}",
+            "-DincludeScope=runtime",
+        ]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_FETCH_SECONDS_MAX, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MavenUnavailable(
+                f"mvn did not finish in {_FETCH_SECONDS_MAX} s; the repository does not answer"
+            ) from error
+        if done.returncode != 0 or not jars.is_dir():
+            reason = next(
+                (line for line in done.stdout.splitlines() if "ERROR" in line), "no message"
+            )
+            raise MavenUnavailable(f"mvn could not fetch the jars: {reason}")
+        try:
+            jars.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another run was quicker, and its copy is as good
+                raise
+
+
+def main() -> int:
+    """Fill the cache; exit code 1 with the reason when that is not possible."""
+    try:
+        jars = class_path().count(os.pathsep) + 1
+    except MavenUnavailable as error:
+        print(f"maven: {error}", file=sys.stderr)
+        return 1
+    print(f"maven: {jars} jars in {_jar_folder(KAFKA)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Packages from the npm registry, installed once by `npm` into a cache outside the repository.
+
+The one place that knows how kafkajs (a client) and vega-datasets (real data) are obtained.
+
+`python -m integration_tests.npm` fills the cache and prints where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from integration_tests.maven import cache_dir
+
+KAFKAJS: Final = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0")
+DATASETS: Final = ("vega-datasets@3.2.1",)
+
+_INSTALL_SECONDS_MAX: Final = 300
+
+
+class NpmUnavailable(Exception):
+    """The packages cannot be had on this machine; the message is the reason, fit for a skipped
+    test."""
+
+
+def node() -> str:
+    """The path of the `node` program.
+
+    Raises NpmUnavailable when there is none.
+    """
+    found = shutil.which("node")
+    if found is None:
+        raise NpmUnavailable("no node on PATH (install nodejs)")
+    return found
+
+
+def node_modules(packages: Sequence[str]) -> Path:
+    """The `node_modules` folder that holds `packages` ("name@version").
+
+    Quick when it is cached. Raises NpmUnavailable with the reason when `npm` is missing or the
+    registry does not answer. No install script of a package is run.
+    """
+    name = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:16]
+    folder = cache_dir() / "npm" / name
+    if not folder.is_dir():
+        _install(packages, folder)
+    return folder / "node_modules"
+
+
+def datasets() -> Path:
+    """The `data` folder of vega-datasets.
+
+    Raises NpmUnavailable as `node_modules` does.
+    """
+    return node_modules(DATASETS) / "vega-datasets" / "data"
+
+
+def _install(packages: Sequence[str], folder: Path) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise NpmUnavailable("no npm on PATH (install npm)")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+        target = Path(work) / "packages"
+        target.mkdir()
+        command = [npm, "install", "--ignore-scripts", "--prefix", str(target), *packages]
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_INSTALL_SECONDS_MAX,
+                check=False,
+                cwd=target,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NpmUnavailable(
+                f"npm did not finish in {_INSTALL_SECONDS_MAX} s; the registry does not answer"
+            ) from error
+        if done.returncode != 0:
+            reason = next((line for line in done.stderr.splitlines() if "error" in line), "?")
+            raise NpmUnavailable(f"npm could not install {' '.join(packages)}: {reason}")
+        try:
+            target.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another run was quicker, and its copy is as good
+                raise
+
+
+def main() -> int:
+    """Fill the cache; exit code 1 with the reason when that is not possible."""
+    try:
+        for packages in (KAFKAJS, DATASETS):
+            print(f"npm: {' '.join(packages)} in {node_modules(packages)}")
+    except NpmUnavailable as error:
+        print(f"npm: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

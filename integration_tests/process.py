@@ -1,0 +1,219 @@
+"""Outside processes for tests: start with captured output, wait with a deadline, end what was
+started.
+
+Everything is addressed by the pid that we started (or that owns a directory which we made), never
+by name. A child dies with the test run, also when that is killed. Nothing here knows what the
+processes are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+START_SECONDS_MAX: Final = 60.0
+STOP_SECONDS_MAX: Final = 30.0
+_POLL_SECONDS: Final = 0.02
+
+
+class WaitFailed(AssertionError):
+    """What was waited for did not happen in time; the message says what, and shows the output."""
+
+
+def wait_until(
+    condition: Callable[[], object], *, what: str, seconds: float = START_SECONDS_MAX
+) -> None:
+    """Return as soon as `condition()` is true, for things that send no event (ports, files, other
+    people's processes).
+
+    Raises WaitFailed after `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            raise WaitFailed(f"not within {seconds} s: {what}")
+        pause.wait(_POLL_SECONDS)
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different TCP ports of 127.0.0.1 that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            ports.append(int(listener.getsockname()[1]))
+        return ports
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    return free_ports(1)[0]
+
+
+def answers(port: int) -> bool:
+    """Whether something accepts connections on the port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def processes_using(folder: Path) -> list[psutil.Process]:
+    """The processes whose command line names `folder` (a directory that the test made)."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and any(
+                str(folder) in argument for argument in process.cmdline()
+            ):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+class ChildProcess:
+    """A running program. Its output (both streams, in order) is kept in `output`.
+
+    Owns one process and one reading thread; `close()` ends both.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        interactive: bool = False,
+    ) -> None:
+        guard = shutil.which("setpriv")  # util-linux; the child goes when this process goes
+        prefix = [guard, "--pdeathsig", "KILL", "--"] if guard else []
+        self.command = tuple(command)
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._process = subprocess.Popen(
+            [*prefix, *command],
+            stdin=subprocess.PIPE if interactive else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(os.environ if environment is None else environment),
+            cwd=folder,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        with stream:
+            for line in stream:
+                with self._news:
+                    self._lines.append(line.decode(errors="replace").rstrip("\n"))
+                    self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        with self._news:
+            return "\n".join(self._lines)
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def rss_bytes(self) -> int:
+        """Resident memory at the moment."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def ask(self, line: str, pattern: str, *, seconds: float = START_SECONDS_MAX) -> str:
+        """Write a line to the standard input of an interactive program and wait for its answer:
+        the next line of output that contains a match of `pattern`."""
+        stream = self._process.stdin
+        assert stream is not None, "the program was not started as an interactive one"
+        with self._news:
+            seen = len(self._lines)
+        stream.write(line.encode() + b"\n")
+        stream.flush()
+        return self.wait_for_line(pattern, seconds=seconds, after=seen)
+
+    def wait_for_line(
+        self, pattern: str, *, seconds: float = START_SECONDS_MAX, after: int = 0
+    ) -> str:
+        """The first line of output that contains a match of `pattern`, `after` lines passed over.
+
+        Raises WaitFailed when the process ends, or the time is over, without one.
+        """
+        deadline = time.monotonic() + seconds
+        seen = after
+        with self._news:
+            while True:
+                for line in self._lines[seen:]:
+                    if re.search(pattern, line):
+                        return line
+                seen = len(self._lines)
+                if self._ended:
+                    reason = "the process ended"
+                    break
+                if not self._news.wait(deadline - time.monotonic()):
+                    reason = f"{seconds} s are over"
+                    break
+            output = "\n".join(self._lines[-40:])
+        raise WaitFailed(f"{reason} without a line like {pattern!r}; output:\n{output}")
+
+    def wait(self, *, seconds: float = STOP_SECONDS_MAX) -> int:
+        """The exit code (negative: the signal that ended it).
+
+        Raises WaitFailed when it is still running after `seconds`.
+        """
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise WaitFailed(
+                f"{self.command[:4]} still runs after {seconds} s; output:\n{self.output}"
+            ) from error
+        self._reader.join(5)
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; no error when the process is gone."""
+        self._process.send_signal(number)
+
+    def stop(self, *, seconds: float = STOP_SECONDS_MAX) -> int:
+        """SIGTERM, then the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(seconds=seconds)
+
+    def kill9(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def close(self) -> None:
+        """End the process and those that it left in its process group. Idempotent."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(WaitFailed):
+            self.wait()

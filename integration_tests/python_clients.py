@@ -1,0 +1,279 @@
+"""confluent-kafka (librdkafka), kafka-python and aiokafka behind the one vocabulary of
+`integration_tests.samples`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import aiokafka
+import aiokafka.admin
+import confluent_kafka
+import kafka
+import kafka.admin
+from confluent_kafka import admin as confluent_admin
+from confluent_kafka.cimpl import NewTopic
+
+from integration_tests.samples import SAMPLES, WITHOUT_NULL_HEADERS, Read, Sample
+
+T = TypeVar("T")
+SECONDS_MAX = 30
+
+
+class ConfluentKafka:
+    """confluent-kafka, which is librdkafka."""
+
+    name = "confluent-kafka"
+    samples = SAMPLES
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def create_topic(self, topic: str) -> None:
+        admin = confluent_admin.AdminClient({"bootstrap.servers": self._bootstrap})
+        wanted = NewTopic(topic, num_partitions=1)
+        for answer in admin.create_topics([wanted]).values():
+            answer.result(SECONDS_MAX)
+
+    def produce(
+        self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
+    ) -> None:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "compression.type": codec,
+                "enable.idempotence": idempotent,
+                "acks": "all",
+                "linger.ms": 100,
+            }
+        )
+        errors: list[object] = []
+        for sample in samples:
+            producer.produce(
+                topic,
+                value=sample.value,
+                key=sample.key,
+                partition=0,
+                headers=list(sample.headers),
+                timestamp=sample.timestamp,
+                on_delivery=lambda error, _: errors.append(error) if error else None,
+            )
+        unsent = producer.flush(SECONDS_MAX)
+        assert not unsent and not errors, f"{unsent} unsent, errors: {errors}"
+
+    def _consumer(self) -> confluent_kafka.Consumer:
+        return confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "never-joined",
+                "enable.auto.commit": False,
+            }
+        )
+
+    def read(self, topic: str, offset: int = 0) -> list[Read]:
+        consumer = self._consumer()
+        try:
+            partition = confluent_kafka.TopicPartition(topic, 0, offset)
+            _, end = consumer.get_watermark_offsets(partition, timeout=SECONDS_MAX)
+            consumer.assign([partition])
+            records: list[Read] = []
+            while offset + len(records) < end:
+                message = consumer.poll(SECONDS_MAX)
+                assert message is not None, f"read only {len(records)} of {end - offset}"
+                assert message.error() is None, message.error()
+                records.append(_from_confluent(message))
+            return records
+        finally:
+            consumer.close()
+
+    def offset_for_time(self, topic: str, timestamp: int) -> int:
+        consumer = self._consumer()
+        try:
+            wanted = confluent_kafka.TopicPartition(topic, 0, timestamp)
+            (found,) = consumer.offsets_for_times([wanted], timeout=SECONDS_MAX)
+            return -1 if found.offset == confluent_kafka.OFFSET_END else int(found.offset)
+        finally:
+            consumer.close()
+
+
+def _from_confluent(message: confluent_kafka.Message) -> Read:
+    key, value, offset = message.key(), message.value(), message.offset()
+    assert offset is not None
+    pairs: Any = message.headers() or []
+    headers = tuple((name, _bytes(content)) for name, content in pairs)
+    return Read(offset, _bytes(key), _bytes(value), headers, message.timestamp()[1])
+
+
+def _bytes(value: Any) -> bytes | None:
+    assert value is None or isinstance(value, bytes), f"{type(value)} is not bytes"
+    return value
+
+
+class KafkaPython:
+    """kafka-python 3."""
+
+    name = "kafka-python"
+    samples = WITHOUT_NULL_HEADERS
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def create_topic(self, topic: str) -> None:
+        admin = kafka.KafkaAdminClient(bootstrap_servers=self._bootstrap)
+        try:
+            admin.create_topics(
+                [kafka.admin.NewTopic(topic, num_partitions=1, replication_factor=1)]
+            )
+        finally:
+            admin.close()
+
+    def produce(
+        self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
+    ) -> None:
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            compression_type=None if codec == "none" else codec,
+            enable_idempotence=idempotent,
+            acks="all",
+            linger_ms=100,
+            batch_size=900_000,
+        )
+        try:
+            answers = [
+                producer.send(
+                    topic,
+                    value=sample.value,
+                    key=sample.key,
+                    headers=list(sample.headers),
+                    partition=0,
+                    timestamp_ms=sample.timestamp,
+                )
+                for sample in samples
+            ]
+            producer.flush(SECONDS_MAX)
+            for answer in answers:
+                answer.get(SECONDS_MAX)
+        finally:
+            producer.close()
+
+    def read(self, topic: str, offset: int = 0) -> list[Read]:
+        consumer = kafka.KafkaConsumer(bootstrap_servers=self._bootstrap)
+        try:
+            partition = kafka.TopicPartition(topic, 0)
+            consumer.assign([partition])
+            consumer.seek(partition, offset)
+            end = consumer.end_offsets([partition])[partition]
+            records: list[Read] = []
+            while consumer.position(partition) < end:
+                polled = consumer.poll(timeout_ms=1000 * SECONDS_MAX)
+                assert polled, f"read only {len(records)} of {end - offset}"
+                for r in polled[partition]:
+                    headers = tuple((name, value) for name, value in r.headers)
+                    records.append(Read(r.offset, r.key, r.value, headers, r.timestamp))
+            return records
+        finally:
+            consumer.close()
+
+    def offset_for_time(self, topic: str, timestamp: int) -> int:
+        consumer = kafka.KafkaConsumer(bootstrap_servers=self._bootstrap)
+        try:
+            partition = kafka.TopicPartition(topic, 0)
+            found = consumer.offsets_for_times({partition: timestamp})[partition]
+            return -1 if found is None else int(found.offset)
+        finally:
+            consumer.close()
+
+
+class AioKafka:
+    """aiokafka, each call in an event loop of its own."""
+
+    name = "aiokafka"
+    samples = SAMPLES
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def create_topic(self, topic: str) -> None:
+        _run(self._create_topic(topic))
+
+    async def _create_topic(self, topic: str) -> None:
+        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
+        await admin.start()
+        try:
+            wanted = aiokafka.admin.NewTopic(topic, num_partitions=1, replication_factor=1)
+            answer = await admin.create_topics([wanted])
+            assert all(error[1] == 0 for error in answer.topic_errors), answer
+        finally:
+            await admin.close()
+
+    def produce(
+        self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
+    ) -> None:
+        _run(self._produce(topic, samples, codec=codec, idempotent=idempotent))
+
+    async def _produce(
+        self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
+    ) -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            compression_type=None if codec == "none" else codec,
+            enable_idempotence=idempotent,
+            acks="all",
+            linger_ms=100,
+            max_batch_size=900_000,
+        )
+        await producer.start()
+        try:
+            answers = [
+                await producer.send(
+                    topic,
+                    value=sample.value,
+                    key=sample.key,
+                    headers=list(sample.headers),
+                    partition=0,
+                    timestamp_ms=sample.timestamp,
+                )
+                for sample in samples
+            ]
+            for answer in answers:
+                await asyncio.wait_for(answer, SECONDS_MAX)
+        finally:
+            await producer.stop()
+
+    def read(self, topic: str, offset: int = 0) -> list[Read]:
+        return _run(self._read(topic, offset))
+
+    async def _read(self, topic: str, offset: int) -> list[Read]:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=self._bootstrap)
+        await consumer.start()
+        try:
+            partition = aiokafka.TopicPartition(topic, 0)
+            consumer.assign([partition])
+            consumer.seek(partition, offset)
+            end = (await consumer.end_offsets([partition]))[partition]
+            records: list[Read] = []
+            while await consumer.position(partition) < end:
+                r = await asyncio.wait_for(consumer.getone(partition), SECONDS_MAX)
+                records.append(Read(r.offset, r.key, r.value, tuple(r.headers), r.timestamp))
+            return records
+        finally:
+            await consumer.stop()
+
+    def offset_for_time(self, topic: str, timestamp: int) -> int:
+        return _run(self._offset_for_time(topic, timestamp))
+
+    async def _offset_for_time(self, topic: str, timestamp: int) -> int:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=self._bootstrap)
+        await consumer.start()
+        try:
+            partition = aiokafka.TopicPartition(topic, 0)
+            found = (await consumer.offsets_for_times({partition: timestamp}))[partition]
+            return -1 if found is None else int(found.offset)
+        finally:
+            await consumer.stop()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end in a fresh event loop."""
+    return asyncio.run(asyncio.wait_for(work, 2 * SECONDS_MAX))

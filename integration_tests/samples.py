@@ -1,0 +1,111 @@
+"""The records that every client must bring through unharmed, and what a client for tests can do.
+
+A `Sample` is a record before it has an offset. No client library is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""As `compression.type` names them; the position is the codec's number in a batch."""
+
+FIRST_TIMESTAMP_MS: Final = 1_577_836_800_000
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A record: timestamp in ms since 1970, headers in order."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp: int = FIRST_TIMESTAMP_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A record as a client read it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int = field(compare=False, default=-1)
+
+
+class KafkaClient(Protocol):
+    """What a real client does for a test, always with partition 0 unless it says otherwise."""
+
+    name: str
+    samples: tuple[Sample, ...]
+    """What the client is able to write (a command line tool writes no null header)."""
+
+    def create_topic(self, topic: str) -> None: ...
+
+    def produce(
+        self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
+    ) -> None:
+        """In order; returns when all are acknowledged with acks=all."""
+
+    def read(self, topic: str, offset: int = 0) -> list[Read]:
+        """From `offset` to the end that the partition had when the call began."""
+
+    def offset_for_time(self, topic: str, timestamp: int) -> int:
+        """The first offset whose timestamp is at least `timestamp`, in ms; -1 if there is none."""
+
+
+def _large(size: int) -> bytes:
+    """Lines of text that differ: they compress, but not to nothing."""
+    line = b"%06d the quick brown fox jumps over the lazy dog; "
+    return b"".join(line % number for number in range(size // len(line) + 1))[:size]
+
+
+def _at_one_second_each(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(s.key, s.value, s.headers, FIRST_TIMESTAMP_MS + 1000 * index)
+        for index, s in enumerate(samples)
+    )
+
+
+PLAIN_SAMPLES: Final = _at_one_second_each(
+    [
+        Sample(b"key-1", b"value-1"),
+        Sample("ключ".encode(), "värde ☃".encode()),
+        Sample(b"tombstone", None),
+        Sample(None, b"no key"),
+        Sample(b"large", _large(150_000)),
+        Sample(b"key-1", b"value-2"),
+    ]
+)
+"""Text and absence only: what a line-based tool can write."""
+
+SAMPLES: Final = _at_one_second_each(
+    [
+        *PLAIN_SAMPLES,
+        Sample(b"empty value", b""),
+        Sample(b"", b"empty key"),
+        Sample(bytes(range(256)), bytes(reversed(range(256))) * 4),
+        Sample(b"headers", b"x", (("a", b"1"), ("b", b"\xff\x00\x01"), ("empty", b""))),
+        Sample(b"headers", b"x", (("имя-☃", "значение".encode()), ("null", None))),
+        Sample(b"large-2", _large(110_000), (("content-type", b"text/plain"),)),
+        Sample(b"neither value nor headers", None),
+    ]
+)
+"""Everything that a record can be. No header name occurs twice in a record: kafkajs sorts those."""
+
+WITHOUT_NULL_HEADERS: Final = tuple(
+    s for s in SAMPLES if all(value is not None for _, value in s.headers)
+)
+"""For the client libraries that refuse to write a header without a value."""
+
+
+def as_read(samples: Sequence[Sample], first_offset: int = 0) -> list[Read]:
+    """What a reader must see when `samples` were appended from `first_offset` on."""
+    return [
+        Read(first_offset + index, s.key, s.value, s.headers, s.timestamp)
+        for index, s in enumerate(samples)
+    ]

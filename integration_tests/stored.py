@@ -1,0 +1,39 @@
+"""What a broker has on disk, read through the project's own readers of the formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
+
+
+def partition_folder(data: Path, topic: str, partition: int = 0) -> Path:
+    """The directory of a partition, wherever below the data directory the logs are."""
+    found = [path for path in data.rglob(f"{topic}-{partition}") if path.is_dir()]
+    assert len(found) == 1, f"{topic}-{partition} below {data}: {found}"
+    return found[0]
+
+
+def segments(data: Path, topic: str, partition: int = 0) -> list[Path]:
+    """The segment files, oldest first."""
+    return sorted(partition_folder(data, topic, partition).glob("*.log"))
+
+
+def batches(data: Path, topic: str, partition: int = 0) -> Iterator[BatchHeader]:
+    """The headers of all batches, in order. Fails on a wrong CRC, a hole, or bytes after the last
+    whole batch."""
+    next_offset: int | None = None
+    for path in segments(data, topic, partition):
+        content = path.read_bytes()
+        end = 0
+        for position, header in iter_headers(content):
+            assert position == end, f"{path}: hole at byte {end}"
+            assert crc_matches(content, position, header.size), f"{path}: CRC at {position}"
+            assert next_offset in (None, header.base_offset), (
+                f"{path}: offset {header.base_offset} after {next_offset}"
+            )
+            next_offset = header.next_offset
+            end = position + header.size
+            yield header
+        assert end == len(content), f"{path}: {len(content) - end} bytes after the last batch"
