@@ -6,7 +6,6 @@ Nothing here knows a single API; what exists in which version is declared with t
 from __future__ import annotations
 
 import struct
-from typing import cast
 
 from pybroker.errors import MalformedInput
 from pybroker.wire.api import Api
@@ -28,18 +27,22 @@ def decode_message(
         raise MalformedInput(f"{message_class.__name__} v{version}: {error}") from error
     if end != len(data):
         raise MalformedInput(f"{message_class.__name__} v{version}: {len(data) - end} bytes follow")
-    return cast("MessageT", message)
+    return message
 
 
 def encode_message(message: Message, version: int, flexible: bool) -> bytes:
     """The bytes of a structure. Raises ValueError where a value does not fit its field, is null
     without leave, or cannot be said in that version."""
-    out = bytearray()
+    return b"".join(encode_parts(message, version, flexible))
+
+
+def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]:
+    """The bytes of a structure as buffers for a vectored write: large record batches are passed
+    through uncopied. Raises as `encode_message` does."""
     try:
-        encoder(type(message), version, flexible)(message, out)
+        return encoder(type(message), version, flexible)(message)
     except struct.error as error:
         raise ValueError(f"{type(message).__name__} v{version}: {error}") from error
-    return bytes(out)
 
 
 def decode_request(api: Api, version: int, body: Buffer) -> Message:

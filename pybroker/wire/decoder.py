@@ -20,6 +20,7 @@ from pybroker.wire import primitives
 from pybroker.wire.schema import (
     Kind,
     Message,
+    MessageT,
     WireField,
     memoized,
     minimum_element_size,
@@ -27,13 +28,13 @@ from pybroker.wire.schema import (
 )
 from pybroker.wire.source import Source
 
-Decoder = Callable[[memoryview], tuple[Message, int]]
+Decoder = Callable[[memoryview], tuple[MessageT, int]]
 
 _LENGTH_LETTER = {Kind.STRING: "h", Kind.BYTES: "i", Kind.RECORDS: "i"}
 
 
 @memoized
-def decoder(message_class: type[Message], version: int, flexible: bool) -> Decoder:
+def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Decoder[MessageT]:
     """A function that decodes `message_class` at the start of a buffer and tells where it ends."""
     compiler = _DecoderCompiler(version, flexible)
     source = compiler.source
@@ -43,7 +44,7 @@ def decoder(message_class: type[Message], version: int, flexible: bool) -> Decod
     source.line("p = 0")
     target = compiler.structure(message_class)
     source.line(f"return {target}, p")
-    compiled: Decoder = source.function("decode")
+    compiled: Decoder[MessageT] = source.function("decode")
     return compiled
 
 

@@ -10,23 +10,32 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Final
 
 from pybroker.wire import primitives
+from pybroker.wire.primitives import Buffer
 from pybroker.wire.schema import Kind, Message, WireField, memoized, wire_fields
 from pybroker.wire.source import Source
 
-Encoder = Callable[[Message, bytearray], None]
+# Record batches from this size on are handed through as they are; below it, copying them costs less
+# than one more buffer in the vectored write does.
+SCATTER_BYTES_MIN: Final = 4096
+
+Encoder = Callable[[Message], list[Buffer]]
 
 
 @memoized
 def encoder(message_class: type[Message], version: int, flexible: bool) -> Encoder:
-    """A function that appends the encoded message to a bytearray."""
+    """A function that encodes a message into buffers, to be sent one after the other."""
     compiler = _EncoderCompiler(version, flexible)
     source = compiler.source
-    source.line("def encode(m, out):")
+    source.line("def encode(m):")
     source.indent()
+    source.line("parts = []")
+    source.line("out = bytearray()")
     compiler.structure("m", message_class)
-    source.line("return None")
+    source.line("if out: parts.append(out)")
+    source.line("return parts")
     compiled: Encoder = source.function("encode")
     return compiled
 
@@ -118,7 +127,16 @@ class _EncoderCompiler:
             source.line(f"if {length} > {limit}: raise ValueError({f'{name} is too long'!r})")
         source.dedent()
         self.length(length, "h" if kind is Kind.STRING else "i")
-        source.line(f"{self.out} += {value}")
+        if kind is Kind.RECORDS:
+            source.line(f"if {length} < {SCATTER_BYTES_MIN}: {self.out} += {value}")
+            source.line("else:")
+            source.indent()
+            source.line(f"parts.append({self.out})")
+            source.line(f"parts.append({value})")
+            source.line(f"{self.out} = bytearray()")
+            source.dedent()
+        else:
+            source.line(f"{self.out} += {value}")
 
     def refuse_null(self, name: str) -> None:
         complaint = f"{name} may not be null in version {self.version}"

@@ -199,7 +199,7 @@ def octets(meaning: str, *, default: bytes | None = b"", **bounds: Unpack[Bounds
 
 
 def records(meaning: str, **bounds: Unpack[Bounds]) -> Buffer | None:
-    """Record batches; decoding gives a slice of the input, not a copy."""
+    """Record batches; decoding gives a slice of the input, not a copy. Never tagged."""
     value: Buffer | None = _specifier(Wire(Kind.RECORDS, meaning, **bounds), None)
     return value
 

@@ -1,0 +1,33 @@
+"""Produce requests, the hottest thing that a broker decodes.
+
+The compiled decoder is as fast as one written by hand (16 KiB in one partition: about 2 µs with the
+header). What is left to save is the way to it, so the decoders are bound once here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pybroker.errors import MalformedInput
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.decoder import decoder
+from pybroker.wire.messages.produce import ProduceRequest
+from pybroker.wire.primitives import DECODING_ERRORS
+
+_API: Final = APIS[ApiKey.PRODUCE]
+_DECODERS: Final = tuple(
+    decoder(ProduceRequest, version, _API.is_flexible(version))
+    for version in range(_API.max_version + 1)
+)
+
+
+def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
+    """What `codec.decode_request` gives: `records` are slices of `body`. `version` must be one that
+    the list of APIs allows. Raises MalformedInput."""
+    try:
+        request, end = _DECODERS[version](body)
+    except DECODING_ERRORS as error:
+        raise MalformedInput(f"ProduceRequest v{version}: {error}") from error
+    if end != len(body):
+        raise MalformedInput(f"ProduceRequest v{version}: {len(body) - end} bytes follow")
+    return request
