@@ -104,7 +104,10 @@ class _DecoderCompiler:
             self.flush()
             self.source.line(f"{attribute} = {self.structure(wire.element)}")
         else:
-            self.length(_LENGTH_LETTER[wire.kind])
+            if wire.kind is Kind.RECORDS and self.flexible:
+                self.records_length()
+            else:
+                self.length(_LENGTH_LETTER[wire.kind])
             self.nullable(attribute, wire.is_nullable_in(self.version), name)
             self.sized(attribute, wire.kind, name)
             self.source.dedent()
@@ -118,6 +121,23 @@ class _DecoderCompiler:
         else:
             self.pending.append(("n", letter))
             self.flush()
+
+    def records_length(self) -> None:
+        """As `length`, with the two or three bytes that batches have read on the spot."""
+        self.flush()
+        for line in (
+            "n = data[p]",
+            "if n < 128: p += 1",
+            "elif data[p + 1] < 128:",
+            "    n = n & 127 | data[p + 1] << 7",
+            "    p += 2",
+            "elif data[p + 2] < 128:",
+            "    n = n & 127 | (data[p + 1] & 127) << 7 | data[p + 2] << 14",
+            "    p += 3",
+            "else: n, p = uvarint(data, p)",
+            "n -= 1",
+        ):
+            self.source.line(line)
 
     def uvarint(self, target: str) -> None:
         """Most varints have one byte; the rest take the slow path."""
