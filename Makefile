@@ -1,0 +1,60 @@
+# `make run` and `make test` need Python 3.11+ (with venv) and make; everything else comes by pip.
+# Extra arguments of the broker: make run ARGS="--port 9093 --data /var/lib/pybroker"
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+ARGS ?=
+TESTS ?=
+
+.PHONY: run test lint test-unit test-integration bench docs install clean
+
+run: $(VENV)/.installed-embedded
+	$(BIN)/pybroker start $(ARGS)
+
+test: lint test-unit test-integration
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-unit: $(VENV)/.installed-test
+	$(BIN)/pytest unit_tests $(TESTS)
+
+test-integration: $(VENV)/.installed-test
+	$(BIN)/pytest integration_tests $(TESTS)
+
+bench: $(VENV)/.installed-test
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+# docs/configuration.rst is made from the tables of options.
+docs: $(VENV)/.installed-test
+	$(BIN)/python -m docs.make_configuration
+
+# All that the tests need from pip.
+install: $(VENV)/.installed-test
+
+# The stamps make a second run quick: pip is asked again only when a declaration has changed.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "pybroker needs Python 3.11 or newer; choose one with: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed-embedded: $(VENV)/.created setup.cfg setup.py pyproject.toml
+	@echo "installing pybroker and its embedded ZooKeeper (from PySpark, some 450 MB) into $(VENV)"
+	$(PIP) install --editable '.[embedded]'
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.created setup.cfg setup.py pyproject.toml
+	@echo "installing pybroker and all that its tests need into $(VENV)"
+	$(PIP) install --editable '.[embedded,test,docker]'
+	@touch $@ $(VENV)/.installed-embedded
+
+# Leaves the data of brokers alone.
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f pybroker/records/_speedups.c pybroker/records/_speedups*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
