@@ -1,0 +1,20 @@
+"""Addresses as people write them."""
+
+from __future__ import annotations
+
+PORT_MAX = 65_535
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`, with an optional `PROTOCOL://` in front. Raises ValueError."""
+    rest = text.rpartition("://")[2]
+    host, colon, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+        raise ValueError(f"must be host:port, not {text!r}")
+    return host, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """`host:port`, with brackets round an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,41 @@
+"""How long to wait before trying again, and how long to go on: the arithmetic of retries.
+
+Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from pybroker.ports import Clock, Rng
+
+JITTER = 0.2
+_STEPS_MAX = 30
+
+
+def backoff_s(failures: int, *, first_ms: int, max_ms: int, rng: Rng) -> float:
+    """Seconds to wait after the given number of failures in a row (1 or more): doubles from
+    `first_ms` up to `max_ms`, spread by 20 % to both sides (KIP-580)."""
+    steps = min(max(failures - 1, 0), _STEPS_MAX)
+    base_ms = min(first_ms << steps, max_ms)
+    spread = 1 - JITTER + 2 * JITTER * rng.randrange(1_000) / 1_000
+    return base_ms * spread / 1_000
+
+
+class Deadline:
+    """A moment on the monotonic clock."""
+
+    __slots__ = ("_clock", "_end")
+
+    def __init__(self, clock: Clock, limit_ms: int) -> None:
+        self._clock = clock
+        self._end = clock.monotonic() + limit_ms / 1_000
+
+    def remaining_s(self) -> float:
+        """Seconds that are left; 0.0 when it has passed."""
+        return max(0.0, self._end - self._clock.monotonic())
+
+    def remaining_ms(self) -> int:
+        return int(self.remaining_s() * 1_000)
+
+    @property
+    def passed(self) -> bool:
+        return self._clock.monotonic() >= self._end

@@ -1,0 +1,59 @@
+"""The memory that unsent records may take (`buffer.memory`), handed out in order of asking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class MemoryBudget:
+    """Counts bytes; whoever asks for more than is free waits until enough was given back.
+
+    Invariant: 0 <= used <= limit. Waiters are served first come, first served, so that a large
+    record is not passed over for ever by small ones.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_take(self, size: int) -> bool:
+        """Take at once, or not at all."""
+        if self._waiting or self.used + size > self.limit:
+            return False
+        self.used += size
+        return True
+
+    async def take(self, size: int, timeout_s: float) -> None:
+        """Wait until `size` bytes are free and take them. Raises TimeoutError; then nothing was
+        taken. `size` must not be above the limit."""
+        if self.try_take(size):
+            return
+        ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, ticket))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await ticket
+        except BaseException:
+            if ticket.done() and not ticket.cancelled():
+                self.give_back(size)  # granted in the same instant in which we gave up
+            else:
+                ticket.cancel()
+                self._grant()
+            raise
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+        assert self.used >= 0, "more memory was given back than was taken"
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting:
+            size, ticket = self._waiting[0]
+            if not ticket.done():
+                if self.used + size > self.limit:
+                    return
+                self.used += size
+                ticket.set_result(None)
+            self._waiting.popleft()

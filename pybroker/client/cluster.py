@@ -1,0 +1,361 @@
+"""The brokers of a cluster as a client sees them: one connection each, and fresh metadata.
+
+Owns the connections and the task that refreshes metadata. Decides whom to ask; what to ask is the
+business of producer, consumer and admin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from pybroker.client.addresses import format_address
+from pybroker.client.backoff import Deadline, backoff_s
+from pybroker.client.connection import Connection
+from pybroker.client.errors import (
+    Attempt,
+    ClientError,
+    Closed,
+    ConnectFailed,
+    NoBrokers,
+    NotConnected,
+    TopicUnavailable,
+)
+from pybroker.client.metadata import ClusterView, Node, TopicInfo, newer, view_of
+from pybroker.client.options import ClientOptions
+from pybroker.client.tasks import TaskOwner
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.ports import Clock, Rng
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+HOPELESS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+
+
+class Connector(Protocol):
+    """Opens a connection; `Connection.open` is the real one."""
+
+    def __call__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float,
+        response_max_bytes: int,
+    ) -> Awaitable[Connection]: ...
+
+
+@dataclass(slots=True)
+class _Link:
+    """What we have with one address: a connection, or the memory of failing to get one."""
+
+    connection: Connection | None = None
+    opening: asyncio.Task[None] | None = None
+    failures: int = 0
+    next_try: float = 0.0
+    last_failure: Attempt | None = None
+
+
+class Cluster:
+    """Start with `start`, end with `close`.
+
+    `view` is the last metadata. Listeners are called after it changed, and after a connection was
+    made or failed; they must not block.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        *,
+        clock: Clock,
+        rng: Rng,
+        auto_create_topics: bool = False,
+        connector: Connector = Connection.open,
+    ) -> None:
+        self.options = options
+        self.clock = clock
+        self.rng = rng
+        self.view = ClusterView()
+        self._auto_create_topics = auto_create_topics
+        self._connector = connector
+        self._links: dict[Address, _Link] = {}
+        self._topics: set[str] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._wanted = asyncio.Event()
+        self._refreshes: list[asyncio.Future[None]] = []
+        self._tasks = TaskOwner()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Reach one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms with the
+        reasons of the last round."""
+        deadline = Deadline(self.clock, self.options.bootstrap_timeout_ms)
+        failures = 0
+        while True:
+            try:
+                await self._refresh()
+                break
+            except ClientError:
+                failures += 1
+                pause = self.pause_s(failures)
+                if deadline.remaining_s() <= pause:
+                    raise
+                await asyncio.sleep(pause)
+        self._tasks.start(self._maintain(), "metadata")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self._closed = True
+        await self._tasks.close()
+        for waiter in self._refreshes:
+            waiter.cancel()
+        connections = [link.connection for link in self._links.values() if link.connection]
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def pause_s(self, failures: int) -> float:
+        """How long to wait after that many failed requests in a row."""
+        options = self.options
+        return backoff_s(
+            failures,
+            first_ms=options.retry_backoff_ms,
+            max_ms=options.retry_backoff_max_ms,
+            rng=self.rng,
+        )
+
+    # Metadata
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """From now on ask for these topics, too."""
+        fresh = set(topics) - self._topics
+        if fresh:
+            self._topics |= fresh
+            self.request_refresh()
+
+    def request_refresh(self) -> None:
+        """What we know seems to be old; ask soon."""
+        self._wanted.set()
+
+    async def refreshed(self, timeout_s: float) -> None:
+        """Ask for a refresh and wait for it. Raises the error with which it failed, or
+        TimeoutError."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._refreshes.append(waiter)
+        self.request_refresh()
+        async with asyncio.timeout(timeout_s):
+            await waiter
+
+    async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
+        """What is known of a topic, waiting until it exists. Raises TopicUnavailable."""
+        self.watch([name])
+        problem = "no answer"
+        while True:
+            topic = self.view.topics.get(name)
+            if topic is not None and topic.error == ErrorCode.NONE and topic.partitions:
+                return topic
+            if topic is not None:
+                problem = f"{topic.error.name}: {topic.error.text}"
+                if topic.error in HOPELESS:
+                    raise TopicUnavailable(f"topic {name}: {problem}")
+            if deadline.passed:
+                raise TopicUnavailable(f"topic {name} did not become known in time ({problem})")
+            try:
+                await self.refreshed(deadline.remaining_s())
+            except TimeoutError:
+                continue
+            except ClientError as error:
+                problem = str(error)
+
+    async def metadata(
+        self, topics: Iterable[str] | None, *, auto_create: bool = False, timeout_s: float
+    ) -> ClusterView:
+        """Ask once for these topics (None: all); `view` is left as it is."""
+        names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=names, allow_auto_topic_creation=auto_create)
+        connection = await self.any_connection()
+        answer = await connection.send(
+            ApiKey.METADATA, request, MetadataResponse, timeout_s=timeout_s
+        )
+        return view_of(answer)
+
+    async def _refresh(self) -> None:
+        asked = set(self._topics)
+        view = await self.metadata(
+            asked,
+            auto_create=self._auto_create_topics,
+            timeout_s=self.options.request_timeout_ms / 1_000,
+        )
+        self.view = newer(self.view, view)
+        if asked != self._topics:
+            self._wanted.set()
+
+    async def _maintain(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(self.options.metadata_max_age_ms / 1_000):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            waiters, self._refreshes = self._refreshes, []
+            problem: ClientError | None = None
+            try:
+                await self._refresh()
+                failures = 0
+            except ClientError as error:
+                problem = error
+                failures += 1
+                self._wanted.set()
+                logger.warning("event=metadata-refresh-failed reason=%s", error)
+            for waiter in waiters:
+                if not waiter.done():
+                    if problem is None:
+                        waiter.set_result(None)
+                    else:
+                        waiter.set_exception(problem)
+            self._notify()
+            await asyncio.sleep(self.pause_s(failures))
+
+    # Connections
+
+    def connected(self, node_id: int) -> Connection | None:
+        """The connection to a broker if there is one. If not, one is opened in the background,
+        unless that failed a moment ago; listeners hear of the outcome."""
+        node = self.view.nodes.get(node_id)
+        if node is None:
+            self.request_refresh()
+            return None
+        address = (node.host, node.port)
+        link = self._link(address)
+        if link.connection is not None:
+            return link.connection
+        if link.opening is None and self.clock.monotonic() >= link.next_try and not self._closed:
+            link.opening = self._tasks.start(
+                self._open_quietly(address, link), f"connect {format_address(*address)}"
+            )
+        return None
+
+    def next_try_s(self, node_id: int) -> float:
+        """Seconds until `connected` may try again to open a connection to this broker."""
+        node = self.view.nodes.get(node_id)
+        link = self._links.get((node.host, node.port)) if node else None
+        return max(0.0, link.next_try - self.clock.monotonic()) if link else 0.0
+
+    async def connection(self, node_id: int) -> Connection:
+        """The connection to a broker, opened if need be. Raises ConnectFailed, NotConnected."""
+        node = self.view.nodes.get(node_id)
+        if node is None:
+            raise NotConnected(f"broker {node_id} is not known")
+        try:
+            return await self._connect((node.host, node.port))
+        except ConnectFailed as error:
+            raise _advertised(node, error) from error
+
+    async def any_connection(self) -> Connection:
+        """A connection to whichever broker answers, known ones first. Raises NoBrokers."""
+        attempts = []
+        for address in self._addresses():
+            try:
+                return await self._connect(address)
+            except ConnectFailed as error:
+                attempts.append(error.attempt)
+        raise NoBrokers(attempts)
+
+    def last_failures(self) -> list[Attempt]:
+        """The addresses that cannot be reached at the moment, and why."""
+        return [link.last_failure for link in self._links.values() if link.last_failure]
+
+    def _addresses(self) -> Iterator[Address]:
+        nodes = [(node.host, node.port) for node in self.view.nodes.values()]
+        known = list(dict.fromkeys([*nodes, *self.options.bootstrap_servers]))
+        yield from sorted(known, key=lambda address: self._link(address).connection is None)
+
+    def _link(self, address: Address) -> _Link:
+        link = self._links.setdefault(address, _Link())
+        if link.connection is not None and not link.connection.usable:
+            link.connection = None
+        return link
+
+    async def _connect(self, address: Address) -> Connection:
+        if self._closed:
+            raise Closed("the client has been closed")
+        link = self._link(address)
+        if link.opening is not None:
+            await asyncio.wait([link.opening])
+        elif link.connection is None:
+            link.opening = self._tasks.start(
+                self._open_quietly(address, link), f"connect {format_address(*address)}"
+            )
+            await asyncio.wait([link.opening])
+        if link.connection is not None:
+            return link.connection
+        failure = link.last_failure or Attempt(format_address(*address), "given up")
+        raise ConnectFailed(failure.address, failure.reason)
+
+    async def _open_quietly(self, address: Address, link: _Link) -> None:
+        options = self.options
+        try:
+            link.connection = await self._connector(
+                *address,
+                client_id=options.client_id,
+                timeout_s=options.socket_connection_setup_timeout_ms / 1_000,
+                response_max_bytes=options.receive_message_max_bytes,
+            )
+            link.failures = 0
+            link.last_failure = None
+        except ConnectFailed as error:
+            link.failures += 1
+            link.last_failure = error.attempt
+            link.next_try = self.clock.monotonic() + backoff_s(
+                link.failures,
+                first_ms=options.reconnect_backoff_ms,
+                max_ms=options.reconnect_backoff_max_ms,
+                rng=self.rng,
+            )
+            logger.debug("event=connect-failed reason=%s", error)
+            self.request_refresh()
+        finally:
+            link.opening = None
+            self._notify()
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def leaders(
+    view: ClusterView, partitions: Iterable[TopicPartition]
+) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
+    """The partitions by the broker that leads them, and those without a known leader."""
+    by_node: dict[int, list[TopicPartition]] = {}
+    rest = []
+    for topic_partition in partitions:
+        leader = view.leader(topic_partition)
+        if leader is None:
+            rest.append(topic_partition)
+        else:
+            by_node.setdefault(leader, []).append(topic_partition)
+    return by_node, rest
+
+
+def _advertised(node: Node, error: ConnectFailed) -> ConnectFailed:
+    """The bootstrap address answered, yet this one does not: say where the address comes from."""
+    return ConnectFailed(
+        f"broker {node.id} at {error.attempt.address} (the address that it advertises)",
+        error.attempt.reason,
+    )

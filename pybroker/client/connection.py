@@ -1,0 +1,310 @@
+"""One TCP connection to a broker: requests out, answers back in the same order.
+
+Knows framing, correlation ids and versions; no topics, no retries. A connection ends once and for
+all: at the first answer that makes no sense, at an answer that is late (those behind it would be
+late, too), and when the other side closes. Whoever needs another opens another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from pybroker.client.addresses import format_address
+from pybroker.client.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    NotConnected,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
+from pybroker.errors import ErrorCode, MalformedInput
+from pybroker.wire.api import APIS, Api, ApiKey
+from pybroker.wire.codec import decode_response, encode_request
+from pybroker.wire.headers import RequestHeader, encode_request_header, parse_response_header
+from pybroker.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from pybroker.wire.schema import Message
+
+logger = logging.getLogger(__name__)
+
+AnswerT = TypeVar("AnswerT", bound=Message)
+
+SOFTWARE_NAME: Final = "pybroker"
+SOFTWARE_VERSION: Final = "1"
+API_VERSIONS_FIRST: Final = 3
+"""Brokers since 2.4 know it; older ones answer with error 35 and the versions that they know."""
+FRAME_LENGTH: Final = struct.Struct(">i")
+CORRELATION_IDS: Final = 2**31
+FLUSH_LIMIT_S: Final = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A request whose answer is awaited."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    answer: asyncio.Future[memoryview]
+
+
+class Connection:
+    """Create with `Connection.open`. `send` and `tell` write at once, so that the order of calls is
+    the order on the wire."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        client_id: str,
+        response_max_bytes: int,
+    ) -> None:
+        self.address = address
+        self._reader = reader
+        self._writer = writer
+        self._client_id = client_id
+        self._response_max_bytes = response_max_bytes
+        self._versions: Mapping[int, tuple[int, int]] = {}
+        self._pending: deque[_Pending] = deque()
+        self._next_id = 0
+        self._failure: ClientError | None = None
+        self._read_task = asyncio.get_running_loop().create_task(
+            self._read(), name=f"read {address[0]}:{address[1]}"
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float,
+        response_max_bytes: int = 100_000_000,
+    ) -> Connection:
+        """Connect and agree on versions. Raises ConnectFailed with the reason in words."""
+        name = format_address(host, port)
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await asyncio.open_connection(host, port)
+        except TimeoutError:
+            raise ConnectFailed(name, f"no connection within {timeout_s:g} s") from None
+        except OSError as error:
+            raise ConnectFailed(name, _reason(error, host)) from error
+        connection = cls(
+            (host, port),
+            reader,
+            writer,
+            client_id=client_id,
+            response_max_bytes=response_max_bytes,
+        )
+        try:
+            await connection._agree_on_versions(timeout_s)
+        except RequestTimedOut:
+            await connection.close()
+            raise ConnectFailed(
+                name, f"connected, but no Kafka broker answered within {timeout_s:g} s"
+            ) from None
+        except ClientError as error:
+            await connection.close()
+            raise ConnectFailed(name, f"connected, but not to a Kafka broker: {error}") from error
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    @property
+    def usable(self) -> bool:
+        return self._failure is None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    def version_of(self, key: ApiKey) -> int:
+        """The highest version of the API that both sides know. Raises UnsupportedByBroker."""
+        api = APIS[key]
+        low, high = self._versions.get(key, (0, -1))
+        version = min(api.max_version, high)
+        if version < max(api.min_version, low):
+            offer = f"only {low} to {high}" if high >= 0 else "not"
+            raise UnsupportedByBroker(
+                f"{format_address(*self.address)} offers {key.name} {offer}; we speak"
+                f" {api.min_version} to {api.max_version}"
+            )
+        return version
+
+    def send(
+        self,
+        key: ApiKey,
+        request: Message,
+        answer: type[AnswerT],
+        *,
+        timeout_s: float,
+        version: int | None = None,
+    ) -> Coroutine[Any, Any, AnswerT]:
+        """Write a request; await the result for its answer.
+
+        Raises NotConnected, UnsupportedByBroker now, and ConnectionLost, RequestTimedOut when
+        awaited. Not awaiting it is allowed; the answer is then thrown away.
+        """
+        chosen = self.version_of(key) if version is None else version
+        pending = self._write(APIS[key], chosen, request)
+        return self._receive(pending, answer, timeout_s)
+
+    def tell(self, key: ApiKey, request: Message) -> None:
+        """Write a request that is never answered (Produce with acks=0). Raises NotConnected."""
+        pending = self._write(APIS[key], self.version_of(key), request)
+        self._pending.remove(pending)
+
+    async def drained(self) -> None:
+        """Wait until little enough of what was written is still in our memory."""
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
+
+    async def close(self) -> None:
+        """Write out what is buffered, then end the connection; whoever waits for an answer gets
+        ConnectionLost. Idempotent."""
+        self._fail(ConnectionLost("the connection was closed by us"), abort=False)
+        self._writer.close()
+        try:
+            async with asyncio.timeout(FLUSH_LIMIT_S):
+                await self._writer.wait_closed()
+        except (TimeoutError, OSError):
+            self._writer.transport.abort()
+        self._read_task.cancel()
+        await asyncio.wait([self._read_task])
+
+    def _write(self, api: Api, version: int, request: Message) -> _Pending:
+        if self._failure is not None:
+            raise NotConnected(f"{format_address(*self.address)}: {self._failure}")
+        correlation_id = self._next_id
+        self._next_id = (correlation_id + 1) % CORRELATION_IDS
+        header = encode_request_header(
+            RequestHeader(api.key, version, correlation_id, self._client_id),
+            api.request_header_version(version),
+        )
+        body = encode_request(api, version, request)
+        self._writer.write(FRAME_LENGTH.pack(len(header) + len(body)) + header + body)
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        pending = _Pending(api, version, correlation_id, answer)
+        self._pending.append(pending)
+        return pending
+
+    async def _receive(self, pending: _Pending, answer: type[AnswerT], timeout_s: float) -> AnswerT:
+        try:
+            async with asyncio.timeout(timeout_s):
+                frame = await asyncio.shield(pending.answer)
+        except TimeoutError:
+            text = f"no answer to {pending.api.key.name} within {timeout_s:g} s"
+            self._fail(ConnectionLost(f"given up: {text}"))
+            raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
+        return self._decode(pending, answer, frame)
+
+    def _decode(self, pending: _Pending, answer: type[AnswerT], frame: memoryview) -> AnswerT:
+        try:
+            header_version = pending.api.response_header_version(pending.version)
+            _, start = parse_response_header(frame, header_version)
+            message = decode_response(pending.api, pending.version, frame[start:])
+        except MalformedInput as error:
+            lost = ConnectionLost(
+                f"{format_address(*self.address)} sent an answer to {pending.api.key.name} that"
+                f" cannot be read: {error}"
+            )
+            self._fail(lost)
+            raise lost from error
+        assert isinstance(message, answer), f"{type(message)} is not {answer}"
+        return message
+
+    async def _agree_on_versions(self, timeout_s: float) -> None:
+        api = APIS[ApiKey.API_VERSIONS]
+        version = API_VERSIONS_FIRST
+        while True:
+            request = ApiVersionsRequest(
+                client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
+            )
+            pending = self._write(api, version, request)
+            response = await self._receive_versions(pending, timeout_s)
+            offered = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+            if response.error_code == ErrorCode.NONE:
+                self._versions = offered
+                return
+            lower = min(offered.get(ApiKey.API_VERSIONS, (0, 0))[1], api.max_version)
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION or not 0 <= lower < version:
+                raise ConnectionLost(f"ApiVersions was answered with error {response.error_code}")
+            version = lower
+
+    async def _receive_versions(self, pending: _Pending, timeout_s: float) -> ApiVersionsResponse:
+        """As `_receive`; a broker that does not know our version answers in version 0."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                frame = await asyncio.shield(pending.answer)
+        except TimeoutError:
+            raise RequestTimedOut("no answer to ApiVersions") from None
+        _, start = parse_response_header(frame, 0)
+        refused = int.from_bytes(frame[start : start + 2], "big") == ErrorCode.UNSUPPORTED_VERSION
+        if refused:
+            pending.version = 0
+        return self._decode(pending, ApiVersionsResponse, frame)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                (length,) = FRAME_LENGTH.unpack(await self._reader.readexactly(FRAME_LENGTH.size))
+                if not 4 <= length <= self._response_max_bytes:
+                    raise MalformedInput(
+                        f"an answer of {length} bytes (limit {self._response_max_bytes})"
+                    )
+                frame = await self._reader.readexactly(length)
+                self._deliver(memoryview(frame))
+        except asyncio.IncompleteReadError as error:
+            inside = "in the middle of an answer" if error.partial else "before the answer"
+            self._fail(ConnectionLost(f"the other side closed the connection {inside}"))
+        except OSError as error:
+            self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
+        except MalformedInput as error:
+            self._fail(ConnectionLost(f"the other side does not speak the protocol: {error}"))
+
+    def _deliver(self, frame: memoryview) -> None:
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        if not self._pending:
+            raise MalformedInput(f"an answer {correlation_id} to no request")
+        pending = self._pending.popleft()
+        if pending.correlation_id != correlation_id:
+            self._pending.appendleft(pending)
+            raise MalformedInput(f"answer {correlation_id} where {pending.correlation_id} was due")
+        if not pending.answer.done():
+            pending.answer.set_result(frame)
+
+    def _fail(self, failure: ClientError, *, abort: bool = True) -> None:
+        if self._failure is not None:
+            return
+        self._failure = failure
+        if abort:
+            self._writer.transport.abort()
+        text = f"{format_address(*self.address)}: {failure}"
+        while self._pending:
+            answer = self._pending.popleft().answer
+            if not answer.done():
+                answer.set_exception(ConnectionLost(text))
+                answer.exception()  # whoever stopped waiting is not to be blamed in the log
+
+
+def _reason(error: OSError, host: str) -> str:
+    """What an operator can act on."""
+    if isinstance(error, socket.gaierror):
+        return f"the name {host} cannot be resolved ({error.strerror})"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused; nothing listens there"
+    return f"cannot connect: {error.strerror or error}"

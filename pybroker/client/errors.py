@@ -1,0 +1,162 @@
+"""What can go wrong for a user of the client, sorted by what they should do next.
+
+Two questions decide that, and every class answers both:
+
+- `retriable`: may trying the same again help?
+- `definite`: is it certain that the operation was *not* carried out? A write whose failure is not
+  definite may be in the log; sending it again may store it twice.
+
+The client retries by itself whatever can be retried within the time that it was given; an error
+of this module is what was left. No class here knows about sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pybroker.errors import ErrorCode, PybrokerError
+from pybroker.model import TopicPartition
+
+WRITE_IN_DOUBT = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,  # also said when the leader lost its office after append
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Answers to a Produce request after which the batch may nevertheless be in the log."""
+
+
+class ClientError(PybrokerError):
+    """Base of all errors of the client. Never raised itself."""
+
+    retriable = False
+    definite = True
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One address that was tried in vain."""
+
+    address: str
+    reason: str
+
+
+class NoBrokers(ClientError):
+    """No broker could be reached. The message names each address that was tried and the reason."""
+
+    retriable = True
+
+    def __init__(self, attempts: Sequence[Attempt]) -> None:
+        tried = "; ".join(f"{attempt.address}: {attempt.reason}" for attempt in attempts)
+        super().__init__(f"no broker could be reached ({tried or 'no address was given'})")
+        self.attempts = tuple(attempts)
+
+
+class ConnectFailed(ClientError):
+    """A connection to one address could not be made. Nothing was sent on it."""
+
+    retriable = True
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.attempt = Attempt(address, reason)
+
+
+class ConnectionLost(ClientError):
+    """The connection ended before the answer came; the request may have been carried out."""
+
+    retriable = True
+    definite = False
+
+
+class RequestTimedOut(ClientError):
+    """No answer came in time; the request may have been carried out, or may be later."""
+
+    retriable = True
+    definite = False
+
+
+class NotConnected(ClientError):
+    """The connection had ended before the request was written. Nothing was sent."""
+
+    retriable = True
+
+
+class UnsupportedByBroker(ClientError):
+    """The broker does not offer this API in a version that can express the request."""
+
+
+class ResponseError(ClientError):
+    """The broker answered with one of Kafka's error codes."""
+
+    def __init__(self, code: ErrorCode, detail: str = "", *, definite: bool = True) -> None:
+        super().__init__(f"{code.name}: {detail or code.text}")
+        self.code = code
+        self.detail = detail or code.text
+        self.retriable = code.retriable
+        self.definite = definite
+
+
+class DeliveryFailed(ClientError):
+    """A record was not acknowledged. `definite` tells whether it is certain that it was not
+    written; `__cause__` is the last thing that went wrong, or None."""
+
+    def __init__(self, topic_partition: TopicPartition, reason: str, *, definite: bool) -> None:
+        doubt = "" if definite else " (it may have been written)"
+        super().__init__(f"record for {topic_partition} was not delivered: {reason}{doubt}")
+        self.topic_partition = topic_partition
+        self.definite = definite
+
+
+class RecordTooLarge(ClientError):
+    """The record can never be sent: it is larger than max.request.size or buffer.memory."""
+
+
+class BufferExhausted(ClientError):
+    """buffer.memory stayed full for max.block.ms; the record was not taken."""
+
+    retriable = True
+
+
+class TopicUnavailable(ClientError):
+    """The topic or partition did not become known within the time limit."""
+
+    retriable = True
+
+
+class DeadlinePassed(ClientError):
+    """The operation was not completed within its time limit; `definite` as for its last attempt."""
+
+    retriable = True
+
+    def __init__(self, text: str, *, definite: bool = True) -> None:
+        super().__init__(text)
+        self.definite = definite
+
+
+class OffsetUnavailable(ClientError):
+    """There is no position to read from, and auto.offset.reset is none."""
+
+    def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
+        names = ", ".join(str(item) for item in sorted(partitions))
+        super().__init__(f"no valid offset for {names}: {reason}")
+        self.partitions = frozenset(partitions)
+
+
+class DamagedRecords(ClientError):
+    """A fetched batch does not match its CRC or cannot be decoded. The position stays before it;
+    seek past `offset` to go on without it."""
+
+    def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
+        super().__init__(f"batch at offset {offset} of {topic_partition} is damaged: {reason}")
+        self.topic_partition = topic_partition
+        self.offset = offset
+
+
+class Closed(ClientError):
+    """The client has been closed, or was not started."""

@@ -1,0 +1,287 @@
+"""Fetches ahead of the consumer: one Fetch request in flight to each leader.
+
+Decides what to ask and what an answer means for a partition's position; decoding and filtering are
+in `subscription`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError, OffsetUnavailable, ResponseError
+from pybroker.client.metadata import error_code
+from pybroker.client.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, list_offsets
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.subscription import PartitionReader, begin_data
+from pybroker.client.tasks import TaskOwner
+from pybroker.errors import CorruptionError, ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 0.1
+SESSIONLESS_EPOCH = -1
+RESET_MOMENTS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class Fetcher:
+    """Start with `start`, end with `close`. Owns the readers of the assigned partitions; `news`
+    is set whenever the user of the consumer may have something to look at."""
+
+    def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
+        self._options = options
+        self._cluster = cluster
+        self.readers: dict[TopicPartition, PartitionReader] = {}
+        self.news = asyncio.Event()
+        self.broken: BaseException | None = None
+        self._wake = asyncio.Event()
+        self._in_flight: set[int] = set()
+        self._resetting: set[TopicPartition] = set()
+        self._tasks = TaskOwner(self._break)
+        cluster.add_listener(self.wake)
+
+    def start(self) -> None:
+        self._tasks.start(self._run(), "consumer fetcher")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._tasks.close()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these from now on. Those read before keep their position."""
+        before = self.readers
+        self.readers = {}
+        for topic_partition in partitions:
+            reader = before.get(topic_partition)
+            if reader is None:
+                reader = PartitionReader(topic_partition)
+                self._reset(reader, "there is no position yet")
+            self.readers[topic_partition] = reader
+        self.wake()
+
+    def _break(self, error: BaseException) -> None:
+        self.broken = error
+        self.news.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            now = self._cluster.clock.monotonic()
+            self._look_up_positions(now)
+            by_node: dict[int, list[PartitionReader]] = {}
+            for reader in self.readers.values():
+                if self._wants_data(reader, now):
+                    leader = self._cluster.view.leader(reader.topic_partition)
+                    if leader is None:
+                        self._cluster.request_refresh()
+                    else:
+                        by_node.setdefault(leader, []).append(reader)
+            for node, readers in by_node.items():
+                if node not in self._in_flight:
+                    connection = self._cluster.connected(node)
+                    if connection is not None:
+                        self._in_flight.add(node)
+                        self._tasks.start(
+                            self._fetch(node, connection, readers), f"fetch from {node}"
+                        )
+            await self._sleep(now)
+
+    async def _sleep(self, now: float) -> None:
+        """Until woken; while a partition waits for its leader or a pause, not longer than a
+        moment."""
+        waiting = any(
+            reader.next_try > now
+            or self._cluster.view.leader(topic_partition) not in self._in_flight
+            for topic_partition, reader in self.readers.items()
+            if not reader.paused and not reader.has_data() and reader.problem is None
+        )
+        try:
+            async with asyncio.timeout(LOOK_AGAIN_S if waiting else None):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _wants_data(self, reader: PartitionReader, now: float) -> bool:
+        return (
+            reader.position is not None
+            and not reader.paused
+            and reader.problem is None
+            and now >= reader.next_try
+            and reader.buffered_bytes < self._options.max_partition_fetch_bytes
+        )
+
+    # Positions
+
+    def _reset(self, reader: PartitionReader, reason: str) -> None:
+        """Find a new position as auto.offset.reset says."""
+        policy = self._options.auto_offset_reset
+        moment = RESET_MOMENTS.get(policy)
+        if moment is None:
+            reader.jump(None)
+            reader.problem = OffsetUnavailable([reader.topic_partition], reason)
+            self.news.set()
+        else:
+            reader.jump(None, moment)
+            logger.info(
+                "event=position-reset partition=%s to=%s reason=%s",
+                reader.topic_partition, policy, reason,
+            )  # fmt: skip
+
+    def _look_up_positions(self, now: float) -> None:
+        wanted = {
+            topic_partition: reader
+            for topic_partition, reader in self.readers.items()
+            if reader.reset is not None
+            and topic_partition not in self._resetting
+            and now >= reader.next_try
+        }
+        if wanted:
+            self._resetting |= wanted.keys()
+            self._tasks.start(self._find_positions(wanted), "find positions")
+
+    async def _find_positions(self, wanted: dict[TopicPartition, PartitionReader]) -> None:
+        asked = {
+            topic_partition: (reader.era, reader.reset)
+            for topic_partition, reader in wanted.items()
+        }
+        try:
+            answers = await list_offsets(
+                self._cluster,
+                {item: reset for item, (_, reset) in asked.items() if reset is not None},
+                isolation_level=self._options.isolation_level,
+                deadline=Deadline(self._cluster.clock, 0),  # one try; pauses are ours
+            )
+        finally:
+            self._resetting -= wanted.keys()
+        for topic_partition, answer in answers.items():
+            reader = wanted[topic_partition]
+            if asked[topic_partition] != (reader.era, reader.reset):
+                continue
+            if answer.error is None:
+                reader.jump(answer.offset)
+            elif answer.error.retriable:
+                self._pause(reader)
+            else:
+                reader.problem = answer.error
+                reader.reset = None
+        self.news.set()
+        self.wake()
+
+    # Fetching
+
+    async def _fetch(
+        self, node: int, connection: Connection, readers: list[PartitionReader]
+    ) -> None:
+        asked = {
+            reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
+        }
+        try:
+            response = await connection.send(
+                ApiKey.FETCH,
+                self._request(readers),
+                FetchResponse,
+                timeout_s=(self._options.request_timeout_ms + self._options.fetch_max_wait_ms)
+                / 1_000,
+            )
+            if response.error_code:
+                raise ResponseError(error_code(response.error_code))
+        except ClientError as error:
+            logger.debug("event=fetch-failed node=%d reason=%s", node, error)
+            self._cluster.request_refresh()
+            for reader in readers:
+                if error.retriable:
+                    self._pause(reader)
+                else:
+                    reader.problem = error
+                    self.news.set()
+            return
+        finally:
+            self._in_flight.discard(node)
+            self.wake()
+        for topic in response.responses:
+            for answer in topic.partitions:
+                key = TopicPartition(topic.topic, answer.partition_index)
+                if key in asked:
+                    reader, era, offset = asked[key]
+                    if reader.era == era and self.readers.get(key) is reader:
+                        self._accept(reader, offset, answer)
+
+    def _request(self, readers: list[PartitionReader]) -> FetchRequest:
+        topics: dict[str, FetchTopic] = {}
+        for reader in readers:
+            topic, partition = reader.topic_partition
+            info = self._cluster.view.partition(reader.topic_partition)
+            topics.setdefault(topic, FetchTopic(topic=topic)).partitions.append(
+                FetchPartition(
+                    partition=partition,
+                    current_leader_epoch=info.leader_epoch if info else -1,
+                    fetch_offset=reader.fetch_offset,
+                    partition_max_bytes=self._options.max_partition_fetch_bytes,
+                )
+            )
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=self._options.fetch_max_wait_ms,
+            min_bytes=self._options.fetch_min_bytes,
+            max_bytes=self._options.fetch_max_bytes,
+            isolation_level=ISOLATION_LEVELS[self._options.isolation_level],
+            session_id=0,
+            session_epoch=SESSIONLESS_EPOCH,
+            topics=list(topics.values()),
+        )
+
+    def _accept(self, reader: PartitionReader, offset: int, answer: PartitionData) -> None:
+        code = error_code(answer.error_code)
+        if code == ErrorCode.NONE:
+            reader.failures = 0
+            reader.high_watermark = answer.high_watermark
+            reader.last_stable_offset = answer.last_stable_offset
+            aborted = [
+                (row.first_offset, row.producer_id) for row in answer.aborted_transactions or ()
+            ]
+            committed = self._options.isolation_level == "read_committed"
+            try:
+                if answer.records and reader.add(
+                    begin_data(answer.records, aborted if committed else [])
+                ):
+                    self._ask_last(reader)
+                    self.news.set()
+            except CorruptionError as error:
+                reader.problem = ResponseError(ErrorCode.CORRUPT_MESSAGE, str(error))
+                self.news.set()
+        elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if reader.has_data():
+                self._pause(reader)  # the user gets what we have before the position jumps
+            else:
+                self._reset(reader, f"offset {offset} is out of range")
+        elif code.retriable and code != ErrorCode.CORRUPT_MESSAGE:
+            self._cluster.request_refresh()
+            self._pause(reader)
+        else:
+            reader.problem = ResponseError(code, f"at offset {offset} of {reader.topic_partition}")
+            self.news.set()
+
+    def _ask_last(self, reader: PartitionReader) -> None:
+        """A broker fills its answer in the order of the question; take turns being first."""
+        key = reader.topic_partition
+        self.readers[key] = self.readers.pop(key)
+
+    def _pause(self, reader: PartitionReader) -> None:
+        reader.failures += 1
+        reader.next_try = self._cluster.clock.monotonic() + self._cluster.pause_s(reader.failures)

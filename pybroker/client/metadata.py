@@ -1,0 +1,134 @@
+"""What is known of a cluster at one moment: brokers, topics, leaders. Values only; asking for them
+is `cluster`'s work."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pybroker.errors import ErrorCode
+from pybroker.model import NO_EPOCH, NO_LEADER, TopicPartition
+from pybroker.wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+_CODES: Final = {int(code): code for code in ErrorCode}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker as it advertises itself on the listener that we use."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """`leader` is -1 while there is none; `leader_epoch` -1 where the broker does not tell."""
+
+    topic_partition: TopicPartition
+    error: ErrorCode
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """`error` is NONE if the topic exists and may be seen; otherwise the rest is empty."""
+
+    name: str
+    error: ErrorCode
+    topic_id: uuid.UUID
+    internal: bool
+    partitions: Mapping[int, PartitionInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """Immutable; a refresh makes a new one. `controller_id` is -1 while there is none."""
+
+    cluster_id: str | None = None
+    controller_id: int = -1
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionInfo | None:
+        topic = self.topics.get(topic_partition.topic)
+        return topic.partitions.get(topic_partition.partition) if topic else None
+
+    def leader(self, topic_partition: TopicPartition) -> int | None:
+        """The id of the broker to ask, or None if there is none that we know how to reach."""
+        info = self.partition(topic_partition)
+        if info is None or info.leader == NO_LEADER or info.leader not in self.nodes:
+            return None
+        return info.leader
+
+
+def error_code(number: int) -> ErrorCode:
+    """A number off the wire; one that we do not know counts as UNKNOWN_SERVER_ERROR."""
+    return _CODES.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def view_of(response: MetadataResponse) -> ClusterView:
+    """The view that an answer gives."""
+    return ClusterView(
+        cluster_id=response.cluster_id,
+        controller_id=response.controller_id,
+        nodes={
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
+            for broker in response.brokers
+        },
+        topics={topic.name: _topic(topic) for topic in response.topics if topic.name is not None},
+    )
+
+
+def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
+    """`fresh`, except for partitions of which `known` already tells a later leader: brokers learn
+    of a change one after the other, and a client must not go back (KIP-320)."""
+    topics = dict(fresh.topics)
+    for name, topic in fresh.topics.items():
+        before = known.topics.get(name)
+        if before is None or before.topic_id != topic.topic_id:
+            continue
+        later = {
+            number: before.partitions[number]
+            for number, info in topic.partitions.items()
+            if number in before.partitions
+            and NO_EPOCH < info.leader_epoch < before.partitions[number].leader_epoch
+        }
+        if later:
+            topics[name] = replace(topic, partitions={**topic.partitions, **later})
+    return replace(fresh, topics=topics)
+
+
+def _topic(topic: MetadataResponseTopic) -> TopicInfo:
+    name = topic.name or ""
+    return TopicInfo(
+        name=name,
+        error=error_code(topic.error_code),
+        topic_id=topic.topic_id,
+        internal=topic.is_internal,
+        partitions={row.partition_index: _partition(name, row) for row in topic.partitions},
+    )
+
+
+def _partition(topic: str, row: MetadataResponsePartition) -> PartitionInfo:
+    return PartitionInfo(
+        topic_partition=TopicPartition(topic, row.partition_index),
+        error=error_code(row.error_code),
+        leader=row.leader_id,
+        leader_epoch=row.leader_epoch,
+        replicas=tuple(row.replica_nodes),
+        isr=tuple(row.isr_nodes),
+        offline_replicas=tuple(row.offline_replicas),
+    )

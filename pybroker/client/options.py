@@ -1,0 +1,268 @@
+"""The options of the clients: one row each with name, default, bounds and a sentence.
+
+Names are Kafka's. Both spellings are taken everywhere, `linger.ms` as in properties files and
+`linger_ms` as in Python; values may be text, as properties files have them. All faults are
+reported at once. Nothing here opens anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pybroker.client.addresses import split_address
+from pybroker.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Reader = Callable[[object], T]
+
+INT32_MAX = 2**31 - 1
+IN_FLIGHT_WITH_IDEMPOTENCE_MAX = 5
+"""A broker remembers the last five batches of a producer; beyond that, order cannot be kept."""
+
+ALIASES: Mapping[str, str] = {
+    "max_in_flight": "max_in_flight_requests_per_connection",
+    "bootstrap_server": "bootstrap_servers",
+}
+WITHOUT_EFFECT = frozenset(
+    {
+        "key_serializer",
+        "value_serializer",
+        "key_deserializer",
+        "value_deserializer",
+        "metric_reporters",
+        "enable_auto_commit",
+        "auto_commit_interval_ms",
+        "group_id",
+    }
+)
+"""Kafka's options that are accepted, for the sake of existing properties files, with a warning."""
+
+
+def _whole(minimum: int, maximum: int = INT32_MAX) -> Reader[int]:
+    def read(value: object) -> int:
+        try:
+            if isinstance(value, bool):
+                raise ValueError
+            number = int(value) if isinstance(value, (int, str)) else int("")
+        except ValueError:
+            raise ValueError(f"must be a whole number, not {value!r}") from None
+        if not minimum <= number <= maximum:
+            raise ValueError(f"must be from {minimum} to {maximum}, not {number}")
+        return number
+
+    return read
+
+
+def _one_of(*choices: str) -> Reader[str]:
+    def read(value: object) -> str:
+        text = str(value).lower()
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}, not {value!r}")
+        return text
+
+    return read
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, not {value!r}")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"must be true or false, not {value!r}")
+    return text == "true"
+
+
+def _acks(value: object) -> int:
+    text = str(value).lower()
+    numbers = {"all": -1, "-1": -1, "0": 0, "1": 1}
+    if text not in numbers:
+        raise ValueError(f"must be all, -1, 0 or 1, not {value!r}")
+    return numbers[text]
+
+
+def _addresses(value: object) -> tuple[tuple[str, int], ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)):
+        raise ValueError(f"must be host:port[,host:port], not {value!r}")
+    found = tuple(split_address(str(part).strip()) for part in parts if str(part).strip())
+    if not found:
+        raise ValueError("must name at least one host:port")
+    return found
+
+
+def _option(default: T, read: Reader[T], meaning: str) -> T:
+    return field(default=default, metadata={"read": read, "meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """What all clients share."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...] = _option(
+        (("127.0.0.1", 9092),), _addresses, "host:port of some brokers to start from"
+    )
+    client_id: str = _option("pybroker", _text, "the name by which brokers log this client")
+    security_protocol: str = _option("plaintext", _one_of("plaintext"), "PLAINTEXT")
+    bootstrap_timeout_ms: int = _option(
+        5_000, _whole(0), "how long to go round the bootstrap addresses until one answers"
+    )
+    request_timeout_ms: int = _option(30_000, _whole(1), "how long to wait for an answer")
+    default_api_timeout_ms: int = _option(
+        60_000, _whole(1), "the limit of an operation with its retries"
+    )
+    socket_connection_setup_timeout_ms: int = _option(
+        10_000, _whole(1), "the limit for connecting, with the first exchange"
+    )
+    reconnect_backoff_ms: int = _option(50, _whole(0), "wait after a failed connection")
+    reconnect_backoff_max_ms: int = _option(1_000, _whole(0), "its upper bound")
+    retry_backoff_ms: int = _option(100, _whole(0), "wait after a failed request")
+    retry_backoff_max_ms: int = _option(1_000, _whole(0), "its upper bound")
+    metadata_max_age_ms: int = _option(300_000, _whole(1), "refresh metadata at least so often")
+    receive_message_max_bytes: int = _option(
+        100_000_000, _whole(1_000), "the largest answer that is accepted (as librdkafka)"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminOptions(ClientOptions):
+    """Options of Admin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    """Options of Producer; defaults are those of the Java client."""
+
+    acks: int = _option(-1, _acks, "who must have the record: all in sync (-1), leader (1), 0")
+    enable_idempotence: bool = _option(True, _flag, "no duplicates by our own retries")
+    compression_type: str = _option(
+        "none", _one_of("none", "gzip", "snappy", "lz4", "zstd"), "codec of the batches"
+    )
+    linger_ms: int = _option(0, _whole(0), "wait so long for more records of a batch")
+    batch_size: int = _option(16_384, _whole(0), "bytes of a batch before compression")
+    buffer_memory: int = _option(33_554_432, _whole(0, 2**63 - 1), "bytes of unsent records")
+    max_block_ms: int = _option(60_000, _whole(0), "how long send() may wait for memory, topic")
+    max_request_size: int = _option(1_048_576, _whole(1), "bytes of a record or request")
+    delivery_timeout_ms: int = _option(120_000, _whole(1), "from send() to the outcome")
+    max_in_flight_requests_per_connection: int = _option(
+        5, _whole(1), "requests to a broker without an answer yet"
+    )
+    allow_auto_create_topics: bool = _option(
+        True, _flag, "let the broker create a topic that does not exist"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions(ClientOptions):
+    """Options of Consumer; defaults are those of the Java client."""
+
+    auto_offset_reset: str = _option(
+        "latest", _one_of("earliest", "latest", "none"), "where to start without a valid offset"
+    )
+    isolation_level: str = _option(
+        "read_uncommitted",
+        _one_of("read_uncommitted", "read_committed"),
+        "whether records of open and aborted transactions are seen",
+    )
+    fetch_min_bytes: int = _option(1, _whole(0), "a broker waits until it has so much")
+    fetch_max_wait_ms: int = _option(500, _whole(0), "but not longer than this")
+    fetch_max_bytes: int = _option(52_428_800, _whole(0), "bytes of an answer")
+    max_partition_fetch_bytes: int = _option(
+        1_048_576, _whole(0), "bytes of an answer for one partition"
+    )
+    max_poll_records: int = _option(500, _whole(1), "records of one getmany()")
+    check_crcs: bool = _option(True, _flag, "compare each batch with its checksum")
+    allow_auto_create_topics: bool = _option(
+        False, _flag, "let the broker create a topic that does not exist"
+    )
+
+
+OptionsT = TypeVar("OptionsT", bound=ClientOptions)
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")
+
+
+def _python_name(name: str) -> str:
+    plain = name.replace(".", "_")
+    return ALIASES.get(plain, plain)
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(_python_name(name), known, n=1, cutoff=0.6)
+    spelled = [_dotted(match) if "." in name else match for match in near]
+    hint = f"; did you mean {spelled[0]}?" if spelled else ""
+    return f"unknown option {name}{hint}"
+
+
+def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT:
+    """The options of a client from what its user wrote. Raises ConfigError with every fault."""
+    rows = {row.name: row for row in dataclasses.fields(kind)}
+    values: dict[str, Any] = {}
+    faults = []
+    for name, value in given.items():
+        plain = _python_name(name)
+        if plain in rows:
+            if plain in values:
+                faults.append(f"option {name} is given twice")
+            try:
+                values[plain] = rows[plain].metadata["read"](value)
+            except ValueError as error:
+                faults.append(f"option {name} {error}")
+        elif plain in WITHOUT_EFFECT:
+            logger.warning("event=option-without-effect name=%s", name)
+        else:
+            faults.append(_unknown(name, list(rows)))
+    if issubclass(kind, ProducerOptions) and not faults:
+        faults = _settle_producer(values)
+    if faults:
+        raise ConfigError(faults)
+    return kind(**values)
+
+
+def _settle_producer(values: dict[str, object]) -> list[str]:
+    """What follows for the other options from those that were given. What was not given gives
+    way; what contradicts is a fault."""
+    faults = []
+    defaults = ProducerOptions()
+
+    def value(name: str) -> int:
+        found = values.get(name, getattr(defaults, name))
+        assert isinstance(found, int)
+        return found
+
+    in_flight = value("max_in_flight_requests_per_connection")
+    clashes = []
+    if value("acks") != -1:
+        clashes.append("acks=all")
+    if in_flight > IN_FLIGHT_WITH_IDEMPOTENCE_MAX:
+        clashes.append(
+            f"max.in.flight.requests.per.connection of at most {IN_FLIGHT_WITH_IDEMPOTENCE_MAX}"
+        )
+    if clashes and "enable_idempotence" not in values:
+        values["enable_idempotence"] = False
+    elif clashes and values["enable_idempotence"]:
+        faults.append(f"enable.idempotence needs {' and '.join(clashes)}")
+    needed = value("linger_ms") + value("request_timeout_ms")
+    if value("delivery_timeout_ms") < needed:
+        if "delivery_timeout_ms" in values:
+            faults.append(
+                "delivery.timeout.ms must be at least linger.ms + request.timeout.ms"
+                f" = {needed}, not {values['delivery_timeout_ms']}"
+            )
+        else:
+            values["delivery_timeout_ms"] = needed
+    return faults

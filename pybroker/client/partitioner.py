@@ -1,0 +1,75 @@
+"""Which partition a record goes to: by its key as the Java client does, or sticky without one.
+
+Pure arithmetic over what it is told; who leads a partition is known elsewhere.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from pybroker.ports import Rng
+
+_SEED = 0x9747B28C
+_MULTIPLIER = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_POSITIVE = 0x7FFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit MurmurHash2 with the seed of Kafka's clients, as an unsigned number."""
+    whole = len(data) & ~3
+    state = (_SEED ^ len(data)) & _MASK
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        word = word * _MULTIPLIER & _MASK
+        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
+        state = (state * _MULTIPLIER & _MASK) ^ word
+    rest = data[whole:]
+    if rest:
+        state = (state ^ int.from_bytes(rest, "little")) * _MULTIPLIER & _MASK
+    state = (state ^ state >> 13) * _MULTIPLIER & _MASK
+    return state ^ state >> 15
+
+
+def partition_of_key(key: bytes, partition_count: int) -> int:
+    """The partition in which every client of the Java family puts this key."""
+    return (murmur2(key) & _POSITIVE) % partition_count
+
+
+class Partitioner:
+    """Chooses partitions for records that name none.
+
+    Records without a key stay on one partition until about `sticky_bytes` were put there, then
+    move on: full batches without favouring any partition (KIP-480, KIP-794).
+    """
+
+    def __init__(self, rng: Rng, sticky_bytes: int) -> None:
+        self._rng = rng
+        self._sticky_bytes = sticky_bytes
+        self._current: dict[str, tuple[int, int]] = {}
+
+    def choose(
+        self,
+        topic: str,
+        key: bytes | None,
+        size: int,
+        *,
+        partition_count: int,
+        available: Sequence[int],
+    ) -> int:
+        """The partition for a record of about `size` bytes. `available` are the partitions that
+        have a leader; a keyed record ignores it, because its place may not depend on failures."""
+        if key is not None:
+            return partition_of_key(key, partition_count)
+        candidates = available or range(partition_count)
+        partition, used = self._current.get(topic, (-1, 0))
+        if partition not in candidates or used >= self._sticky_bytes:
+            partition, used = self._next(candidates, partition), 0
+        self._current[topic] = (partition, used + size)
+        return partition
+
+    def _next(self, candidates: Sequence[int], current: int) -> int:
+        others = [partition for partition in candidates if partition != current]
+        if not others:
+            return candidates[0]
+        return others[self._rng.randrange(len(others))]

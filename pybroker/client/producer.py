@@ -1,0 +1,248 @@
+"""The public producer: takes records, gives futures."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from pybroker.client.accumulator import Accumulator, PendingRecord, RecordMetadata
+from pybroker.client.backoff import Deadline
+from pybroker.client.budget import MemoryBudget
+from pybroker.client.cluster import Cluster
+from pybroker.client.errors import (
+    BufferExhausted,
+    Closed,
+    RecordTooLarge,
+    TopicUnavailable,
+)
+from pybroker.client.metadata import TopicInfo
+from pybroker.client.options import (
+    IN_FLIGHT_WITH_IDEMPOTENCE_MAX,
+    ProducerOptions,
+    parse_options,
+)
+from pybroker.client.partitioner import Partitioner
+from pybroker.client.sender import Sender
+from pybroker.clock import SystemClock
+from pybroker.errors import ErrorCode
+from pybroker.model import NO_LEADER, TopicPartition
+from pybroker.ports import Buffer, Clock, Rng
+from pybroker.records.batch import HEADER_SIZE
+from pybroker.records.builder import record_size_max
+from pybroker.records.record import Headers
+
+HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+
+
+class Producer:
+    """Writes records to topics.
+
+        async with Producer("localhost:9092", linger_ms=5) as producer:
+            delivery = await producer.send("orders", b"...", key=b"42")
+            print((await delivery).offset)
+
+    Options are those of `ProducerOptions`, with dots or underscores. Records of one partition are
+    stored in the order of `send`; with idempotence (the default) retries add no duplicates.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        **options: object,
+    ) -> None:
+        """Raises ConfigError."""
+        if bootstrap_servers is not None:
+            options["bootstrap_servers"] = (
+                bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
+            )
+        self.options = parse_options(ProducerOptions, options)
+        self._clock = clock or SystemClock()
+        rng = rng or random.Random()
+        self._cluster = Cluster(
+            self.options,
+            clock=self._clock,
+            rng=rng,
+            auto_create_topics=self.options.allow_auto_create_topics,
+        )
+        self._budget = MemoryBudget(self.options.buffer_memory)
+        self._accumulator = Accumulator(
+            batch_size=self.options.batch_size,
+            linger_s=self.options.linger_ms / 1_000,
+            idempotent=self.options.enable_idempotence,
+            in_flight_max=min(
+                self.options.max_in_flight_requests_per_connection,
+                IN_FLIGHT_WITH_IDEMPOTENCE_MAX,
+            ),
+        )
+        self._partitioner = Partitioner(rng, self.options.batch_size)
+        self._sender = Sender(self.options, self._cluster, self._accumulator, self._budget)
+        self._running = False
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoBrokers."""
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+        self._sender.start()
+        self._running = True
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Deliver what was taken, but for at most `timeout_s` seconds (None: delivery.timeout.ms,
+        by which every record has its outcome); what is left fails. Idempotent."""
+        if self._running:
+            self._running = False
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._flush()
+            except TimeoutError:
+                pass
+        await self._sender.close()
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def send(
+        self,
+        topic: str,
+        value: Buffer | None = None,
+        *,
+        key: Buffer | None = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Take a record; the future that comes back tells where it was stored.
+
+        Waits only for what is needed to take it: the topic to be known and memory to be free, for
+        at most max.block.ms. Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed (and
+        TypeError for text: encode it first). The future raises DeliveryFailed.
+        """
+        key_bytes, value_bytes = _octets(key, "key"), _octets(value, "value")
+        header_list = _headers(headers)
+        size = record_size_max(key_bytes, value_bytes, header_list)
+        if HEADER_SIZE + size > min(self.options.max_request_size, self._budget.limit):
+            raise RecordTooLarge(
+                f"a record of up to {size} bytes does not fit max.request.size"
+                f" = {self.options.max_request_size}, buffer.memory = {self._budget.limit}"
+            )
+        self._check_running()
+        deadline = Deadline(self._clock, self.options.max_block_ms)
+        known = await self._topic(topic, partition, deadline)
+        if not self._budget.try_take(size):
+            await self._wait_for_memory(size, deadline)
+        chosen = partition
+        if chosen is None:
+            chosen = self._partitioner.choose(
+                topic,
+                key_bytes,
+                size,
+                partition_count=len(known.partitions),
+                available=[
+                    number for number, info in known.partitions.items() if info.leader != NO_LEADER
+                ],
+            )
+        record = PendingRecord(
+            self._clock.wall_ms() if timestamp_ms is None else timestamp_ms,
+            key_bytes,
+            value_bytes,
+            header_list,
+            asyncio.get_running_loop().create_future(),
+            size,
+        )
+        now = self._clock.monotonic()
+        if self._accumulator.append(TopicPartition(topic, chosen), record, now):
+            self._sender.wake()
+        return record.delivery
+
+    async def flush(self) -> None:
+        """Send at once what lingers, and wait until everything taken before has its outcome. The
+        outcomes themselves are in the futures."""
+        self._check_running()
+        await self._flush()
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The topic's partitions. Raises TopicUnavailable after max.block.ms."""
+        self._check_running()
+        deadline = Deadline(self._clock, self.options.max_block_ms)
+        return sorted((await self._cluster.topic(topic, deadline)).partitions)
+
+    async def _flush(self) -> None:
+        self._accumulator.flushing += 1
+        try:
+            self._sender.wake()
+            await self._sender.settled(self._accumulator.batches())
+        finally:
+            self._accumulator.flushing -= 1
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise Closed("the producer is not running")
+        if self._sender.broken is not None:
+            raise Closed(f"the producer cannot go on: {self._sender.broken}")
+
+    async def _topic(self, name: str, partition: int | None, deadline: Deadline) -> TopicInfo:
+        known = self._cluster.view.topics.get(name)
+        if known is None or known.error != ErrorCode.NONE or not known.partitions:
+            known = await self._cluster.topic(name, deadline)
+        if partition is not None and partition not in known.partitions:
+            try:
+                await self._cluster.refreshed(deadline.remaining_s())
+            except TimeoutError:
+                pass
+            known = self._cluster.view.topics.get(name, known)
+            if partition not in known.partitions:
+                raise TopicUnavailable(
+                    f"topic {name} has {len(known.partitions)} partitions, no partition {partition}"
+                )
+        return known
+
+    async def _wait_for_memory(self, size: int, deadline: Deadline) -> None:
+        self._sender.wake()
+        try:
+            await self._budget.take(size, deadline.remaining_s())
+        except TimeoutError:
+            raise BufferExhausted(
+                f"buffer.memory = {self._budget.limit} stayed full for max.block.ms"
+                f" = {self.options.max_block_ms}"
+            ) from None
+        if not self._running:
+            self._budget.give_back(size)
+            raise Closed("the producer was closed")
+
+
+def _octets(value: Buffer | None, what: str) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"the {what} of a record must be bytes, not {type(value).__name__}")
+
+
+def _headers(headers: HeadersLike) -> Headers:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple(
+        (name, _octets(content, f"header {name}")) if isinstance(name, str) else _bad_name(name)
+        for name, content in pairs
+    )
+
+
+def _bad_name(name: object) -> tuple[str, bytes | None]:
+    raise TypeError(f"the name of a header must be str, not {type(name).__name__}")

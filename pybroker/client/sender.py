@@ -1,0 +1,415 @@
+"""Sends what the accumulator holds, and settles each batch by what the broker answers.
+
+One loop decides and writes; each request in flight has a task that awaits the answer. The loop
+never waits for one broker while it could serve another. What an answer means for a batch is in
+`_settle` and below: the rules of the Java client's sender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pybroker.client.accumulator import (
+    Accumulator,
+    PartitionQueue,
+    PendingRecord,
+    ProducerBatch,
+    RecordMetadata,
+)
+from pybroker.client.budget import MemoryBudget
+from pybroker.client.cluster import Cluster
+from pybroker.client.connection import Connection
+from pybroker.client.errors import (
+    WRITE_IN_DOUBT,
+    ClientError,
+    Closed,
+    DeliveryFailed,
+    ResponseError,
+    UnsupportedByBroker,
+)
+from pybroker.client.identity import ProducerIdentity
+from pybroker.client.metadata import error_code
+from pybroker.client.options import ProducerOptions
+from pybroker.client.tasks import TaskOwner
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.records.builder import BatchBuilder
+from pybroker.records.compression import Codec
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 0.1
+NOT_ANSWERED = PartitionProduceResponse(
+    error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+    error_message="the broker's answer does not mention the partition",
+)
+NEVER_ACKNOWLEDGED = PartitionProduceResponse(base_offset=-1, log_append_time_ms=-1)
+
+
+class Sender:
+    """Start with `start`, end with `close`. `wake` tells it that there may be something to do."""
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        budget: MemoryBudget,
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._budget = budget
+        self._codec = Codec[options.compression_type.upper()]
+        self._identity = ProducerIdentity(cluster) if options.enable_idempotence else None
+        self._in_flight: dict[int, int] = {}
+        self._wake = asyncio.Event()
+        self._tasks = TaskOwner(self._break)
+        self._broken: BaseException | None = None
+        self._next_expiry = 0.0
+        cluster.add_listener(self.wake)
+
+    @property
+    def broken(self) -> BaseException | None:
+        """Why nothing can be sent any more, or None."""
+        return self._broken
+
+    def start(self) -> None:
+        self._tasks.start(self._run(), "producer sender")
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def settled(self, batches: list[ProducerBatch]) -> None:
+        """Wait until each of these batches has its outcome."""
+        deliveries = [record.delivery for batch in batches for record in batch.records]
+        if deliveries:
+            await asyncio.wait(deliveries)
+
+    async def close(self) -> None:
+        """What has no outcome yet fails with Closed. Idempotent."""
+        await self._tasks.close()
+        self._fail_all(Closed("the producer was closed before the record was delivered"))
+
+    async def _run(self) -> None:
+        while self._broken is None:
+            self._wake.clear()
+            now = self._cluster.clock.monotonic()
+            if now >= self._next_expiry:
+                self._next_expiry = now + LOOK_AGAIN_S
+                self._expire(now)
+            self._restart_sequences()
+            if self._identity is None or self._identity.known:
+                self._send_ready(now)
+            elif self._accumulator.outstanding:
+                await self._identify()
+                continue
+            await self._sleep(now)
+
+    async def _sleep(self, now: float) -> None:
+        """Until woken or a batch is due; while anything is outstanding, not longer than a moment,
+        because deadlines pass and brokers become reachable without a word."""
+        limit = None
+        if self._accumulator.outstanding:
+            due = self._accumulator.next_due(now)
+            limit = LOOK_AGAIN_S if due is None else min(LOOK_AGAIN_S, due - now)
+        try:
+            async with asyncio.timeout(limit):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _identify(self) -> None:
+        assert self._identity is not None
+        try:
+            await self._identity.obtain()
+        except (ResponseError, UnsupportedByBroker) as error:
+            if error.retriable:
+                await asyncio.sleep(self._cluster.pause_s(1))
+            else:
+                self._break(error)
+        except ClientError as error:
+            logger.warning("event=producer-id-failed reason=%s", error)
+            await asyncio.sleep(self._cluster.pause_s(1))
+
+    # Sending
+
+    def _send_ready(self, now: float) -> None:
+        by_node: dict[int, list[PartitionQueue]] = {}
+        for queue in list(self._accumulator.ready(now)):
+            leader = self._cluster.view.leader(queue.topic_partition)
+            if leader is None:
+                self._cluster.request_refresh()
+            else:
+                by_node.setdefault(leader, []).append(queue)
+        limit = self._options.max_in_flight_requests_per_connection
+        for node, queues in by_node.items():
+            if self._in_flight.get(node, 0) >= limit:
+                continue
+            connection = self._cluster.connected(node)
+            if connection is not None:
+                self._send(node, connection, queues)
+
+    def _send(self, node: int, connection: Connection, queues: list[PartitionQueue]) -> None:
+        """One request with the first batch of as many partitions as it may hold."""
+        chosen: list[tuple[PartitionQueue, ProducerBatch]] = []
+        room = self._options.max_request_size
+        for queue in queues:
+            size = queue.waiting[0].size
+            if chosen and size > room:
+                self._wake.set()
+                continue
+            room -= size
+            chosen.append((queue, self._accumulator.take(queue)))
+        if any(queue.waiting for queue in queues):
+            self._wake.set()
+        topics: dict[str, TopicProduceData] = {}
+        for queue, batch in chosen:
+            topic, partition = queue.topic_partition
+            data = topics.setdefault(topic, TopicProduceData(name=topic))
+            records = self._encode(queue, batch)
+            data.partition_data.append(PartitionProduceData(index=partition, records=records))
+            batch.attempts += 1
+        request = ProduceRequest(
+            acks=self._options.acks,
+            timeout_ms=self._options.request_timeout_ms,
+            topic_data=list(topics.values()),
+        )
+        self._in_flight[node] = self._in_flight.get(node, 0) + 1
+        exchange = self._exchange(node, connection, request, chosen)
+        self._tasks.start(exchange, f"produce to {node}").add_done_callback(lambda _: self.wake())
+
+    def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
+        """The batch's bytes, the same at every attempt."""
+        if self._identity is not None and not batch.has_sequence:
+            sequences = queue.sequences
+            if sequences.producer_id < 0:
+                sequences.start(self._identity.producer_id, self._identity.producer_epoch)
+            batch.producer_id = sequences.producer_id
+            batch.producer_epoch = sequences.producer_epoch
+            batch.base_sequence = sequences.assign(len(batch.records))
+        if batch.encoded is None:
+            builder = BatchBuilder(self._codec)
+            for record in batch.records:
+                builder.append(record.timestamp, record.key, record.value, record.headers)
+            batch.encoded = builder.build(
+                batch.producer_id, batch.producer_epoch, batch.base_sequence
+            )
+        return batch.encoded
+
+    async def _exchange(
+        self,
+        node: int,
+        connection: Connection,
+        request: ProduceRequest,
+        chosen: list[tuple[PartitionQueue, ProducerBatch]],
+    ) -> None:
+        """Written in the order in which the loop started it: a new task's first step comes before
+        that of any later one."""
+        try:
+            if self._options.acks == 0:
+                connection.tell(ApiKey.PRODUCE, request)
+                for queue, batch in chosen:
+                    self._settle(queue, batch, NEVER_ACKNOWLEDGED)
+                await connection.drained()
+                return
+            response = await connection.send(
+                ApiKey.PRODUCE,
+                request,
+                ProduceResponse,
+                timeout_s=self._options.request_timeout_ms / 1_000,
+            )
+        except ClientError as error:
+            self._cluster.request_refresh()
+            for queue, batch in chosen:
+                self._retry_or_fail(queue, batch, error, in_doubt=not error.definite)
+            return
+        finally:
+            self._in_flight[node] -= 1
+        answers = {
+            TopicPartition(topic.name, row.index): row
+            for topic in response.responses
+            for row in topic.partition_responses
+        }
+        for queue, batch in chosen:
+            self._settle(queue, batch, answers.get(queue.topic_partition, NOT_ANSWERED))
+
+    # Settling
+
+    def _settle(
+        self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse
+    ) -> None:
+        if batch not in queue.in_flight:
+            return  # everything was given up in the meantime
+        code = error_code(answer.error_code)
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            queue.in_flight.remove(batch)
+            if batch.has_sequence:
+                queue.sequences.acknowledge(batch.base_sequence, len(batch.records))
+            known = code == ErrorCode.NONE
+            self._deliver(batch, answer if known else NEVER_ACKNOWLEDGED)
+            self._resolve(queue)
+            return
+        error = ResponseError(code, answer.error_message or "")
+        logger.debug(
+            "event=batch-refused partition=%s code=%s attempt=%d",
+            queue.topic_partition, code.name, batch.attempts,
+        )  # fmt: skip
+        if code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1 and not batch.expired:
+            queue.sequences.restarting |= batch.has_sequence
+            self._accumulator.split(queue, batch)
+        elif self._sequence_lost(queue, batch, code):
+            queue.sequences.restarting = True
+            self._retry_or_fail(queue, batch, error, in_doubt=False)
+        else:
+            if code.retriable:
+                self._cluster.request_refresh()
+            self._retry_or_fail(queue, batch, error, in_doubt=code in WRITE_IN_DOUBT)
+
+    def _sequence_lost(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
+        """Whether the broker cannot go on with our numbers, so that they must start anew. When
+        batches before this one are outstanding, it merely came too early."""
+        if not batch.has_sequence:
+            return False
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            first = all(
+                other.ordinal >= batch.ordinal
+                for other in (*queue.in_flight, *queue.waiting)
+                if other.has_sequence
+            )
+            return queue.sequences.is_next(batch.base_sequence) or (
+                queue.sequences.unresolved and first
+            )
+        return code == ErrorCode.UNKNOWN_PRODUCER_ID
+
+    def _retry_or_fail(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError, *, in_doubt: bool
+    ) -> None:
+        if batch not in queue.in_flight:
+            return
+        batch.maybe_written |= in_doubt
+        batch.last_error = error
+        retriable = error.retriable or (
+            batch.has_sequence
+            and isinstance(error, ResponseError)
+            and error.code
+            in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+        )
+        if retriable and not batch.expired:
+            now = self._cluster.clock.monotonic()
+            batch.next_try = now + self._cluster.pause_s(batch.attempts)
+            queue.put_back(batch)
+            return
+        queue.in_flight.remove(batch)
+        self._fail(batch, str(error))
+        self._leave_hole(queue, batch)
+
+    def _leave_hole(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        if batch.has_sequence:
+            queue.sequences.unresolved = True
+        self._resolve(queue)
+
+    def _resolve(self, queue: PartitionQueue) -> None:
+        """Once no numbered batch is outstanding, it shows whether a failed one left a hole."""
+        sequences = queue.sequences
+        if sequences.unresolved and not queue.holds_sequences():
+            sequences.restarting = sequences.has_hole()
+            sequences.unresolved = False
+
+    def _restart_sequences(self) -> None:
+        """Let the partitions begin anew whose numbers are lost and whose answers are all in."""
+        identity = self._identity
+        if identity is None:
+            return
+        for queue in self._accumulator.queues.values():
+            sequences = queue.sequences
+            if not sequences.restarting or queue.in_flight:
+                continue
+            identity.surpass(sequences.producer_id, sequences.producer_epoch)
+            if not identity.known:
+                return
+            for batch in queue.waiting:
+                batch.forget_sequence()
+            sequences.start(identity.producer_id, identity.producer_epoch)
+            logger.info(
+                "event=sequences-restarted partition=%s producer_id=%d epoch=%d",
+                queue.topic_partition, identity.producer_id, identity.producer_epoch,
+            )  # fmt: skip
+
+    def _expire(self, now: float) -> None:
+        limit = self._options.delivery_timeout_ms / 1_000
+        for queue in self._accumulator.queues.values():
+            for batch in [*queue.in_flight, *queue.waiting]:
+                if batch.expired or now < batch.created + limit:
+                    continue
+                in_flight = batch in queue.in_flight
+                batch.maybe_written |= in_flight
+                last = f"; last: {batch.last_error}" if batch.last_error else self._why_unsent()
+                self._fail(batch, f"{self._options.delivery_timeout_ms} ms have passed{last}")
+                if in_flight:
+                    batch.expired = True
+                else:
+                    queue.waiting.remove(batch)
+                    self._leave_hole(queue, batch)
+
+    def _why_unsent(self) -> str:
+        failures = self._cluster.last_failures()
+        return "".join(f"; {failure.address}: {failure.reason}" for failure in failures)
+
+    def _deliver(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+        topic, partition = batch.topic_partition
+        for index, record in enumerate(batch.records):
+            offset = answer.base_offset + index if answer.base_offset >= 0 else -1
+            stamped = answer.log_append_time_ms
+            timestamp = stamped if stamped >= 0 else record.timestamp
+            if not record.delivery.done():
+                record.delivery.set_result(RecordMetadata(topic, partition, offset, timestamp))
+        self._release(batch)
+
+    def _fail(self, batch: ProducerBatch, reason: str) -> None:
+        for record in batch.records:
+            fail_record(
+                record,
+                DeliveryFailed(batch.topic_partition, reason, definite=not batch.maybe_written),
+                batch.last_error,
+            )
+        self._release(batch)
+
+    def _release(self, batch: ProducerBatch) -> None:
+        if not batch.expired:
+            self._budget.give_back(sum(record.size for record in batch.records))
+
+    def _break(self, error: BaseException) -> None:
+        """Nothing can be sent any more: every record fails, now and in future."""
+        if self._broken is None:
+            self._broken = error
+            logger.error("event=producer-broken reason=%s", error)
+            self._fail_all(error)
+
+    def _fail_all(self, error: BaseException) -> None:
+        for queue in self._accumulator.queues.values():
+            for batch in [*queue.in_flight, *queue.waiting]:
+                batch.maybe_written |= batch in queue.in_flight
+                batch.last_error = batch.last_error or error
+                if not batch.expired:
+                    self._fail(batch, str(error))
+            queue.in_flight.clear()
+            queue.waiting.clear()
+
+
+def fail_record(
+    record: PendingRecord, error: ClientError, cause: BaseException | None = None
+) -> None:
+    """Give a record its outcome, unless it has one."""
+    error.__cause__ = cause
+    if not record.delivery.done():
+        record.delivery.set_exception(error)

@@ -1,0 +1,189 @@
+"""What a consumer reads and how far it is: one state a partition, and the batches fetched for it.
+
+Values and decisions only; fetching is `fetcher`'s work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from pybroker.client.errors import ClientError, DamagedRecords
+from pybroker.errors import BrokerError, CorruptionError
+from pybroker.model import TopicPartition
+from pybroker.ports import Buffer
+from pybroker.records.batch import BatchHeader, TimestampType, crc_matches, iter_headers
+from pybroker.records.control import ControlType, parse_control
+from pybroker.records.record import Headers, decode_records
+
+DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
+"""No batch may grow beyond this when it is unpacked; brokers limit batches to a few MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """A record as it was read. `timestamp` in ms since 1970; `leader_epoch` of the leader that
+    appended it, -1 if unknown."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: TimestampType
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    leader_epoch: int
+
+
+@dataclass(slots=True, eq=False)
+class FetchedData:
+    """The records field of one answer for one partition, decoded batch by batch when wanted."""
+
+    data: Buffer
+    aborted: deque[tuple[int, int]]
+    """(first offset, producer id) of aborted transactions, lowest offset first; only filled for
+    read_committed."""
+    aborting: set[int] = field(default_factory=set)
+    position: int = 0
+
+    @property
+    def rest_bytes(self) -> int:
+        return len(self.data) - self.position
+
+
+def begin_data(data: Buffer, aborted: list[tuple[int, int]]) -> FetchedData:
+    return FetchedData(memoryview(data), deque(sorted(aborted)))
+
+
+@dataclass(slots=True, eq=False)
+class PartitionReader:
+    """How far a partition has been read.
+
+    `position` is the offset of the next record for the user, None until it is known;
+    `fetch_offset` >= `position` the offset to ask for next. `reset` says where to look for a
+    position while there is none: a moment of ListOffsets. `era` counts jumps, so that an answer to
+    a question from before a jump is recognised.
+    """
+
+    topic_partition: TopicPartition
+    position: int | None = None
+    fetch_offset: int = -1
+    reset: int | None = None
+    paused: bool = False
+    era: int = 0
+    next_try: float = 0.0
+    failures: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    buffered: deque[FetchedData] = field(default_factory=deque)
+    ready: deque[ConsumerRecord] = field(default_factory=deque)
+    problem: ClientError | None = None
+
+    def jump(self, offset: int | None, reset: int | None = None) -> None:
+        """Go to an offset, or to whatever `reset` turns out to mean. What was fetched is thrown
+        away."""
+        self.era += 1
+        self.position = offset
+        self.fetch_offset = -1 if offset is None else offset
+        self.reset = reset
+        self.failures = 0
+        self.next_try = 0.0
+        self.buffered.clear()
+        self.ready.clear()
+        self.problem = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        return sum(data.rest_bytes for data in self.buffered)
+
+    def add(self, fetched: FetchedData) -> bool:
+        """Keep an answer. False if it holds no whole batch."""
+        end = None
+        for _, header in iter_headers(fetched.data):
+            end = header.next_offset
+        if end is None or end <= self.fetch_offset:
+            return False
+        self.fetch_offset = end
+        self.buffered.append(fetched)
+        return True
+
+    def pop(self) -> ConsumerRecord:
+        """The first of `ready`; the position moves behind it."""
+        record = self.ready.popleft()
+        self.position = record.offset + 1
+        return record
+
+    def take(self, limit: int, *, check_crcs: bool, committed_only: bool) -> list[ConsumerRecord]:
+        """Up to `limit` records from what was fetched; the position moves behind them. At a damaged
+        batch it stops, with `problem` set and the position before the batch."""
+        taken: list[ConsumerRecord] = []
+        while len(taken) < limit:
+            if not self.ready and not self._unpack(check_crcs, committed_only):
+                break
+            while self.ready and len(taken) < limit:
+                taken.append(self.pop())
+        return taken
+
+    def has_data(self) -> bool:
+        return bool(self.ready or self.buffered)
+
+    def _unpack(self, check_crcs: bool, committed_only: bool) -> bool:
+        """Decode the next batch into `ready`. False if there is none."""
+        while self.buffered and self.problem is None:
+            fetched = self.buffered[0]
+            found = next(iter_headers(memoryview(fetched.data)[fetched.position :]), None)
+            if found is None:
+                self.buffered.popleft()
+                continue
+            header = found[1]
+            batch = memoryview(fetched.data)[fetched.position :][: header.size]
+            try:
+                if check_crcs and not crc_matches(batch, 0, header.size):
+                    raise CorruptionError("its checksum is wrong")
+                self._decode(fetched, header, batch, committed_only)
+            except (CorruptionError, BrokerError) as error:
+                self.problem = DamagedRecords(self.topic_partition, header.base_offset, str(error))
+                self.problem.__cause__ = error
+                return False
+            fetched.position += header.size
+            if self.ready:
+                return True
+            self.position = max(self.position or 0, header.next_offset)
+        return False
+
+    def _decode(
+        self, fetched: FetchedData, header: BatchHeader, batch: memoryview, committed_only: bool
+    ) -> None:
+        """Fill `ready`; leave it empty for a batch that the user is not shown."""
+        while fetched.aborted and fetched.aborted[0][0] <= header.last_offset:
+            fetched.aborting.add(fetched.aborted.popleft()[1])
+        if header.is_control:
+            self._end_of_transaction(fetched, header, batch)
+            return
+        if committed_only and header.is_transactional and header.producer_id in fetched.aborting:
+            return
+        position = self.position or 0
+        topic, partition = self.topic_partition
+        self.ready.extend(
+            ConsumerRecord(
+                topic,
+                partition,
+                record.offset,
+                record.timestamp,
+                record.timestamp_type,
+                record.key,
+                record.value,
+                record.headers,
+                header.leader_epoch,
+            )
+            for record in decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+            if record.offset >= position
+        )
+
+    @staticmethod
+    def _end_of_transaction(fetched: FetchedData, header: BatchHeader, batch: memoryview) -> None:
+        for record in decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
+            marker = parse_control(record)
+            if marker is not None and marker.type == ControlType.ABORT:
+                fetched.aborting.discard(header.producer_id)
