@@ -1,0 +1,52 @@
+"""What is encoded is decoded again, for every API and version."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies
+
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from pybroker.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from unit_tests.wire.vocabulary import CASES, Case, case_name, messages
+
+few_examples = settings(
+    max_examples=6,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+@few_examples
+@given(data=strategies.data())
+def test_decoding_gives_what_was_encoded(case: Case, data: strategies.DataObject) -> None:
+    message = data.draw(messages(case.message_class, case.version))
+    assert case.decode(case.encode(message)) == message
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_larger_messages_survive_as_well(case: Case) -> None:
+    for message in case.samples():
+        encoded = case.encode(message)
+        decoded = case.decode(encoded)
+        assert decoded == message
+        assert case.encode(decoded) == encoded
+
+
+def test_requests_and_responses_are_not_confused() -> None:
+    api = APIS[ApiKey.API_VERSIONS]
+    assert decode_request(api, 0, encode_request(api, 0, ApiVersionsRequest())) is not None
+    assert decode_response(api, 0, encode_response(api, 0, ApiVersionsResponse())) is not None
+    with pytest.raises(ValueError, match="where a ApiVersionsRequest is due"):
+        encode_request(api, 0, ApiVersionsResponse())
+    with pytest.raises(ValueError, match="where a ApiVersionsResponse is due"):
+        encode_response(api, 0, ApiVersionsRequest())
