@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -42,7 +42,7 @@ _SNAPPY_RATIO_MAX: Final = 22
 """No element of the format gives more than 64 bytes for 3, so a larger declared length is a lie."""
 _LZ4_STEP_BYTES_MAX: Final = 1024 * 1024
 _LZ4_STEP_BYTES_MIN: Final = 64 * 1024
-_ZSTD_BLOCK_BYTES_MAX: Final = 128 * 1024
+_ZSTD_BLOCK_HEADER_BYTES: Final = 3
 _ZSTD_STEP_BLOCKS: Final = 8
 _ZSTD_RLE: Final = 1
 _ZSTD_CHECKSUM_BYTES: Final = 4
@@ -230,7 +230,7 @@ def _unzstd(data: memoryview, output: _Output) -> None:
         output.frame(index)
         frame = zstandard.ZstdDecompressor().decompressobj()
         try:
-            for end in _zstd_steps(data, position, output):
+            for end in _zstd_steps(data, position):
                 output.add(frame.decompress(data[position:end]))
                 position = end
         except zstandard.ZstdError as error:
@@ -240,31 +240,27 @@ def _unzstd(data: memoryview, output: _Output) -> None:
         index += 1
 
 
-def _zstd_steps(data: memoryview, position: int, output: _Output) -> list[int]:
+def _zstd_steps(data: memoryview, position: int) -> Iterator[int]:
     """Where to cut the frame at `position` so that each part gives at most a few blocks of output.
 
     The library has no bound on what one call returns. A block gives at most 128 KiB, so feeding it
-    a few blocks at a time bounds what it produces before the limit is checked.
+    a few blocks at a time bounds what it produces before the limit is checked. A frame that is cut
+    off ends at the end of the data.
     """
     parameters = zstandard.get_frame_parameters(data[position:])
     position += zstandard.frame_header_size(data[position:])
-    steps = []
-    for count in range(len(data)):
-        if len(data) - position < 3:
-            break
-        header = int.from_bytes(data[position : position + 3], "little")
-        kind, length = (header >> 1) & 3, header >> 3
-        position += 3 + (1 if kind == _ZSTD_RLE else length)
-        if header & 1:
-            position += _ZSTD_CHECKSUM_BYTES if parameters.has_checksum else 0
-            break
-        if count % _ZSTD_STEP_BLOCKS == _ZSTD_STEP_BLOCKS - 1:
-            steps.append(position)
-    else:
-        raise output.damaged("no last block")
-    if position > len(data):
-        raise output.damaged(f"a block is cut off, {position - len(data)} bytes are missing")
-    return [*steps, position]
+    blocks = 0
+    is_last = False
+    while not is_last and len(data) - position >= _ZSTD_BLOCK_HEADER_BYTES:
+        header = int.from_bytes(data[position : position + _ZSTD_BLOCK_HEADER_BYTES], "little")
+        is_last, kind, length = bool(header & 1), (header >> 1) & 3, header >> 3
+        position += _ZSTD_BLOCK_HEADER_BYTES + (1 if kind == _ZSTD_RLE else length)
+        blocks += 1
+        if not is_last and blocks % _ZSTD_STEP_BLOCKS == 0:
+            yield min(position, len(data))
+    if is_last and parameters.has_checksum:
+        position += _ZSTD_CHECKSUM_BYTES
+    yield min(position, len(data)) if is_last else len(data)
 
 
 _COMPRESSORS: Final[Mapping[Codec, Callable[[Buffer], bytes]]] = MappingProxyType(

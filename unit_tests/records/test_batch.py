@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pybroker.errors import CorruptionError
-
 from pybroker.records.batch import (
     HEADER,
     HEADER_SIZE,

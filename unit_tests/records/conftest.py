@@ -1,0 +1,16 @@
+"""Every test that takes `loops` runs once on each implementation."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from unit_tests.records.vocabulary import IMPLEMENTATIONS, implementation, use
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    chosen = implementation(request.param)
+    use(monkeypatch, chosen)
+    return chosen

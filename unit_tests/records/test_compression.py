@@ -1,0 +1,266 @@
+"""Compression: every framing that clients write is read, and nothing hostile costs memory."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import lz4.frame  # type: ignore[import-untyped]
+import pytest
+import snappy  # type: ignore[import-untyped]
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode
+from pybroker.records.compression import FRAMES_MAX, Codec, compress, decompress
+from unit_tests.records.vocabulary import LIMIT, refusal
+
+MIB = 1024 * 1024
+TEXT = b"a line of text that repeats; " * 5000
+NOISE = random.Random(7).randbytes(200_000)
+MIXED = TEXT + NOISE + TEXT
+CONTENTS = {
+    "empty": b"",
+    "one byte": b"x",
+    "text": TEXT,
+    "noise": NOISE,
+    "mixed": MIXED,
+    "zeros": bytes(3 * MIB),
+}
+COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
+XERIAL_HEADER = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+
+
+def xerial(*blocks: bytes) -> bytes:
+    return XERIAL_HEADER + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def raw_snappy(data: bytes) -> bytes:
+    compressed: bytes = snappy.compress(data)
+    return compressed
+
+
+def streamed_zstd(data: bytes, **options: int | bool) -> bytes:
+    """As the Java client writes it: without the size of the content."""
+    stream = zstandard.ZstdCompressor(**options).compressobj()  # type: ignore[arg-type]
+    return stream.compress(data) + stream.flush()
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("content", CONTENTS)
+def test_round_trip(codec: Codec, content: str) -> None:
+    data = CONTENTS[content]
+    assert decompress(codec, compress(codec, data), len(data)) == data
+    view = memoryview(bytearray(b"-" + compress(codec, memoryview(data)) + b"-"))[1:-1]
+    assert decompress(codec, view, LIMIT) == data
+
+
+FRAMINGS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
+    "gzip of level 9": (Codec.GZIP, lambda data: gzip.compress(data, 9)),
+    "gzip in two members": (
+        Codec.GZIP,
+        lambda data: gzip.compress(data[:999]) + gzip.compress(data[999:]),
+    ),
+    "snappy as one raw block": (Codec.SNAPPY, raw_snappy),
+    "snappy in xerial blocks": (
+        Codec.SNAPPY,
+        lambda data: xerial(raw_snappy(data[:999]), raw_snappy(data[999:])),
+    ),
+    "snappy in two xerial streams": (
+        Codec.SNAPPY,
+        lambda data: xerial(raw_snappy(data[:999])) + xerial(raw_snappy(data[999:])),
+    ),
+    "lz4 with linked blocks": (Codec.LZ4, lambda data: lz4.frame.compress(data, block_linked=True)),
+    "lz4 with large blocks and checksums": (
+        Codec.LZ4,
+        lambda data: lz4.frame.compress(
+            data,
+            block_size=lz4.frame.BLOCKSIZE_MAX4MB,
+            content_checksum=True,
+            block_checksum=True,
+        ),
+    ),
+    "lz4 in two frames": (
+        Codec.LZ4,
+        lambda data: lz4.frame.compress(data[:999]) + lz4.frame.compress(data[999:]),
+    ),
+    "zstd with its size": (Codec.ZSTD, lambda data: zstandard.ZstdCompressor().compress(data)),
+    "zstd as a stream": (Codec.ZSTD, streamed_zstd),
+    "zstd with a checksum": (Codec.ZSTD, lambda data: streamed_zstd(data, write_checksum=True)),
+    "zstd of level 19": (Codec.ZSTD, lambda data: streamed_zstd(data, level=19)),
+    "zstd in two frames": (
+        Codec.ZSTD,
+        lambda data: streamed_zstd(data[:999]) + streamed_zstd(data[999:]),
+    ),
+}
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_every_framing_is_read(framing: str) -> None:
+    codec, write = FRAMINGS[framing]
+    assert decompress(codec, write(MIXED), len(MIXED)) == MIXED
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_every_framing_cut_off_is_damage(framing: str) -> None:
+    codec, write = FRAMINGS[framing]
+    data = write(TEXT)
+    whole_before = {len(write(TEXT[:999])), len(data) - len(write(TEXT[999:]))}
+    for length in {0, 1, 5, 17, len(data) // 2, len(data) - 5, len(data) - 1}:
+        # A cut where one frame ends leaves a whole frame; gzip notes times, so lengths are equal.
+        if length in whole_before:
+            continue
+        with pytest.raises(CorruptionError):
+            decompress(codec, data[:length], LIMIT)
+
+
+def test_snappy_is_written_as_xerial_in_blocks_of_32_kib() -> None:
+    data = compress(Codec.SNAPPY, NOISE)
+    assert data.startswith(XERIAL_HEADER)
+    (length,) = struct.unpack_from(">i", data, 16)
+    assert snappy.decompress(data[20 : 20 + length]) == NOISE[: 32 * 1024]
+
+
+def test_lz4_is_written_in_independent_blocks_without_content_size() -> None:
+    descriptor = compress(Codec.LZ4, MIXED)[4]
+    assert descriptor & 0x20, "Java refuses linked blocks"
+    assert not descriptor & 0x08
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_one_byte_over_the_limit_is_too_much(codec: Codec) -> None:
+    code, text = refusal(decompress, codec, compress(codec, MIXED), len(MIXED) - 1)
+    assert code is ErrorCode.MESSAGE_TOO_LARGE
+    assert f"{codec.name.lower()} data expands to more than {len(MIXED) - 1} bytes" in text
+
+
+def zstd_rle_bomb(blocks: int) -> bytes:
+    """128 KiB of zeros from every four bytes: a frame without size and checksum."""
+    block = struct.pack("<I", (128 * 1024) << 3 | 1 << 1)[:3] + b"\0"
+    last = struct.pack("<I", 1 << 3 | 1 << 1 | 1)[:3] + b"\0"
+    return b"\x28\xb5\x2f\xfd\x00\x60" + block * blocks + last
+
+
+BOMBS = {
+    "gzip": (Codec.GZIP, gzip.compress(bytes(256 * MIB), 9)),
+    "snappy blocks": (Codec.SNAPPY, xerial(*[raw_snappy(bytes(MIB))] * 256)),
+    "lz4": (Codec.LZ4, lz4.frame.compress(bytes(256 * MIB), store_size=True)),
+    "zstd": (Codec.ZSTD, zstandard.ZstdCompressor().compress(bytes(256 * MIB))),
+    "zstd of run lengths": (Codec.ZSTD, zstd_rle_bomb(200_000)),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_bomb_hits_the_limit_before_it_costs_memory(bomb: str) -> None:
+    codec, data = BOMBS[bomb]
+    tracemalloc.start()
+    try:
+        code, _ = refusal(decompress, codec, data, 4 * MIB)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert code is ErrorCode.MESSAGE_TOO_LARGE
+    assert peak < 16 * MIB + 2 * len(data)
+
+
+def lying_zstd(size: int) -> bytes:
+    """A frame that declares `size` bytes of content and has one."""
+    return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", size) + b"\x09\x00\x00x"
+
+
+LIES = {
+    "snappy": (Codec.SNAPPY, b"\xff\xff\xff\xff\x07" + raw_snappy(b"x" * 20)),
+    "xerial": (Codec.SNAPPY, xerial(b"\xff\xff\xff\xff\x07" + b"\0" * 20)),
+    "lz4": (
+        Codec.LZ4,
+        b"\x04\x22\x4d\x18\x68\x40" + struct.pack("<Q", 2**40) + b"\x00" + b"\0" * 9,
+    ),
+    "zstd": (Codec.ZSTD, lying_zstd(2**40)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_declared_size_is_not_believed(lie: str) -> None:
+    codec, data = LIES[lie]
+    tracemalloc.start()
+    try:
+        refusal(decompress, codec, data, 2**31)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * MIB
+
+
+GZIP = gzip.compress(TEXT)
+DAMAGED = {
+    "gzip: nothing": (Codec.GZIP, b""),
+    "gzip: another format": (Codec.GZIP, zlib.compress(TEXT)),
+    "gzip: wrong checksum": (Codec.GZIP, GZIP[:-8] + b"\0\0\0\0" + GZIP[-4:]),
+    "gzip: rest behind the member": (Codec.GZIP, GZIP + b"rest"),
+    "gzip: too many members": (Codec.GZIP, gzip.compress(b"") * (FRAMES_MAX + 1)),
+    "snappy: nothing": (Codec.SNAPPY, b""),
+    "snappy: length without end": (Codec.SNAPPY, b"\xff\xff\xff\xff\xff\xff"),
+    "snappy: copy from before the start": (Codec.SNAPPY, b"\x04\x01\x09\x00\x00"),
+    "snappy: less than declared": (Codec.SNAPPY, b"\x08\x00x"),
+    "xerial: header cut off": (Codec.SNAPPY, XERIAL_HEADER[:10]),
+    "xerial: length cut off": (Codec.SNAPPY, XERIAL_HEADER + b"\0\0"),
+    "xerial: negative length": (Codec.SNAPPY, XERIAL_HEADER + b"\xff\xff\xff\xf0" + b"x" * 20),
+    "xerial: empty block": (Codec.SNAPPY, xerial(b"")),
+    "xerial: length beyond the end": (Codec.SNAPPY, XERIAL_HEADER + b"\0\0\0\x50abc"),
+    "xerial: damaged block": (Codec.SNAPPY, xerial(raw_snappy(TEXT)[:-3])),
+    "lz4: nothing": (Codec.LZ4, b""),
+    "lz4: another format": (Codec.LZ4, GZIP),
+    "lz4: rest behind the frame": (Codec.LZ4, lz4.frame.compress(TEXT) + b"rest"),
+    "lz4: too many frames": (Codec.LZ4, lz4.frame.compress(b"") * (FRAMES_MAX + 1)),
+    "zstd: nothing": (Codec.ZSTD, b""),
+    "zstd: another format": (Codec.ZSTD, GZIP),
+    "zstd: rest behind the frame": (Codec.ZSTD, streamed_zstd(TEXT) + b"rest"),
+    "zstd: too many frames": (Codec.ZSTD, streamed_zstd(b"x") * (FRAMES_MAX + 1)),
+    "zstd: reserved block type": (Codec.ZSTD, b"\x28\xb5\x2f\xfd\x00\x60\x0f\x00\x00x"),
+    "zstd: wrong checksum": (
+        Codec.ZSTD,
+        streamed_zstd(TEXT, write_checksum=True)[:-4] + b"\0\0\0\0",
+    ),
+    "zstd: no last block": (Codec.ZSTD, zstd_rle_bomb(0)[:-4]),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damage_is_told(case: str) -> None:
+    codec, data = DAMAGED[case]
+    with pytest.raises(CorruptionError, match=f"{codec.name.lower()} data: "):
+        decompress(codec, data, LIMIT)
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7, -1])
+def test_a_codec_that_nobody_knows(codec: int) -> None:
+    code, text = refusal(decompress, codec, b"data", LIMIT)
+    assert code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert f"codec {codec}" in text
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> tuple[Codec, bytes]:
+    """Random bytes, or compressed text with a few bytes changed: the latter get deeper."""
+    codec = draw(st.sampled_from(COMPRESSED))
+    if draw(st.booleans()):
+        return codec, draw(st.binary(max_size=60))
+    data = bytearray(compress(codec, TEXT[: draw(st.integers(0, 3000))]))
+    for _ in range(draw(st.integers(1, 4))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return codec, bytes(data)
+
+
+@given(case=damaged())
+@settings(max_examples=500, deadline=None)
+def test_any_bytes_give_a_value_or_an_error_of_ours(case: tuple[Codec, bytes]) -> None:
+    codec, data = case
+    try:
+        assert len(decompress(codec, data, 10_000)) <= 10_000
+    except (CorruptionError, BrokerError):
+        pass

@@ -1,0 +1,72 @@
+"""Markers that end transactions."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from pybroker.errors import CorruptionError
+from pybroker.records.batch import crc_matches, read_header
+from pybroker.records.control import (
+    ControlType,
+    EndTransaction,
+    build_end_transaction,
+    parse_control,
+)
+from pybroker.records.record import Record
+from unit_tests.records.vocabulary import NOW_MS, decoded
+
+
+def control(key: str | None, value: str | None) -> Record:
+    return Record(
+        7,
+        NOW_MS,
+        None if key is None else bytes.fromhex(key),
+        None if value is None else bytes.fromhex(value),
+    )
+
+
+@pytest.mark.parametrize("kind", ControlType)
+def test_a_marker_comes_back(loops: ModuleType, kind: ControlType) -> None:
+    marker = EndTransaction(kind, 12)
+    data = build_end_transaction(marker, producer_id=9, producer_epoch=4, timestamp_ms=NOW_MS)
+    header = read_header(data)
+    assert crc_matches(data, 0, header.size)
+    assert header.is_control
+    assert header.is_transactional
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 4, -1)
+    assert (header.record_count, header.codec) == (1, 0)
+    (record,) = decoded(data)
+    assert record.timestamp == header.max_timestamp == NOW_MS
+    assert parse_control(record) == marker
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("00000000", "000000000005", EndTransaction(ControlType.ABORT, 5)),
+        ("00000001", "0000ffffffff", EndTransaction(ControlType.COMMIT, -1)),
+        ("0001000199", "00010000000577", EndTransaction(ControlType.COMMIT, 5)),
+        ("00000002", None, None),
+        ("0000ffff", "00", None),
+    ],
+)
+def test_known_markers(key: str, value: str | None, expected: EndTransaction | None) -> None:
+    assert parse_control(control(key, value)) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (None, "000000000005", "key of the control record at 7: found nothing"),
+        ("000000", "000000000005", "found 3 bytes, expected 4"),
+        ("ffff0000", "000000000005", "version is -1"),
+        ("00000001", None, "end of transaction at 7: found nothing"),
+        ("00000001", "0000000000", "found 5 bytes, expected 6"),
+        ("00000001", "ffff00000005", "version is -1"),
+    ],
+)
+def test_damaged_markers(key: str | None, value: str | None, words: str) -> None:
+    with pytest.raises(CorruptionError, match=words):
+        parse_control(control(key, value))

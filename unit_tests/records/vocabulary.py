@@ -1,0 +1,120 @@
+"""Words for the tests of records: batches with anything in them, whole or damaged."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode
+from pybroker.ports import Buffer
+from pybroker.records import builder, control, record, validate
+from pybroker.records.batch import HEADER, HEADER_SIZE, BatchHeader, read_header, seal
+from pybroker.records.builder import BatchBuilder
+from pybroker.records.compression import Codec
+from pybroker.records.record import Headers, Record, decode_records
+
+LIMIT = 8 * 1024 * 1024
+NOW_MS = 1_700_000_000_000
+IMPLEMENTATIONS = ("_pure", "_speedups")
+
+Fields = tuple[int, bytes | None, bytes | None, Headers]
+"""Timestamp, key, value and headers of a record to produce."""
+
+TRICKY: tuple[Fields, ...] = (
+    (NOW_MS, b"key", b"value", ()),
+    (NOW_MS - 12345, None, b"earlier than the first", ()),
+    (NOW_MS + 2**40, b"no value", None, ()),
+    (NOW_MS, b"", b"", ()),
+    (0, None, None, (("empty", b""), ("null", None), ("empty", b"again"))),
+    (NOW_MS, b"\xff" * 64, b"x" * 300, (("naïve ключ 鍵 🔑", "ünïcode".encode()), ("", b"\0"))),
+    (NOW_MS, b"k" * 8191, b"v" * 8192, tuple((f"h{n}", b"%d" % n) for n in range(130))),
+)
+
+
+def implementation(name: str) -> ModuleType:
+    """The loops of that name; skips the test where they were not compiled."""
+    try:
+        return importlib.import_module(f"pybroker.records.{name}")
+    except ImportError:
+        return pytest.skip("needs the compiled module: python setup.py build_ext --inplace")
+
+
+def use(monkeypatch: pytest.MonkeyPatch, loops: ModuleType) -> None:
+    """Let all of the package run on these loops."""
+    for module in (builder, control):
+        monkeypatch.setattr(module, "append_record", loops.append_record)
+    monkeypatch.setattr(record, "read_records", loops.read_records)
+    monkeypatch.setattr(validate, "scan_records", loops.scan_records)
+
+
+def batch_of(*fields: Fields, codec: Codec = Codec.NONE, **build: Any) -> bytearray:
+    """A batch as our builder makes it."""
+    collected = BatchBuilder(codec)
+    for timestamp, key, value, headers in fields:
+        collected.append(timestamp, key, value, headers)
+    return bytearray(collected.build(**build))
+
+
+def around(payload: bytes, record_count: int = 1, **changes: int) -> bytearray:
+    """A sealed batch with this payload and, where `changes` say nothing else, a fitting header."""
+    header = BatchHeader(
+        0,
+        49 + len(payload),
+        -1,
+        2,
+        0,
+        0,
+        record_count - 1,
+        NOW_MS,
+        NOW_MS,
+        -1,
+        -1,
+        -1,
+        record_count,
+    )._replace(**changes)
+    data = bytearray(HEADER.pack(*header) + payload)
+    seal(data, 0, len(data))
+    return data
+
+
+def changed(batch: Buffer, **changes: int) -> bytearray:
+    """The batch with other values in its header, sealed again."""
+    data = bytearray(batch)
+    data[:HEADER_SIZE] = HEADER.pack(*read_header(batch)._replace(**changes))
+    seal(data, 0, len(data))
+    return data
+
+
+def decoded(batch: Buffer, limit: int = LIMIT) -> list[Record]:
+    return decode_records(batch, decompressed_bytes_max=limit)
+
+
+def fields_of(records: list[Record]) -> list[Fields]:
+    return [(item.timestamp, item.key, item.value, item.headers) for item in records]
+
+
+def varint(value: int) -> bytes:
+    """Zig-zag, of any size."""
+    raw = value << 1 if value >= 0 else (-value << 1) - 1
+    output = bytearray()
+    while raw > 0x7F:
+        output.append((raw & 0x7F) | 0x80)
+        raw >>= 7
+    output.append(raw)
+    return bytes(output)
+
+
+def record_bytes(*parts: bytes | int, length: int | None = None) -> bytes:
+    """A record of attributes 0 and these parts (numbers become varints); `length` may lie."""
+    body = b"\0" + b"".join(varint(part) if isinstance(part, int) else part for part in parts)
+    return varint(len(body) if length is None else length) + body
+
+
+def refusal(action: Any, *args: Any) -> tuple[ErrorCode | None, str]:
+    """The code (None: damage) and the text of the project's error that the call must raise."""
+    with pytest.raises((BrokerError, CorruptionError)) as caught:
+        action(*args)
+    return getattr(caught.value, "code", None), str(caught.value)
