@@ -19,8 +19,8 @@ class ControllerView(Protocol):
     """What requests need to know of the controller."""
 
     @property
-    def controller_id(self) -> int:
-        """The broker that is the controller, or -1 if none is known."""
+    def controller_id(self) -> int | None:
+        """The broker that is the controller, or None if none is known."""
 
     @property
     def is_active(self) -> bool:
@@ -94,6 +94,12 @@ class Services:
     clock: Clock
     blocking: Blocking
     metrics: Metrics
+
+    @property
+    def controller_id(self) -> int:
+        """The controller's broker id as the protocol says it: -1 if there is none."""
+        known = self.controller.controller_id
+        return -1 if known is None else known
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ import uuid
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import NO_EPOCH, PartitionFacts, PartitionState, TopicPartition
 from pybroker.records.batch import BatchHeader
+from pybroker.records.validate import BatchRules
 from pybroker.replication.isr import committed_end, has_enough_replicas
 from pybroker.storage.log import AppendResult, Log
+from pybroker.storage.log_config import LogConfig
 
 
 class Role(enum.Enum):
@@ -37,6 +39,8 @@ class Partition:
         self._broker_id = broker_id
         self._facts: PartitionFacts | None = None
         self._follower_ends: dict[int, int] = {}
+        self._rules: dict[int, BatchRules] = {}
+        self._rules_config: LogConfig | None = None
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
 
     # what is known
@@ -70,6 +74,26 @@ class Partition:
     def readable_end(self, read_committed: bool) -> int:
         """The offset below which a consumer of that isolation level may read."""
         return self.last_stable_offset() if read_committed else self._high_watermark
+
+    def batch_rules(self, api_version: int) -> BatchRules:
+        """What a batch in a Produce request of that version must keep to; made once a version and
+        configuration, as every request asks for it."""
+        config = self.log.config
+        if config is not self._rules_config:
+            self._rules_config = config
+            self._rules.clear()
+        rules = self._rules.get(api_version)
+        if rules is None:
+            rules = self._rules[api_version] = BatchRules(
+                max_message_bytes=config.max_message_bytes,
+                segment_bytes=config.segment_bytes,
+                compacted=config.compacts,
+                timestamp_type=config.timestamp_type,
+                timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+                timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+                api_version=api_version,
+            )
+        return rules
 
     # what the controller says
 

@@ -1,0 +1,130 @@
+"""From a frame to the buffers of its answer: header, version check, decode, handle, encode.
+
+The table covers exactly the APIs of `wire.api`; that is checked when the dispatcher is made. This
+is the only place where errors of a whole request become bytes, or the end of the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, cast
+
+from pybroker.errors import CloseConnection
+from pybroker.handlers.api_versions import handle_api_versions, unsupported_api_versions
+from pybroker.handlers.context import Request, Services
+from pybroker.handlers.fetch import handle_fetch
+from pybroker.handlers.leader_epochs import handle_offset_for_leader_epoch
+from pybroker.handlers.list_offsets import handle_list_offsets
+from pybroker.handlers.metadata import handle_describe_cluster, handle_metadata
+from pybroker.handlers.produce import handle_produce
+from pybroker.handlers.producer_ids import handle_init_producer_id
+from pybroker.handlers.topics import handle_create_topics, handle_delete_topics
+from pybroker.handlers.unavailable import UNAVAILABLE
+from pybroker.ports import Buffer
+from pybroker.wire.api import APIS, Api, ApiKey
+from pybroker.wire.codec import decode_request, encode_response
+from pybroker.wire.fetch_path import decode_fetch_request, encode_fetch_response
+from pybroker.wire.headers import parse_request_header
+from pybroker.wire.messages.fetch import FetchResponse
+from pybroker.wire.produce_path import decode_produce_request
+from pybroker.wire.schema import Message
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Services, Request, Message], Message | Awaitable[Message | None] | None]
+Answer = list[Buffer] | None
+
+_SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
+
+_BUILT: Final[dict[ApiKey, object]] = {
+    ApiKey.PRODUCE: handle_produce,
+    ApiKey.FETCH: handle_fetch,
+    ApiKey.LIST_OFFSETS: handle_list_offsets,
+    ApiKey.METADATA: handle_metadata,
+    ApiKey.API_VERSIONS: handle_api_versions,
+    ApiKey.CREATE_TOPICS: handle_create_topics,
+    ApiKey.DELETE_TOPICS: handle_delete_topics,
+    ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+}
+
+
+def handler_table() -> Mapping[ApiKey, Handler]:
+    """API -> handler, for every API that is advertised and for no other."""
+    both = _BUILT.keys() & UNAVAILABLE.keys()
+    missing = APIS.keys() - _BUILT.keys() - UNAVAILABLE.keys()
+    if both or missing:
+        raise AssertionError(f"handled twice: {sorted(both)}; not handled: {sorted(missing)}")
+    return cast("dict[ApiKey, Handler]", {**UNAVAILABLE, **_BUILT})
+
+
+class Dispatcher:
+    """Answers frames. Called on the event loop; what has to wait is returned as an awaitable."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._handlers = {int(key): handler for key, handler in handler_table().items()}
+        self._apis = {int(key): api for key, api in APIS.items()}
+
+    def answer(
+        self, frame: memoryview, listener: str, peer_host: str
+    ) -> Answer | Awaitable[Answer]:
+        """The buffers of the response frame, or None where there is no response.
+
+        Raises MalformedInput or CloseConnection when the connection has to be closed; so does the
+        awaitable.
+        """
+        header, body_start = parse_request_header(frame)
+        api = self._apis.get(header.api_key)
+        if api is None:
+            raise CloseConnection(f"unknown API key {header.api_key}")
+        if not api.supports(header.version):
+            if api.key is ApiKey.API_VERSIONS:
+                body = encode_response(api, 0, unsupported_api_versions())
+                return _frame(api, 0, header.correlation_id, [body])
+            raise CloseConnection(f"{api.key.name} has no version {header.version} here")
+        request = Request(header, listener, peer_host)
+        message = _decode(api, header.version, frame[body_start:])
+        result = self._handlers[header.api_key](self._services, request, message)
+        if isinstance(result, Awaitable):
+            return _answer_later(api, request, result)
+        return _encode(api, request, result)
+
+
+async def _answer_later(api: Api, request: Request, result: Awaitable[Message | None]) -> Answer:
+    try:
+        message = await result
+    except asyncio.CancelledError:
+        log.debug("request cancelled api=%s", api.key.name)
+        raise
+    return _encode(api, request, message)
+
+
+def _decode(api: Api, version: int, body: memoryview) -> Message:
+    if api.key is ApiKey.PRODUCE:
+        return decode_produce_request(version, body)
+    if api.key is ApiKey.FETCH:
+        return decode_fetch_request(version, body)
+    return decode_request(api, version, body)
+
+
+def _encode(api: Api, request: Request, message: Message | None) -> Answer:
+    if message is None:
+        return None
+    version = request.version
+    if api.key is ApiKey.FETCH:
+        buffers = encode_fetch_response(version, cast("FetchResponse", message))
+    else:
+        buffers = [encode_response(api, version, message)]
+    return _frame(api, version, request.header.correlation_id, buffers)
+
+
+def _frame(api: Api, version: int, correlation_id: int, body: list[Buffer]) -> list[Buffer]:
+    """Put size and response header (KIP-482: tagged fields from header version 1 on) in front."""
+    tagged = b"\0" if api.response_header_version(version) else b""
+    size = 4 + len(tagged) + sum(map(len, body))
+    return [_SIZE_AND_CORRELATION.pack(size, correlation_id) + tagged, *body]

@@ -1,0 +1,50 @@
+"""OffsetForLeaderEpoch: where an epoch ends in the leader's log (KIP-101, KIP-279, KIP-320)."""
+
+from __future__ import annotations
+
+import logging
+
+from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.handlers.context import Request, Services
+from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from pybroker.wire.messages.list_offsets import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+log = logging.getLogger(__name__)
+
+
+async def handle_offset_for_leader_epoch(
+    services: Services, request: Request, message: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    _look_up(services, TopicPartition(topic.topic, wanted.partition), wanted)
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _look_up(
+    services: Services, key: TopicPartition, wanted: OffsetForLeaderPartition
+) -> EpochEndOffset:
+    answer = EpochEndOffset(partition=wanted.partition, leader_epoch=NO_EPOCH, end_offset=NO_OFFSET)
+    try:
+        partition = services.replicas.leader(key, wanted.current_leader_epoch)
+        answer.leader_epoch, answer.end_offset = partition.log.epoch_end_offset(wanted.leader_epoch)
+    except BrokerError as error:
+        answer.error_code = error.code
+    except StorageError as error:
+        log.error("epoch look-up failed partition=%s error=%s", key, error)
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    return answer

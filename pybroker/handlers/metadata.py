@@ -1,0 +1,245 @@
+"""Metadata and DescribeCluster: who leads what, and where brokers can be reached.
+
+Endpoints are those of the listener that the request came in on. A missing topic is made on the way
+if both the client and the configuration allow it; the answer waits shortly for its leaders, so that
+most clients need not ask twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+from pybroker.errors import BrokerError, CoordError, ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.handlers.metadata_view import TopicView
+from pybroker.model import INTERNAL_TOPICS, NO_LEADER, NO_TOPIC_ID, PartitionFacts, topic_name_fault
+from pybroker.wire.messages.cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from pybroker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+log = logging.getLogger(__name__)
+
+_FIRST_VERSION_WITH_NULL_FOR_ALL: Final = 1
+_FIRST_VERSION_WITH_AUTO_CREATION_FLAG: Final = 4
+_FIRST_VERSION_WITH_LISTENER_ERROR: Final = 6
+_FIRST_VERSION_WITH_LOOK_UP_BY_ID: Final = 12
+TOPICS_MAX: Final = 100_000
+"""Names in one request; more is INVALID_REQUEST for each of them."""
+ALL_TOPIC_OPERATIONS: Final = 0b0000_1101_1111_1000
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as a bit set by
+AclOperation number: without an authorizer everybody may do everything."""
+ALL_CLUSTER_OPERATIONS: Final = 0b0001_1111_1010_0000
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
+NOT_REQUESTED: Final = -(2**31)
+
+
+def handle_metadata(
+    services: Services, request: Request, message: MetadataRequest
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    missing = _to_create(services, request, message)
+    if missing:
+        return _create_and_answer(services, request, message, missing)
+    return _answer(services, request, message)
+
+
+async def handle_describe_cluster(
+    services: Services, request: Request, message: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    brokers = []
+    for broker in services.metadata.brokers.values():
+        endpoint = broker.endpoint(request.listener)
+        if endpoint is not None:
+            brokers.append(
+                DescribeClusterBroker(
+                    broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+            )
+    wants_operations = message.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=services.cluster_id,
+        controller_id=services.controller_id,
+        brokers=brokers,
+        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else NOT_REQUESTED,
+    )
+
+
+def _wants_all(request: Request, message: MetadataRequest) -> bool:
+    """Version 0 says "all" with an empty list, later ones with null."""
+    if request.version < _FIRST_VERSION_WITH_NULL_FOR_ALL:
+        return not message.topics
+    return message.topics is None
+
+
+def _to_create(services: Services, request: Request, message: MetadataRequest) -> list[str]:
+    """The missing topics that this request may cause to be made."""
+    if not message.topics or not services.options.auto_create_topics:
+        return []
+    if (
+        request.version >= _FIRST_VERSION_WITH_AUTO_CREATION_FLAG
+        and not message.allow_auto_topic_creation
+    ):
+        return []
+    names = [topic.name for topic in message.topics if topic.name is not None]
+    if len(names) > TOPICS_MAX:
+        return []
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if services.metadata.topic(name) is None
+        and topic_name_fault(name) is None
+        and name not in INTERNAL_TOPICS
+    ]
+
+
+async def _create_and_answer(
+    services: Services, request: Request, message: MetadataRequest, names: list[str]
+) -> MetadataResponse:
+    failures: dict[str, ErrorCode] = {}
+    for name in names:
+        try:
+            await services.topics.create(
+                name,
+                partitions=-1,
+                replication_factor=-1,
+                assignment=None,
+                configs={},
+                validate_only=False,
+            )
+        except BrokerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                log.warning("topic not created topic=%s error=%s", name, error)
+                failures[name] = error.code
+        except CoordError as error:
+            log.warning("topic not created topic=%s error=%r", name, error)
+            failures[name] = ErrorCode.LEADER_NOT_AVAILABLE
+    awaited = [name for name in names if name not in failures]
+    await services.metadata.wait_until(
+        lambda: all(has_leaders(services.metadata.topic(name)) for name in awaited),
+        services.options.auto_create_wait_s,
+    )
+    response = _answer(services, request, message)
+    for topic in response.topics:
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name in names:
+            topic.error_code = failures.get(topic.name, ErrorCode.LEADER_NOT_AVAILABLE)
+    return response
+
+
+def has_leaders(topic: TopicView | None) -> bool:
+    """Whether the topic is known and each of its partitions has a leader."""
+    return topic is not None and all(
+        facts.state.leader != NO_LEADER for facts in topic.partitions.values()
+    )
+
+
+def _answer(services: Services, request: Request, message: MetadataRequest) -> MetadataResponse:
+    view = services.metadata
+    if _wants_all(request, message):
+        topics = [_topic(services, request, message, topic) for topic in view.topics.values()]
+    else:
+        wanted = message.topics or []
+        too_many = len(wanted) > TOPICS_MAX
+        topics = [
+            _unknown(item.name, item.topic_id, ErrorCode.INVALID_REQUEST)
+            if too_many
+            else _look_up(services, request, message, item)
+            for item in wanted
+        ]
+    brokers = []
+    for broker in view.brokers.values():
+        endpoint = broker.endpoint(request.listener)
+        if endpoint is not None:
+            brokers.append(
+                MetadataResponseBroker(
+                    node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+            )
+    return MetadataResponse(
+        brokers=brokers,
+        cluster_id=services.cluster_id,
+        controller_id=services.controller_id,
+        topics=topics,
+        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS
+        if message.include_cluster_authorized_operations
+        else NOT_REQUESTED,
+    )
+
+
+def _look_up(
+    services: Services, request: Request, message: MetadataRequest, item: MetadataRequestTopic
+) -> MetadataResponseTopic:
+    view = services.metadata
+    if item.topic_id != NO_TOPIC_ID or item.name is None:
+        if request.version < _FIRST_VERSION_WITH_LOOK_UP_BY_ID:
+            return _unknown(item.name, item.topic_id, ErrorCode.INVALID_REQUEST)
+        name = view.name_of(item.topic_id)
+        if name is None:
+            return _unknown(None, item.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+    else:
+        name = item.name
+    topic = view.topic(name)
+    if topic is not None:
+        return _topic(services, request, message, topic)
+    if topic_name_fault(name) is not None:
+        return _unknown(name, NO_TOPIC_ID, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return _unknown(name, NO_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _unknown(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=code,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=NOT_REQUESTED,
+    )
+
+
+def _topic(
+    services: Services, request: Request, message: MetadataRequest, topic: TopicView
+) -> MetadataResponseTopic:
+    partitions: Iterable[PartitionFacts] = topic.partitions.values()
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(services, request, facts) for facts in partitions],
+        topic_authorized_operations=ALL_TOPIC_OPERATIONS
+        if message.include_topic_authorized_operations
+        else NOT_REQUESTED,
+    )
+
+
+def _partition(
+    services: Services, request: Request, facts: PartitionFacts
+) -> MetadataResponsePartition:
+    brokers = services.metadata.brokers
+    state = facts.state
+    leader = brokers.get(state.leader)
+    error = ErrorCode.NONE
+    if leader is None:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    elif leader.endpoint(request.listener) is None:
+        later = request.version >= _FIRST_VERSION_WITH_LISTENER_ERROR
+        error = ErrorCode.LISTENER_NOT_FOUND if later else ErrorCode.LEADER_NOT_AVAILABLE
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=facts.topic_partition.partition,
+        leader_id=state.leader if error is ErrorCode.NONE else NO_LEADER,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(facts.replicas),
+        isr_nodes=list(state.isr),
+        offline_replicas=[id for id in facts.replicas if id not in brokers],
+    )

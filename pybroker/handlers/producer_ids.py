@@ -1,0 +1,27 @@
+"""InitProducerId without a transactional id: a number that no other producer has or had.
+
+The transaction timeout has no meaning without a transactional id and is not looked at.
+"""
+
+from __future__ import annotations
+
+from pybroker.errors import CoordError, ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+
+async def handle_init_producer_id(
+    services: Services, request: Request, message: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    if message.transactional_id is not None:
+        empty = not message.transactional_id
+        return _refused(ErrorCode.INVALID_REQUEST if empty else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    try:
+        producer_id = await services.producer_ids()
+    except CoordError:
+        return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _refused(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)

@@ -1,0 +1,188 @@
+"""CreateTopics and DeleteTopics: the controller's broker writes what is wanted to ZooKeeper, the
+controller makes it so, and the answer waits for that, up to the client's time limit.
+
+One result for each topic of the request, in its order; one topic that fails does not stop others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from pybroker.errors import BrokerError, CoordError, ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.handlers.metadata import has_leaders
+from pybroker.model import NO_TOPIC_ID
+from pybroker.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+_FIRST_VERSION_WITH_TOPIC_STATES: Final = 6
+_FIRST_VERSION_WITH_DELETION_DISABLED: Final = 3
+
+
+async def handle_create_topics(
+    services: Services, request: Request, message: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    deadline = services.clock.monotonic() + max(message.timeout_ms, 0) / 1000
+    counts = Counter(topic.name for topic in message.topics)
+    results = []
+    for topic in message.topics:
+        result = CreatableTopicResult(name=topic.name, topic_id=NO_TOPIC_ID)
+        try:
+            if counts[topic.name] > 1:
+                raise BrokerError(
+                    ErrorCode.INVALID_REQUEST, f"the request names topic {topic.name} twice"
+                )
+            _require_controller(services)
+            await _create(services, topic, result, validate_only=message.validate_only)
+        except (BrokerError, CoordError) as error:
+            failure = _as_broker_error(error)
+            result.error_code, result.error_message = failure.code, failure.detail
+            result.configs = []
+        results.append(result)
+    if not message.validate_only:
+        await _wait_for_leaders(services, results, deadline)
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(
+    services: Services, topic: CreatableTopic, result: CreatableTopicResult, *, validate_only: bool
+) -> None:
+    assignment: dict[int, list[int]] | None = None
+    if topic.assignments:
+        if topic.num_partitions != -1 or topic.replication_factor != -1:
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                "with an explicit assignment, partitions and replication factor must be -1",
+            )
+        assignment = {item.partition_index: item.broker_ids for item in topic.assignments}
+        if len(assignment) != len(topic.assignments):
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assignment names a partition twice"
+            )
+    configs = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise BrokerError(
+                ErrorCode.INVALID_CONFIG, f"the value of {config.name} may not be null"
+            )
+        configs[config.name] = config.value
+    created = await services.topics.create(
+        topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignment=assignment,
+        configs=configs,
+        validate_only=validate_only,
+    )
+    result.topic_id = NO_TOPIC_ID if validate_only else created.topic_id
+    result.num_partitions = len(created.assignment)
+    result.replication_factor = len(created.assignment[0])
+    result.configs = [
+        CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.sensitive,
+        )
+        for entry in created.configs
+    ]
+
+
+async def _wait_for_leaders(
+    services: Services, results: list[CreatableTopicResult], deadline: float
+) -> None:
+    """Wait until every topic that was made can be used; REQUEST_TIMED_OUT for those that cannot."""
+    made = [result for result in results if result.error_code == ErrorCode.NONE]
+    view = services.metadata
+    await view.wait_until(
+        lambda: all(has_leaders(view.topic(result.name)) for result in made),
+        deadline - services.clock.monotonic(),
+    )
+    for result in made:
+        if not has_leaders(view.topic(result.name)):
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            result.error_message = "the topic is being made, but has no leaders yet"
+
+
+async def handle_delete_topics(
+    services: Services, request: Request, message: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    deadline = services.clock.monotonic() + max(message.timeout_ms, 0) / 1000
+    if request.version >= _FIRST_VERSION_WITH_TOPIC_STATES:
+        wanted = message.topics
+    else:
+        wanted = [DeleteTopicState(name=name) for name in message.topic_names]
+    counts = Counter((topic.name, topic.topic_id) for topic in wanted)
+    results = []
+    for topic in wanted:
+        result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+        try:
+            if counts[(topic.name, topic.topic_id)] > 1:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+            _require_controller(services)
+            await _delete(services, request, topic, result)
+        except (BrokerError, CoordError) as error:
+            failure = _as_broker_error(error)
+            result.error_code, result.error_message = failure.code, failure.detail
+        results.append(result)
+    view = services.metadata
+    accepted = [result for result in results if result.error_code == ErrorCode.NONE]
+    await view.wait_until(
+        lambda: all(view.topic(str(result.name)) is None for result in accepted),
+        deadline - services.clock.monotonic(),
+    )
+    for result in accepted:
+        if view.topic(str(result.name)) is not None:
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            result.error_message = "the deletion is under way, but not finished yet"
+    return DeleteTopicsResponse(responses=results)
+
+
+async def _delete(
+    services: Services, request: Request, topic: DeleteTopicState, result: DeletableTopicResult
+) -> None:
+    if not services.options.delete_topics:
+        named = request.version >= _FIRST_VERSION_WITH_DELETION_DISABLED
+        raise BrokerError(
+            ErrorCode.TOPIC_DELETION_DISABLED if named else ErrorCode.INVALID_REQUEST,
+            ErrorCode.TOPIC_DELETION_DISABLED.text,
+        )
+    name = topic.name
+    if topic.topic_id != NO_TOPIC_ID:
+        if name is not None:
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST, "a topic is named by its name or its id, not by both"
+            )
+        name = services.metadata.name_of(topic.topic_id)
+        if name is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {topic.topic_id}")
+    if name is None:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "neither a name nor an id is given")
+    result.name = name
+    known = services.metadata.topic(name)
+    if known is not None:
+        result.topic_id = known.topic_id
+    await services.topics.delete(name)
+
+
+def _require_controller(services: Services) -> None:
+    if not services.controller.is_active:
+        raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is {services.controller_id}")
+
+
+def _as_broker_error(error: BrokerError | CoordError) -> BrokerError:
+    """What a client is told when ZooKeeper did not answer: try again."""
+    if isinstance(error, BrokerError):
+        return error
+    return BrokerError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time")

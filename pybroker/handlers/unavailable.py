@@ -1,0 +1,408 @@
+"""Answers of APIs that are part of the advertised profile but that this broker has nothing behind.
+
+Each answers with the error that Kafka itself gives for it, in the shape of the request, so that
+clients draw the right conclusion: no coordinator yet, no authorizer, no SASL on this listener, or
+not supported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from pybroker.errors import ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages import (
+    acls,
+    configs,
+    group_admin,
+    groups,
+    log_dirs,
+    offsets,
+    quotas,
+    reassignment,
+    sasl,
+    scram,
+    topics,
+    transaction_admin,
+    transactions,
+)
+from pybroker.wire.schema import Message
+
+NO_COORDINATOR: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+NO_AUTHORIZER: Final = ErrorCode.SECURITY_DISABLED
+NO_SASL: Final = ErrorCode.ILLEGAL_SASL_STATE
+NOT_HERE: Final = ErrorCode.UNSUPPORTED_VERSION
+_NOT_HERE_TEXT: Final = "this broker does not offer that"
+
+
+def _find_coordinator(request: groups.FindCoordinatorRequest) -> Message:
+    text = "groups and transactions have no coordinator on this broker"
+    return groups.FindCoordinatorResponse(
+        error_code=NO_COORDINATOR,
+        error_message=text,
+        node_id=-1,
+        port=-1,
+        coordinators=[
+            groups.Coordinator(
+                key=key, node_id=-1, port=-1, error_code=NO_COORDINATOR, error_message=text
+            )
+            for key in request.coordinator_keys
+        ],
+    )
+
+
+def _join_group(request: groups.JoinGroupRequest) -> Message:
+    return groups.JoinGroupResponse(
+        error_code=NO_COORDINATOR, protocol_name="", member_id=request.member_id
+    )
+
+
+def _leave_group(request: groups.LeaveGroupRequest) -> Message:
+    return groups.LeaveGroupResponse(error_code=NO_COORDINATOR)
+
+
+def _describe_groups(request: group_admin.DescribeGroupsRequest) -> Message:
+    return group_admin.DescribeGroupsResponse(
+        groups=[
+            group_admin.DescribedGroup(error_code=NO_COORDINATOR, group_id=group)
+            for group in request.groups
+        ]
+    )
+
+
+def _delete_groups(request: group_admin.DeleteGroupsRequest) -> Message:
+    return group_admin.DeleteGroupsResponse(
+        results=[
+            group_admin.DeletableGroupResult(group_id=group, error_code=NO_COORDINATOR)
+            for group in request.groups_names
+        ]
+    )
+
+
+def _offset_commit(request: offsets.OffsetCommitRequest) -> Message:
+    return offsets.OffsetCommitResponse(
+        topics=[
+            offsets.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    offsets.OffsetCommitResponsePartition(
+                        partition_index=part.partition_index, error_code=NO_COORDINATOR
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _offset_fetch(request: offsets.OffsetFetchRequest) -> Message:
+    return offsets.OffsetFetchResponse(
+        error_code=NO_COORDINATOR,
+        topics=[
+            offsets.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    offsets.OffsetFetchResponsePartition(
+                        partition_index=index,
+                        committed_offset=-1,
+                        metadata="",
+                        error_code=NO_COORDINATOR,
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or []
+        ],
+        groups=[
+            offsets.OffsetFetchResponseGroup(group_id=group.group_id, error_code=NO_COORDINATOR)
+            for group in request.groups
+        ],
+    )
+
+
+def _add_partitions_to_txn(request: transactions.AddPartitionsToTxnRequest) -> Message:
+    return transactions.AddPartitionsToTxnResponse(
+        results=[
+            transactions.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results=[
+                    transactions.AddPartitionsToTxnPartitionResult(
+                        partition_index=index, error_code=NO_COORDINATOR
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _txn_offset_commit(request: transactions.TxnOffsetCommitRequest) -> Message:
+    return transactions.TxnOffsetCommitResponse(
+        topics=[
+            transactions.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    transactions.TxnOffsetCommitResponsePartition(
+                        partition_index=part.partition_index, error_code=NO_COORDINATOR
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _write_txn_markers(request: transactions.WriteTxnMarkersRequest) -> Message:
+    return transactions.WriteTxnMarkersResponse(
+        markers=[
+            transactions.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    transactions.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            transactions.WritableTxnMarkerPartitionResult(
+                                partition_index=index,
+                                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def _describe_producers(request: transaction_admin.DescribeProducersRequest) -> Message:
+    return transaction_admin.DescribeProducersResponse(
+        topics=[
+            transaction_admin.DescribeProducersTopicResponse(
+                name=topic.name,
+                partitions=[
+                    transaction_admin.DescribeProducersPartitionResponse(
+                        partition_index=index, error_code=NOT_HERE, error_message=_NOT_HERE_TEXT
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe_transactions(request: transaction_admin.DescribeTransactionsRequest) -> Message:
+    return transaction_admin.DescribeTransactionsResponse(
+        transaction_states=[
+            transaction_admin.DescribedTransaction(error_code=NO_COORDINATOR, transactional_id=name)
+            for name in request.transactional_ids
+        ]
+    )
+
+
+def _delete_records(request: topics.DeleteRecordsRequest) -> Message:
+    return topics.DeleteRecordsResponse(
+        topics=[
+            topics.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    topics.DeleteRecordsPartitionResult(
+                        partition_index=part.partition_index, low_watermark=-1, error_code=NOT_HERE
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _create_partitions(request: topics.CreatePartitionsRequest) -> Message:
+    return topics.CreatePartitionsResponse(
+        results=[
+            topics.CreatePartitionsTopicResult(
+                name=topic.name, error_code=NOT_HERE, error_message=_NOT_HERE_TEXT
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _create_acls(request: acls.CreateAclsRequest) -> Message:
+    return acls.CreateAclsResponse(
+        results=[
+            acls.AclCreationResult(error_code=NO_AUTHORIZER, error_message=NO_AUTHORIZER.text)
+            for _ in request.creations
+        ]
+    )
+
+
+def _delete_acls(request: acls.DeleteAclsRequest) -> Message:
+    return acls.DeleteAclsResponse(
+        filter_results=[
+            acls.DeleteAclsFilterResult(error_code=NO_AUTHORIZER, error_message=NO_AUTHORIZER.text)
+            for _ in request.filters
+        ]
+    )
+
+
+def _describe_configs(request: configs.DescribeConfigsRequest) -> Message:
+    return configs.DescribeConfigsResponse(
+        results=[
+            configs.DescribeConfigsResult(
+                error_code=NOT_HERE,
+                error_message=_NOT_HERE_TEXT,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ]
+    )
+
+
+def _alter_configs(request: configs.AlterConfigsRequest) -> Message:
+    return configs.AlterConfigsResponse(
+        responses=[
+            configs.AlterConfigsResourceResponse(
+                error_code=NOT_HERE,
+                error_message=_NOT_HERE_TEXT,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ]
+    )
+
+
+def _incremental_alter_configs(request: configs.IncrementalAlterConfigsRequest) -> Message:
+    return configs.IncrementalAlterConfigsResponse(
+        responses=[
+            configs.IncrementalAlterConfigsResourceResponse(
+                error_code=NOT_HERE,
+                error_message=_NOT_HERE_TEXT,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ]
+    )
+
+
+def _alter_replica_log_dirs(request: log_dirs.AlterReplicaLogDirsRequest) -> Message:
+    return log_dirs.AlterReplicaLogDirsResponse(
+        results=[
+            log_dirs.AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    log_dirs.AlterReplicaLogDirPartitionResult(
+                        partition_index=index, error_code=NOT_HERE
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for directory in request.dirs
+            for topic in directory.topics
+        ]
+    )
+
+
+def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
+    return quotas.AlterClientQuotasResponse(
+        entries=[
+            quotas.AlterClientQuotasResult(
+                error_code=NOT_HERE, error_message=_NOT_HERE_TEXT, entity=entry.entity
+            )
+            for entry in request.entries
+        ]
+    )
+
+
+def _alter_scram(request: scram.AlterUserScramCredentialsRequest) -> Message:
+    users = dict.fromkeys(
+        [item.name for item in request.deletions] + [item.name for item in request.upsertions]
+    )
+    return scram.AlterUserScramCredentialsResponse(
+        results=[
+            scram.AlterUserScramCredentialsResult(
+                user=user, error_code=NOT_HERE, error_message=_NOT_HERE_TEXT
+            )
+            for user in users
+        ]
+    )
+
+
+def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any], Message]:
+    """For answers that have one error code and repeat nothing of the request."""
+
+    def answer(request: Any) -> Message:
+        return response(error_code=code)
+
+    return answer
+
+
+_ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.JOIN_GROUP: _join_group,
+    ApiKey.SYNC_GROUP: _failing(groups.SyncGroupResponse, NO_COORDINATOR),
+    ApiKey.HEARTBEAT: _failing(groups.HeartbeatResponse, NO_COORDINATOR),
+    ApiKey.LEAVE_GROUP: _leave_group,
+    ApiKey.DESCRIBE_GROUPS: _describe_groups,
+    ApiKey.LIST_GROUPS: _failing(group_admin.ListGroupsResponse, NO_COORDINATOR),
+    ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.OFFSET_DELETE: _failing(offsets.OffsetDeleteResponse, NO_COORDINATOR),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: _failing(transactions.AddOffsetsToTxnResponse, NO_COORDINATOR),
+    ApiKey.END_TXN: _failing(transactions.EndTxnResponse, NO_COORDINATOR),
+    ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
+    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
+    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: _failing(transaction_admin.ListTransactionsResponse, NO_COORDINATOR),
+    ApiKey.DESCRIBE_ACLS: _failing(acls.DescribeAclsResponse, NO_AUTHORIZER),
+    ApiKey.CREATE_ACLS: _create_acls,
+    ApiKey.DELETE_ACLS: _delete_acls,
+    ApiKey.SASL_HANDSHAKE: _failing(sasl.SaslHandshakeResponse, NO_SASL),
+    ApiKey.SASL_AUTHENTICATE: _failing(sasl.SaslAuthenticateResponse, NO_SASL),
+    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
+    ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
+    ApiKey.DESCRIBE_LOG_DIRS: lambda request: log_dirs.DescribeLogDirsResponse(),
+    ApiKey.ELECT_LEADERS: _failing(reassignment.ElectLeadersResponse, NOT_HERE),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _failing(
+        reassignment.AlterPartitionReassignmentsResponse, NOT_HERE
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _failing(
+        reassignment.ListPartitionReassignmentsResponse, NOT_HERE
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _failing(quotas.DescribeClientQuotasResponse, NOT_HERE),
+    ApiKey.ALTER_CLIENT_QUOTAS: _alter_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _failing(
+        scram.DescribeUserScramCredentialsResponse, NOT_HERE
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
+}
+
+
+def _handler(
+    answer: Callable[[Any], Message],
+) -> Callable[[Services, Request, Any], Message]:
+    def handle(services: Services, request: Request, message: Any) -> Message:
+        return answer(message)
+
+    return handle
+
+
+UNAVAILABLE: Final = {key: _handler(answer) for key, answer in _ANSWERS.items()}
+"""API -> handler; dispatch takes those that are not built from here."""

@@ -1,0 +1,50 @@
+"""What a real process needs of the operating system: threads for blocking work, the kernel's boot
+id, and enough file descriptors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class SystemProc:
+    """The `Proc` of a real process."""
+
+    def boot_id(self) -> str:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class ThreadedBlocking:
+    """The `Blocking` of a real process: a fixed number of threads under one name."""
+
+    def __init__(self, threads: int) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="pybroker-blocking")
+
+    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+    def close(self) -> None:
+        """Wait for what is running; what has not begun is dropped."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def raise_open_files_limit() -> int:
+    """Let this process open as many files as the system allows it to; gives the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return hard
+    return soft

@@ -1,0 +1,96 @@
+"""What has to be done for the logs from time to time: checkpoints, retention, background flushes.
+
+One task a duty, all owned by `Housekeeping`. A duty that fails is logged and done again at its next
+turn; it never ends the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pybroker.errors import StorageError
+from pybroker.ports import Blocking, Clock
+from pybroker.replication.manager import ReplicaManager
+from pybroker.storage.manager import LogManager
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How often each duty is due, in ms, with Kafka's option and default."""
+
+    high_watermark_checkpoint_ms: int = 5_000
+    """replica.high.watermark.checkpoint.interval.ms"""
+    recovery_point_checkpoint_ms: int = 60_000
+    """log.flush.offset.checkpoint.interval.ms"""
+    retention_check_ms: int = 300_000
+    """log.retention.check.interval.ms"""
+    idle_flush_ms: int = 30_000
+    """Closed segments and idle partitions are made durable within this time."""
+
+
+class Housekeeping:
+    """Runs between `start` and `stop`."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        blocking: Blocking,
+        clock: Clock,
+        intervals: Intervals,
+    ) -> None:
+        self._logs = logs
+        self._replicas = replicas
+        self._blocking = blocking
+        self._clock = clock
+        self._intervals = intervals
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        intervals = self._intervals
+        duties: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
+            ("checkpoint", intervals.high_watermark_checkpoint_ms, self._checkpoint),
+            ("retention", intervals.retention_check_ms, self._retain),
+            ("flush", max(intervals.idle_flush_ms // 3, 1), self._flush_idle),
+            ("remove-deleted", 5_000, self._remove_deleted),
+        ]
+        for name, interval_ms, duty in duties:
+            self._tasks.append(
+                asyncio.create_task(self._repeat(name, interval_ms / 1000, duty), name=name)
+            )
+
+    async def stop(self) -> None:
+        """Idempotent. A duty that is running in a thread is waited for."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _repeat(
+        self, name: str, interval_s: float, duty: Callable[[], Awaitable[None]]
+    ) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await duty()
+            except StorageError as error:
+                log.error("housekeeping failed duty=%s error=%s", name, error)
+
+    async def _checkpoint(self) -> None:
+        await self._blocking.run(self._logs.write_checkpoints, self._replicas.high_watermarks())
+
+    async def _retain(self) -> None:
+        high_watermarks = self._replicas.high_watermarks()
+        self._logs.run_retention(self._clock.wall_ms(), lambda key: high_watermarks.get(key, 0))
+
+    async def _flush_idle(self) -> None:
+        await self._blocking.run(self._logs.flush_idle, self._clock.wall_ms())
+
+    async def _remove_deleted(self) -> None:
+        await self._blocking.run(self._logs.remove_deleted, self._clock.wall_ms())
