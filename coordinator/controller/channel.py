@@ -1,0 +1,286 @@
+"""From the controller to one broker: what it still has to be told, and the task that tells it.
+
+`PendingWork` is pure: newer facts replace older ones that were not sent yet, and commands come out
+in an order that brokers can follow. `BrokerSender` owns the task, which tries until the broker
+leaves. What a broker is to be told is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.coordinator.controller.events import Deposed, Event, ReplicasDeleted
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError
+from pybroker.model import (
+    LEADER_DURING_DELETION,
+    Broker,
+    LeaderAndIsr,
+    PartitionFacts,
+    StopReplica,
+    StopReplicaPartition,
+    TopicPartition,
+    UpdateMetadata,
+)
+from pybroker.ports import BrokerChannel
+
+logger = logging.getLogger(__name__)
+
+AnyCommand = LeaderAndIsr | StopReplica | UpdateMetadata
+Item = PartitionFacts | StopReplicaPartition
+
+NEWER_IS_KNOWN: Final = frozenset(
+    {ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.STALE_BROKER_EPOCH}
+)
+"""Answers for one partition that mean that the broker knows better: not tried again."""
+IS_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses between attempts: `initial_s`, then twice as long each time, at most `max_s`."""
+
+    initial_s: float = 0.1
+    max_s: float = 1.0
+
+    def pause_s(self, attempt: int) -> float:
+        """`attempt` counts from 0."""
+        return float(min(self.max_s, self.initial_s * 2 ** min(attempt, 20)))
+
+
+class PendingWork:
+    """What one broker has not been told yet.
+
+    Commands come out in this order: the list of brokers and the partitions to forget, replicas to
+    stop, partitions to lead or follow, the metadata of the rest. So a broker knows the brokers
+    before it follows one, and leads before clients are told so.
+    Invariant: a partition is never both to be stopped and to be led or followed, except that it
+    is to be removed first and then opened again.
+    """
+
+    def __init__(self, broker: Broker, controller_id: int, controller_epoch: int) -> None:
+        self._broker = broker
+        self._controller = (controller_id, controller_epoch, broker.epoch)
+        self._brokers: tuple[Broker, ...] = ()
+        self._brokers_changed = False
+        self._leaders: dict[TopicPartition, PartitionFacts] = {}
+        self._metadata: dict[TopicPartition, PartitionFacts] = {}
+        self._stops: dict[TopicPartition, StopReplicaPartition] = {}
+        self._deferred: dict[TopicPartition, Item] = {}
+
+    def set_brokers(self, brokers: tuple[Broker, ...]) -> None:
+        self._brokers_changed = self._brokers_changed or brokers != self._brokers
+        self._brokers = brokers
+
+    def lead_or_follow(self, facts: PartitionFacts) -> None:
+        topic_partition = facts.topic_partition
+        self._deferred.pop(topic_partition, None)
+        waiting = self._stops.get(topic_partition)
+        if waiting is not None and not waiting.delete:
+            del self._stops[topic_partition]
+        replaced = self._leaders.get(topic_partition)
+        if replaced is not None and replaced.is_new:
+            facts = dataclasses.replace(facts, is_new=True)
+        self._leaders[topic_partition] = facts
+
+    def describe(self, facts: PartitionFacts) -> None:
+        self._metadata[facts.topic_partition] = facts
+
+    def stop(self, stop: StopReplicaPartition) -> None:
+        self._leaders.pop(stop.topic_partition, None)
+        self._deferred.pop(stop.topic_partition, None)
+        self._stops[stop.topic_partition] = stop
+
+    def take(self) -> AnyCommand | None:
+        """The next command, which is not pending any more; None if there is nothing to say."""
+        forgotten = tuple(
+            facts
+            for facts in self._metadata.values()
+            if facts.state.leader == LEADER_DURING_DELETION
+        )
+        if self._brokers_changed or forgotten:
+            for facts in forgotten:
+                del self._metadata[facts.topic_partition]
+            self._brokers_changed = False
+            return UpdateMetadata(*self._controller, forgotten, self._brokers)
+        if self._stops:
+            stops, self._stops = self._stops, {}
+            return StopReplica(*self._controller, tuple(stops.values()))
+        if self._leaders:
+            leaders, self._leaders = self._leaders, {}
+            return LeaderAndIsr(*self._controller, tuple(leaders.values()))
+        if self._metadata:
+            metadata, self._metadata = self._metadata, {}
+            return UpdateMetadata(*self._controller, tuple(metadata.values()), self._brokers)
+        return None
+
+    def give_back(self, command: AnyCommand) -> None:
+        """`command` failed as a whole: pending again, except where something newer took its
+        place."""
+        for item in command.partitions:
+            if isinstance(command, UpdateMetadata) and isinstance(item, PartitionFacts):
+                self._metadata.setdefault(item.topic_partition, item)
+            elif not self._is_replaced(item):
+                self._put_back(item)
+        if isinstance(command, UpdateMetadata):
+            self._brokers_changed = True
+
+    def defer(self, item: Item) -> None:
+        """`item` of a LeaderAndIsr or a StopReplica was refused: keep it for `resume`, unless
+        something newer is pending or comes before."""
+        if not self._is_replaced(item):
+            self._deferred[item.topic_partition] = item
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """Make pending again what was deferred for that partition, if it still is."""
+        item = self._deferred.pop(topic_partition, None)
+        if item is not None:
+            self._put_back(item)
+
+    def _is_replaced(self, item: Item) -> bool:
+        if item.topic_partition in self._stops:
+            return True
+        opens_again = isinstance(item, StopReplicaPartition) and item.delete
+        return item.topic_partition in self._leaders and not opens_again
+
+    def _put_back(self, item: Item) -> None:
+        if isinstance(item, StopReplicaPartition):
+            self._stops[item.topic_partition] = item
+        else:
+            self._leaders[item.topic_partition] = item
+
+
+class BrokerSender:
+    """Tells one broker, in one incarnation, what is pending for it. Owns a task from `start` to
+    `close`.
+
+    When a command fails as a whole, everything waits and is tried again, for as long as the broker
+    is registered; when it fails for a partition, that partition alone is tried again later.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        channel: BrokerChannel,
+        work: PendingWork,
+        on_event: Callable[[Event], None],
+        backoff: Backoff,
+    ) -> None:
+        self.broker = broker
+        self.work = work
+        self._channel = channel
+        self._on_event = on_event
+        self._backoff = backoff
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._later: dict[TopicPartition, asyncio.TimerHandle] = {}
+        self._attempts: dict[TopicPartition, int] = {}
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"controller-to-broker-{self.broker.id}")
+
+    def wake(self) -> None:
+        """Something is pending: to be called after every change of `work`."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop at once; what is under way may or may not reach the broker. Idempotent."""
+        for handle in self._later.values():
+            handle.cancel()
+        self._later.clear()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            command = self.work.take()
+            if command is None:
+                self._wake.clear()
+                await self._wake.wait()
+            elif await self._deliver(command):
+                attempt = 0
+            else:
+                await asyncio.sleep(self._backoff.pause_s(attempt))
+                attempt += 1
+
+    async def _deliver(self, command: AnyCommand) -> bool:
+        """Whether the broker answered; if not, the command is pending again."""
+        try:
+            answers = await self._send(command)
+        except BrokerError as error:
+            if error.code == ErrorCode.STALE_CONTROLLER_EPOCH:
+                logger.warning("command_refused broker=%d reason=newer_controller", self.broker.id)
+                self._on_event(Deposed())
+                return True
+            if error.code == ErrorCode.STALE_BROKER_EPOCH:
+                logger.info("command_refused broker=%d reason=broker_restarted", self.broker.id)
+                return True
+            logger.warning("command_failed broker=%d error=%r", self.broker.id, error)
+        except (PybrokerError, OSError, TimeoutError) as error:
+            logger.warning("command_failed broker=%d error=%r", self.broker.id, error)
+        except Exception:
+            # The task must outlive any defect of a channel: the broker would never be told again.
+            logger.exception("command_failed broker=%d", self.broker.id)
+        else:
+            self._note_answers(command, answers)
+            return True
+        self.work.give_back(command)
+        return False
+
+    async def _send(self, command: AnyCommand) -> Mapping[TopicPartition, ErrorCode]:
+        match command:
+            case LeaderAndIsr():
+                return await self._channel.leader_and_isr(command)
+            case StopReplica():
+                return await self._channel.stop_replica(command)
+            case UpdateMetadata():
+                await self._channel.update_metadata(command)
+        return {}
+
+    def _note_answers(
+        self, command: AnyCommand, answers: Mapping[TopicPartition, ErrorCode]
+    ) -> None:
+        deleted = set()
+        for item in command.partitions:
+            topic_partition = item.topic_partition
+            code = answers.get(topic_partition, ErrorCode.NONE)
+            removes = isinstance(item, StopReplicaPartition) and item.delete
+            if removes and code in IS_GONE:
+                deleted.add(topic_partition)
+            elif code is not ErrorCode.NONE and (removes or code not in NEWER_IS_KNOWN):
+                self._try_later(item, code)
+                continue
+            self._attempts.pop(topic_partition, None)
+        if deleted:
+            self._on_event(ReplicasDeleted(self.broker.id, self.broker.epoch, frozenset(deleted)))
+
+    def _try_later(self, item: Item, code: ErrorCode) -> None:
+        topic_partition = item.topic_partition
+        attempt = self._attempts.get(topic_partition, 0)
+        self._attempts[topic_partition] = attempt + 1
+        logger.warning(
+            "command_refused broker=%d partition=%s error=%s attempt=%d",
+            self.broker.id,
+            topic_partition,
+            code.name,
+            attempt,
+        )
+        self.work.defer(item)
+        earlier = self._later.pop(topic_partition, None)
+        if earlier is not None:
+            earlier.cancel()
+        self._later[topic_partition] = asyncio.get_running_loop().call_later(
+            self._backoff.pause_s(attempt), self._resume, topic_partition
+        )
+
+    def _resume(self, topic_partition: TopicPartition) -> None:
+        self._later.pop(topic_partition, None)
+        self.work.resume(topic_partition)
+        self.wake()

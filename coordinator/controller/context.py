@@ -1,0 +1,93 @@
+"""The controller's picture of the cluster: live brokers, topics, partitions, deletions under way.
+
+One owner, the controller's consumer task, changes it; everything that it hands out is immutable.
+The picture is never authority: every write is conditional on what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pybroker.coordinator.controller.deletion import Deletion
+from pybroker.coordinator.controller.partitions import Partition
+from pybroker.model import (
+    LEADER_DURING_DELETION,
+    NO_EPOCH,
+    NO_LEADER,
+    NO_TOPIC_ID,
+    Broker,
+    PartitionFacts,
+    PartitionState,
+    TopicDescription,
+    TopicPartition,
+)
+
+
+@dataclass(slots=True)
+class ClusterContext:
+    """Invariant: `partitions` holds the partitions of `topics`, except those whose state node is
+    damaged; `deletions` names only topics that are in `topics`."""
+
+    controller_epoch: int
+    brokers: dict[int, Broker] = field(default_factory=dict)
+    topics: dict[str, TopicDescription] = field(default_factory=dict)
+    partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
+    deletions: dict[str, Deletion] = field(default_factory=dict)
+    _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
+
+    def put_topic(self, topic: TopicDescription) -> None:
+        """Take note of a topic; partitions that are new to us are put with `put_partition`."""
+        self.topics[topic.name] = topic
+        self._by_topic.setdefault(topic.name, {})
+
+    def put_partition(self, partition: Partition) -> None:
+        self.partitions[partition.topic_partition] = partition
+        self._by_topic[partition.topic_partition.topic][partition.topic_partition.partition] = (
+            partition
+        )
+
+    def drop_topic(self, name: str) -> None:
+        """Forget a topic, its partitions and its deletion. No error if it is not known."""
+        self.topics.pop(name, None)
+        self.deletions.pop(name, None)
+        for partition in self._by_topic.pop(name, {}).values():
+            del self.partitions[partition.topic_partition]
+
+    def partitions_of(self, topic: str) -> list[Partition]:
+        """Sorted by partition number; empty for a topic that is not known."""
+        return [partition for _, partition in sorted(self._by_topic.get(topic, {}).items())]
+
+    def kept_partitions(self) -> Iterator[Partition]:
+        """All partitions except those of topics that are being deleted."""
+        return (
+            partition
+            for name, partitions in self._by_topic.items()
+            if name not in self.deletions
+            for partition in partitions.values()
+        )
+
+    def facts(self, partition: Partition, *, is_new: bool = False) -> PartitionFacts:
+        """What brokers are told of it; a partition of a topic that is being deleted is told with
+        LEADER_DURING_DELETION, one that was never led without a leader."""
+        name = partition.topic_partition.topic
+        state = partition.state or PartitionState(NO_LEADER, NO_EPOCH, (), self.controller_epoch)
+        if name in self.deletions:
+            state = PartitionState(
+                LEADER_DURING_DELETION, state.leader_epoch, (), self.controller_epoch
+            )
+        topic = self.topics.get(name)
+        return PartitionFacts(
+            topic_partition=partition.topic_partition,
+            topic_id=NO_TOPIC_ID if topic is None else topic.topic_id,
+            state=state,
+            partition_epoch=partition.version,
+            replicas=partition.replicas,
+            offline_replicas=tuple(
+                replica for replica in partition.replicas if replica not in self.brokers
+            ),
+            is_new=is_new,
+        )
+
+    def live(self, replicas: Iterable[int]) -> tuple[int, ...]:
+        return tuple(replica for replica in replicas if replica in self.brokers)

@@ -1,0 +1,221 @@
+"""The controller of a broker: one queue, one consumer task. It stands for election, reigns when it
+has won, and steps down when it must.
+
+Watches and answers only put events into the queue. What an elected controller does with them is in
+`reign.py`; here is only who reigns, and when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pybroker.coordinator.controller import election
+from pybroker.coordinator.controller.election import Won
+from pybroker.coordinator.controller.events import ControllerChanged, Deposed, Event
+from pybroker.coordinator.controller.reign import ChannelFactory, ControllerSettings, Reign
+from pybroker.coordinator.controller.writes import ControllerMoved
+from pybroker.errors import ConnectionLoss, PybrokerError, SessionExpired
+from pybroker.ports import Clock, Coord, Rng, WatchEvent
+
+logger = logging.getLogger(__name__)
+
+NO_CONTROLLER_EPOCH = -1
+
+
+class Controller:
+    """Every broker runs one; at most one of the cluster is active.
+
+    Life: `start` once the broker is registered. `session_expired` when the session with ZooKeeper
+    is lost, `session_renewed` when there is a new one and the broker is registered again. `stop`
+    before the registration is removed and the session closed.
+    """
+
+    def __init__(
+        self,
+        *,
+        coord: Coord,
+        broker_id: int,
+        clock: Clock,
+        rng: Rng,
+        channels: ChannelFactory,
+        settings: ControllerSettings | None = None,
+    ) -> None:
+        self._coord = coord
+        self._broker_id = broker_id
+        self._clock = clock
+        self._rng = rng
+        self._channels = channels
+        self._settings = settings or ControllerSettings()
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._queued: set[Event] = set()
+        self._reign: Reign | None = None
+        self._office: Won | None = None
+        self._office_generation = 0
+        self._controller_id: int | None = None
+        self._session_lost = False
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+
+    # ---- what others may know
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it can know without asking."""
+        return self._reign is not None and not self._session_lost and not self._stopping
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch of our reign; NO_CONTROLLER_EPOCH if we do not reign."""
+        return self._reign.won.epoch if self._reign is not None else NO_CONTROLLER_EPOCH
+
+    @property
+    def controller_id(self) -> int | None:
+        """Who is the controller, as last seen; None if nobody is or nothing is known."""
+        return self._controller_id
+
+    # ---- life
+
+    def start(self) -> None:
+        """Begin to stand for election. Needs a running loop and a session; the parents of Kafka's
+        nodes exist."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._consume(), name="controller")
+            self._enqueue(ControllerChanged())
+
+    def session_expired(self) -> None:
+        """The session is over, and with it our office: nothing of what we know holds any more."""
+        self._session_lost = True
+        self._controller_id = None
+        self._enqueue(ControllerChanged())
+
+    def session_renewed(self) -> None:
+        """There is a new session, and the broker is registered in it: stand for election again."""
+        self._session_lost = False
+        self._enqueue(ControllerChanged())
+
+    async def stop(self) -> None:
+        """Resign if we reign, and end; within `stop_timeout_s`. Idempotent."""
+        self._stopping = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        office = None if self._is_over() else self._office
+        await self._step_down()
+        if office is None:
+            return
+        try:
+            async with asyncio.timeout(self._settings.stop_timeout_s):
+                await election.resign(self._coord, office)
+        except TimeoutError:
+            logger.warning("resignation_timed_out epoch=%d", office.epoch)
+
+    # ---- the consumer
+
+    def _enqueue(self, event: Event) -> None:
+        """Equal events that wait are one."""
+        if event not in self._queued and not self._stopping:
+            self._queued.add(event)
+            self._queue.put_nowait(event)
+
+    def _node_changed(self, _: WatchEvent) -> None:
+        self._enqueue(ControllerChanged())
+
+    async def _consume(self) -> None:
+        while True:
+            event = await self._queue.get()
+            self._queued.discard(event)
+            try:
+                await self._handle(event)
+                self._failures = 0
+            except ControllerMoved as error:
+                logger.warning("controller_deposed reason=%s", error)
+                await self._step_down()
+                self._enqueue(ControllerChanged())
+            except SessionExpired:
+                await self._step_down()
+            except ConnectionLoss as error:
+                logger.warning("event_postponed event=%s reason=%r", event, error)
+                await self._pause()
+                self._enqueue(event)
+            except PybrokerError as error:
+                logger.error("event_failed event=%s reason=%r", event, error)
+                await self._begin_anew()
+            except Exception:
+                # The picture may be half changed: the only safe way on is to build it again.
+                logger.exception("event_failed event=%s", event)
+                await self._begin_anew()
+
+    async def _handle(self, event: Event) -> None:
+        if self._is_over():
+            await self._step_down()
+        if self._session_lost:
+            return
+        if isinstance(event, ControllerChanged):
+            await self._look()
+        elif isinstance(event, Deposed):
+            await self._check_office()
+        elif self._reign is not None:
+            await self._reign.handle(event)
+
+    async def _look(self) -> None:
+        """See who is the controller; stand for election if nobody is."""
+        outcome = await election.elect(
+            self._coord, self._broker_id, self._clock, self._node_changed
+        )
+        if isinstance(outcome, Won):
+            if self._reign is None or self._reign.won != outcome:
+                await self._step_down()
+                await self._begin(outcome)
+            self._controller_id = self._broker_id
+            return
+        await self._step_down()
+        self._controller_id = outcome.controller_id
+        if outcome.controller_id is None:
+            await self._pause()
+            self._enqueue(ControllerChanged())
+
+    async def _check_office(self) -> None:
+        """A broker knows a newer controller. If we still hold the office, it is mistaken."""
+        if self._reign is not None:
+            await self._look()
+
+    async def _begin(self, won: Won) -> None:
+        logger.info("controller_elected broker=%d epoch=%d", won.broker_id, won.epoch)
+        self._office, self._office_generation = won, self._coord.generation
+        reign = Reign(self._coord, won, self._channels, self._settings, self._rng, self._enqueue)
+        try:
+            await reign.begin()
+        except BaseException:
+            await reign.close()
+            raise
+        self._reign = reign
+
+    def _is_over(self) -> bool:
+        """Whether the session in which we were elected has ended."""
+        return self._session_lost or (
+            self._office is not None and self._office_generation != self._coord.generation
+        )
+
+    async def _step_down(self) -> None:
+        """Forget the reign; /controller is left alone."""
+        self._office = None
+        reign, self._reign = self._reign, None
+        if reign is not None:
+            logger.info("controller_steps_down epoch=%d", reign.won.epoch)
+            await reign.close()
+
+    async def _begin_anew(self) -> None:
+        office = self._office
+        await self._step_down()
+        if office is not None:
+            await election.resign(self._coord, office)
+        await self._pause()
+        self._enqueue(ControllerChanged())
+
+    async def _pause(self) -> None:
+        pause_s = self._settings.backoff.pause_s(self._failures)
+        self._failures += 1
+        await asyncio.sleep(pause_s)

@@ -1,0 +1,94 @@
+"""Deleting a topic: which replicas still have to confirm, and which nodes are removed in which
+order.
+
+Brokers forget the topic (leader LEADER_DURING_DELETION), live replicas remove their data and
+confirm, then the nodes go: first the tree below the topic, last, in one multi, the topic, its
+configuration and the request. So whatever happens in between, the request survives as long as
+anything of the topic does, and a new controller starts over. A replica on a dead broker does not
+hold up the deletion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from pybroker.coordinator.controller.reading import read_each
+from pybroker.coordinator.controller.writes import FencedWriter, Write
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import CoordError, NoNode
+from pybroker.model import TopicPartition
+from pybroker.ports import Coord, DeleteOp
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A deletion under way. `awaited`: the (broker, partition) pairs that have not confirmed."""
+
+    topic: str
+    awaited: frozenset[tuple[int, TopicPartition]] = frozenset()
+
+    @property
+    def is_confirmed(self) -> bool:
+        return not self.awaited
+
+    def expecting(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
+        """That broker has been told to remove these replicas."""
+        asked = frozenset((broker_id, topic_partition) for topic_partition in topic_partitions)
+        return dataclasses.replace(self, awaited=self.awaited | asked)
+
+    def confirmed(self, broker_id: int, topic_partitions: Collection[TopicPartition]) -> Deletion:
+        """That broker has removed these replicas."""
+        done = frozenset((broker_id, topic_partition) for topic_partition in topic_partitions)
+        return dataclasses.replace(self, awaited=self.awaited - done)
+
+    def without_broker(self, broker_id: int) -> Deletion:
+        """That broker is gone; nothing more is expected of it."""
+        return dataclasses.replace(
+            self, awaited=frozenset(pair for pair in self.awaited if pair[0] != broker_id)
+        )
+
+
+async def remove_topic(coord: Coord, writer: FencedWriter, name: str) -> bool:
+    """Remove all nodes of the topic, its configuration and the request. Whether all are gone;
+    if not, call again later.
+
+    Raises ControllerMoved, or CoordError when the outcome is unknown.
+    """
+    below = await _nodes_below(coord, paths.topic(name))
+    outcomes = await writer.write_all([Write((DeleteOp(path),)) for path in reversed(below)])
+    for outcome in outcomes:
+        if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode):
+            logger.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
+            return False
+    last = [paths.topic(name), paths.topic_config(name), paths.delete_topic(name)]
+    existing = [path for path in last if await coord.exists(path) is not None]
+    if not existing:
+        return True
+    (outcome,) = await writer.write_all([Write(tuple(DeleteOp(path) for path in existing))])
+    if isinstance(outcome, CoordError):
+        logger.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
+        return False
+    return True
+
+
+async def _nodes_below(coord: Coord, root: str) -> list[str]:
+    """All nodes below `root`, parents before their children."""
+
+    async def children(path: str) -> list[str] | None:
+        try:
+            return [f"{path}/{name}" for name in await coord.children(path)]
+        except NoNode:
+            return None
+
+    found: list[str] = []
+    level = [root]
+    while level:
+        by_parent = await read_each(children, level)
+        level = [path for paths_below in by_parent.values() for path in paths_below]
+        found.extend(level)
+    return found

@@ -1,0 +1,141 @@
+"""What a new controller reads before it does anything, in the order that leaves no gap: a watch is
+set with each list as it is read, so a change after the reading is always heard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from pybroker.coordinator.controller import partitions
+from pybroker.coordinator.controller.context import ClusterContext
+from pybroker.coordinator.controller.partitions import StateNode
+from pybroker.coordinator.controller.reading import (
+    TopicNode,
+    read_brokers,
+    read_deletion_requests,
+    read_states,
+    read_topic_names,
+    read_topics,
+)
+from pybroker.coordinator.controller.topics import random_topic_id
+from pybroker.coordinator.controller.writes import FencedWriter, Write
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.errors import CoordError
+from pybroker.model import TopicDescription, TopicPartition
+from pybroker.ports import Coord, Rng, SetOp, Watch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watches:
+    """What to call when one of the things that a controller reads has changed."""
+
+    brokers: Watch
+    topics: Watch
+    topic: Watch
+    deletions: Watch
+
+
+class Loader:
+    """Reads into one context. Owned by the controller's consumer task."""
+
+    def __init__(
+        self,
+        coord: Coord,
+        writer: FencedWriter,
+        context: ClusterContext,
+        watches: Watches,
+        rng: Rng,
+    ) -> None:
+        self._coord = coord
+        self._writer = writer
+        self._context = context
+        self._watches = watches
+        self._rng = rng
+
+    async def load(self) -> tuple[set[str], set[str]]:
+        """Read the whole cluster. Gives (topics whose deletion is asked for, topics that could not
+        be taken up)."""
+        await self._coord.sync()
+        self._context.brokers = await read_brokers(self._coord, self._watches.brokers)
+        names = await read_topic_names(self._coord, self._watches.topics)
+        deletions = await read_deletion_requests(self._coord, self._watches.deletions)
+        left_out = await self.add_topics(names)
+        logger.info(
+            "cluster_loaded brokers=%d topics=%d partitions=%d deletions=%d",
+            len(self._context.brokers),
+            len(self._context.topics),
+            len(self._context.partitions),
+            len(deletions),
+        )
+        return deletions, left_out
+
+    async def add_topics(self, names: Iterable[str]) -> set[str]:
+        """Read topics that are new to the context. Gives those that exist but could not be taken
+        up now (damaged, or changed by somebody at this moment)."""
+        nodes, damaged = await read_topics(self._coord, names, self._watches.topic)
+        identified = await self.identify(nodes.values())
+        keys = [
+            TopicPartition(name, partition)
+            for name, topic in identified.items()
+            for partition in topic.assignment
+        ]
+        states, unreadable = await read_states(self._coord, keys)
+        for topic in identified.values():
+            self._context.put_topic(topic)
+        self._put_partitions(keys, states, unreadable)
+        return damaged | (nodes.keys() - identified.keys())
+
+    async def grow_topic(self, topic: TopicDescription, added: Iterable[TopicPartition]) -> None:
+        """Take up `added`, new partitions of a topic that the context knows."""
+        keys = list(added)
+        states, unreadable = await read_states(self._coord, keys)
+        self._context.put_topic(topic)
+        self._put_partitions(keys, states, unreadable)
+
+    async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
+        """The topics, each with a topic id. Tools of the ZooKeeper years write topics without one:
+        such a node gets the id that we know, or a new one; all else in it stays."""
+        identified: dict[str, TopicDescription] = {}
+        nameless: list[tuple[TopicNode, uuid.UUID]] = []
+        for node in nodes:
+            if node.assignment.topic_id is not None:
+                identified[node.name] = _described(node, node.assignment.topic_id)
+                continue
+            known = self._context.topics.get(node.name)
+            topic_id = random_topic_id(self._rng) if known is None else known.topic_id
+            nameless.append((node, topic_id))
+        outcomes = await self._writer.write_all([_naming(*pair) for pair in nameless])
+        for (node, topic_id), outcome in zip(nameless, outcomes, strict=True):
+            if isinstance(outcome, CoordError):
+                logger.warning("topic_id_not_stored topic=%s reason=%r", node.name, outcome)
+            else:
+                identified[node.name] = _described(node, topic_id)
+        return identified
+
+    def _put_partitions(
+        self,
+        keys: Iterable[TopicPartition],
+        states: Mapping[TopicPartition, StateNode],
+        unreadable: Collection[TopicPartition],
+    ) -> None:
+        for key in keys:
+            if key not in unreadable:
+                replicas = self._context.topics[key.topic].assignment[key.partition]
+                self._context.put_partition(
+                    partitions.found(key, replicas, states.get(key), self._context.brokers)
+                )
+
+
+def _described(node: TopicNode, topic_id: uuid.UUID) -> TopicDescription:
+    return TopicDescription(node.name, topic_id, dict(node.assignment.replicas))
+
+
+def _naming(node: TopicNode, topic_id: uuid.UUID) -> Write:
+    named = dataclasses.replace(node.assignment, topic_id=topic_id)
+    return Write((SetOp(paths.topic(node.name), schemas.encode_topic(named), node.version),))

@@ -1,0 +1,45 @@
+"""Who may lead a partition: one pure function a strategy.
+
+A strategy looks at the assignment, the stored state and the live brokers; it knows no epochs and
+writes nothing. `partitions.py` turns its answer into a new state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pybroker.model import PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """Invariant: `leader` is in `isr`, and no broker is in both `isr` and `eligible`. `unclean`:
+    records that were acknowledged may be missing."""
+
+    leader: int
+    isr: tuple[int, ...]
+    eligible: tuple[int, ...]
+    unclean: bool = False
+
+
+def offline(
+    replicas: Sequence[int], state: PartitionState, live: Collection[int], *, unclean: bool
+) -> Elected | None:
+    """A leader for a partition that lost its own: the first assigned replica that is live and in
+    sync; else one that is live and eligible, since it still holds all that is committed (KIP-966);
+    else, only if `unclean`, any live one. None if nobody may lead."""
+    in_sync = tuple(broker for broker in state.isr if broker in live)
+    for candidate in replicas:
+        if candidate in in_sync:
+            eligible = tuple(broker for broker in state.eligible if broker not in in_sync)
+            return Elected(candidate, in_sync, eligible)
+    for candidate in replicas:
+        if candidate in state.eligible and candidate in live:
+            others = tuple(broker for broker in state.eligible if broker != candidate)
+            return Elected(candidate, (candidate,), others)
+    if unclean:
+        for candidate in replicas:
+            if candidate in live:
+                return Elected(candidate, (candidate,), (), unclean=True)
+    return None

@@ -1,0 +1,169 @@
+"""The life of a partition as the controller sees it: four statuses, a table of legal moves, and
+pure decisions about the next state.
+
+A decision is a `StateWrite`, what should be stored; only when it is stored does `stored` give the
+new `Partition`. Nothing here waits, writes or logs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from pybroker.coordinator.controller import leaders
+from pybroker.errors import PybrokerError
+from pybroker.model import NO_LEADER, Broker, PartitionState, TopicPartition
+
+NO_VERSION: Final = -1
+
+
+class PartitionStatus(enum.Enum):
+    NON_EXISTENT = "NonExistent"
+    """Never created, or deleted."""
+    NEW = "New"
+    """Assigned, but nobody has led it yet: it has no state node."""
+    ONLINE = "Online"
+    """It has a leader that we believe to be alive."""
+    OFFLINE = "Offline"
+    """It had a leader, and that one is gone or was restarted."""
+
+
+LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = MappingProxyType(
+    {
+        PartitionStatus.NEW: frozenset({PartitionStatus.NON_EXISTENT}),
+        PartitionStatus.ONLINE: frozenset(
+            {PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE}
+        ),
+        PartitionStatus.OFFLINE: frozenset(
+            {PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE}
+        ),
+        PartitionStatus.NON_EXISTENT: frozenset({PartitionStatus.OFFLINE}),
+    }
+)
+"""Target -> the statuses from which it may be reached."""
+
+
+class IllegalMove(PybrokerError):
+    """The controller tried a move that the table does not have: its picture is wrong, and it must
+    be built again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateNode:
+    """What a state node says. `data` is its text, so that a rewrite keeps keys that we do not know;
+    `written` its mzxid: when it was last written, in the order of the whole service."""
+
+    state: PartitionState
+    version: int
+    written: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition in the controller's picture.
+
+    `version` is the state node's (the partition epoch), NO_VERSION while there is none; `data` its
+    text.
+    Invariant: `state` is None exactly in the statuses NonExistent and New.
+    """
+
+    topic_partition: TopicPartition
+    replicas: tuple[int, ...]
+    status: PartitionStatus = PartitionStatus.NON_EXISTENT
+    state: PartitionState | None = None
+    version: int = NO_VERSION
+    data: bytes = field(default=b"", repr=False, compare=False)
+
+    def moved(self, target: PartitionStatus) -> Partition:
+        """The same partition in status `target`. Raises IllegalMove."""
+        if self.status not in LEGAL_MOVES[target]:
+            raise IllegalMove(
+                f"partition={self.topic_partition} cannot go from {self.status.value}"
+                f" to {target.value}"
+            )
+        return dataclasses.replace(self, status=target)
+
+
+@dataclass(frozen=True, slots=True)
+class StateWrite:
+    """Store `state` in the partition's state node: set it at `expected_version`, or create it when
+    that is NO_VERSION. `unclean`: committed records may be given up by this."""
+
+    topic_partition: TopicPartition
+    state: PartitionState
+    expected_version: int
+    unclean: bool = False
+
+    @property
+    def creates(self) -> bool:
+        return self.expected_version == NO_VERSION
+
+
+def found(
+    topic_partition: TopicPartition,
+    replicas: tuple[int, ...],
+    node: StateNode | None,
+    brokers: Mapping[int, Broker],
+) -> Partition:
+    """A partition as a new controller finds it; `node` is None if it has no state node.
+
+    A leader that registered after the state was last written is not the process that was
+    appointed: such a partition is Offline, so that the restarted leader gets a new leader epoch
+    and may not be confused with what it was before (KIP-380's bounce, seen across a fail-over).
+    """
+    partition = Partition(topic_partition, replicas).moved(PartitionStatus.NEW)
+    if node is None:
+        return partition
+    leader = brokers.get(node.state.leader)
+    serving = leader is not None and leader.epoch < node.written
+    return dataclasses.replace(
+        partition.moved(PartitionStatus.ONLINE if serving else PartitionStatus.OFFLINE),
+        state=node.state,
+        version=node.version,
+        data=node.data,
+    )
+
+
+def stored(partition: Partition, state: PartitionState, version: int, data: bytes) -> Partition:
+    """The partition after `state` was stored; `version` and `data` are what its node has now."""
+    status = PartitionStatus.OFFLINE if state.leader == NO_LEADER else PartitionStatus.ONLINE
+    return dataclasses.replace(partition.moved(status), state=state, version=version, data=data)
+
+
+def decide_online(
+    partition: Partition,
+    live: Collection[int],
+    controller_epoch: int,
+    *,
+    unclean: bool = False,
+) -> StateWrite | None:
+    """How the partition gets a leader; None if nobody may lead now.
+
+    New: the first live assigned replica leads, all live ones are in sync, leader epoch 0.
+    Otherwise the `offline` strategy, with the next leader epoch.
+    """
+    state = partition.state
+    if state is None:
+        isr = tuple(broker for broker in partition.replicas if broker in live)
+        if not isr:
+            return None
+        opened = PartitionState(
+            leader=isr[0], leader_epoch=0, isr=isr, controller_epoch=controller_epoch
+        )
+        return StateWrite(partition.topic_partition, opened, NO_VERSION)
+    elected = leaders.offline(partition.replicas, state, live, unclean=unclean)
+    if elected is None:
+        return None
+    changed = PartitionState(
+        leader=elected.leader,
+        leader_epoch=state.leader_epoch + 1,
+        isr=elected.isr,
+        controller_epoch=controller_epoch,
+        eligible=elected.eligible,
+    )
+    return StateWrite(partition.topic_partition, changed, partition.version, elected.unclean)

@@ -1,0 +1,142 @@
+"""Reading brokers, topics and partition states: many requests under way at once, results whole.
+
+A node that is damaged is left out and logged: one bad node must not stop the controller of a whole
+cluster. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pybroker.coordinator.controller.partitions import StateNode
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment
+from pybroker.errors import MalformedNode, NoNode
+from pybroker.model import Broker, TopicPartition
+from pybroker.ports import Coord, Watch
+
+logger = logging.getLogger(__name__)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+READS_IN_FLIGHT_MAX: Final = 128
+"""Enough to hide the round trip, few enough that heartbeats of the session are not delayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNode:
+    """What /brokers/topics/<topic> says, and the node's version."""
+
+    name: str
+    assignment: TopicAssignment
+    version: int
+
+
+async def read_each(read: Callable[[K], Awaitable[V | None]], keys: Iterable[K]) -> dict[K, V]:
+    """`read(key)` for every key, READS_IN_FLIGHT_MAX at a time; keys for which it gives None are
+    left out. The first error is raised when all that was under way has ended."""
+    limit = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
+
+    async def one(key: K) -> tuple[K, V | None]:
+        async with limit:
+            return key, await read(key)
+
+    results = await asyncio.gather(*(one(key) for key in keys), return_exceptions=True)
+    found: dict[K, V] = {}
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        key, value = result
+        if value is not None:
+            found[key] = value
+    return found
+
+
+async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Broker]:
+    """The registered brokers; `watch` fires when one comes or goes. A broker's epoch is the czxid
+    of its registration (KIP-380)."""
+
+    async def one(name: str) -> Broker | None:
+        path = f"{paths.BROKER_IDS}/{name}"
+        broker_id = paths.parse_broker(path)
+        try:
+            data, stat = await coord.get(path)
+            endpoints, rack = schemas.decode_broker(path, data)
+        except NoNode:
+            return None
+        except MalformedNode as error:
+            logger.error("broker_ignored reason=%s", error)
+            return None
+        if broker_id is None:
+            logger.error("broker_ignored node=%s reason=not_a_number", path)
+            return None
+        return Broker(broker_id, endpoints, rack, epoch=stat.czxid)
+
+    names = await coord.children(paths.BROKER_IDS, watch)
+    brokers = await read_each(one, names)
+    return {broker.id: broker for broker in brokers.values()}
+
+
+async def read_topic_names(coord: Coord, watch: Watch | None = None) -> set[str]:
+    return await _names(coord, paths.TOPICS, paths.parse_topic, watch)
+
+
+async def read_deletion_requests(coord: Coord, watch: Watch | None = None) -> set[str]:
+    return await _names(coord, paths.DELETE_TOPICS, paths.parse_delete_topic, watch)
+
+
+async def read_topics(
+    coord: Coord, names: Iterable[str], watch: Watch | None = None
+) -> tuple[dict[str, TopicNode], set[str]]:
+    """(the topics that exist, those whose node is damaged). `watch` fires when the node of one of
+    them changes."""
+    damaged: set[str] = set()
+
+    async def one(name: str) -> TopicNode | None:
+        path = paths.topic(name)
+        try:
+            data, stat = await coord.get(path, watch)
+            return TopicNode(name, schemas.decode_topic(path, data), stat.version)
+        except NoNode:
+            return None
+        except MalformedNode as error:
+            logger.error("topic_ignored reason=%s", error)
+            damaged.add(name)
+            return None
+
+    return await read_each(one, names), damaged
+
+
+async def read_states(
+    coord: Coord, topic_partitions: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, StateNode], set[TopicPartition]]:
+    """(the states that exist, the partitions whose state node is damaged). Nothing may be done with
+    the damaged ones: their node exists, and nobody knows what it said."""
+    damaged: set[TopicPartition] = set()
+
+    async def one(topic_partition: TopicPartition) -> StateNode | None:
+        path = paths.partition_state(topic_partition)
+        try:
+            data, stat = await coord.get(path)
+            state = schemas.decode_state(path, data)
+        except NoNode:
+            return None
+        except MalformedNode as error:
+            logger.error("partition_ignored reason=%s", error)
+            damaged.add(topic_partition)
+            return None
+        return StateNode(state, stat.version, stat.mzxid, data)
+
+    return await read_each(one, topic_partitions), damaged
+
+
+async def _names(
+    coord: Coord, path: str, parse: Callable[[str], str | None], watch: Watch | None
+) -> set[str]:
+    found = (parse(f"{path}/{child}") for child in await coord.children(path, watch))
+    return {name for name in found if name is not None}

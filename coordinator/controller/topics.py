@@ -1,0 +1,242 @@
+"""Topics as every broker may ask for them: create, look up, ask for deletion.
+
+These write only what Kafka's own tools write: the topic's node and its configuration, or a request
+for deletion. The rest follows when the controller sees it. No epoch is checked here, for this is
+not the controller's work.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from pybroker.coordinator.controller.placement import assign_replicas
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment
+from pybroker.errors import (
+    BrokerError,
+    ConnectionLoss,
+    ErrorCode,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    RequestTooLarge,
+)
+from pybroker.model import (
+    NO_TOPIC_ID,
+    Broker,
+    TopicDescription,
+    collides,
+    encode_uuid,
+    topic_name_fault,
+)
+from pybroker.ports import Coord, CoordOp, CreateOp, Rng, SetOp
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_PER_TOPIC_MAX: Final = 10_000
+"""As many as Kafka 3.9 creates for one request; an assignment of that many fits into a node."""
+ATTEMPTS_MAX: Final = 3
+
+Assignment = Mapping[int, Sequence[int]]
+"""Partition -> broker ids, the preferred replica first."""
+
+
+def random_topic_id(rng: Rng) -> uuid.UUID:
+    """A random id whose text does not begin with a dash, so that tools can take it as an argument
+    (as Kafka draws them)."""
+    while True:
+        topic_id = uuid.UUID(bytes=rng.randbytes(16), version=4)
+        if not encode_uuid(topic_id).startswith("-"):
+            return topic_id
+
+
+def plan_assignment(
+    brokers: Sequence[Broker], partitions: int, replication_factor: int, rng: Rng
+) -> dict[int, tuple[int, ...]]:
+    """Place a new topic on the live brokers.
+
+    Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR.
+    """
+    if partitions < 1:
+        raise BrokerError(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0."
+        )
+    _check_partition_count(partitions)
+    if replication_factor < 1:
+        raise BrokerError(
+            ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0."
+        )
+    if replication_factor > len(brokers):
+        raise BrokerError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor: {replication_factor} larger than available brokers:"
+            f" {len(brokers)}.",
+        )
+    return assign_replicas(brokers, partitions, replication_factor, rng)
+
+
+def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """An assignment that somebody wrote by hand, as it may be stored.
+
+    Raises BrokerError: INVALID_REPLICA_ASSIGNMENT, INVALID_PARTITIONS.
+    """
+    fault = _assignment_fault(assignment, live)
+    if fault is not None:
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
+    _check_partition_count(len(assignment))
+    return {partition: tuple(assignment[partition]) for partition in sorted(assignment)}
+
+
+def check_new_name(name: str, existing: Collection[str]) -> None:
+    """Raises BrokerError: INVALID_TOPIC_EXCEPTION (bad name, or it differs from an existing one
+    only in '.' and '_'), TOPIC_ALREADY_EXISTS."""
+    fault = topic_name_fault(name)
+    if fault is not None:
+        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")
+    if name in existing:
+        raise _already_exists(name)
+    if "." in name or "_" in name:
+        alike = sorted(other for other in existing if collides(name, other))
+        if alike:
+            raise BrokerError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with existing topics: {', '.join(alike)}",
+            )
+
+
+async def check_new_topic(coord: Coord, name: str) -> None:
+    """`check_new_name` against the topics that exist now: what "validate only" has to ask."""
+    check_new_name(name, await topic_names(coord))
+
+
+async def create_topic(
+    coord: Coord,
+    name: str,
+    assignment: Assignment,
+    configs: Mapping[str, str],
+    topic_id: uuid.UUID,
+) -> None:
+    """Store a new topic and its configuration, both or none. `assignment` and `configs` are
+    trusted (see `plan_assignment`, `check_assignment`). A configuration that lies there without a
+    topic, left by an older tool, is replaced.
+
+    Raises BrokerError (INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS when the
+    assignment is too large for a node), or CoordError when ZooKeeper cannot be reached.
+    """
+    await check_new_topic(coord, name)
+    replicas = {partition: tuple(brokers) for partition, brokers in assignment.items()}
+    topic = CreateOp(paths.topic(name), schemas.encode_topic(TopicAssignment(replicas, topic_id)))
+    config_path, config = paths.topic_config(name), schemas.encode_config(configs)
+    for attempt in range(ATTEMPTS_MAX):
+        leftover = await coord.exists(config_path) is not None
+        settings: CoordOp = (
+            SetOp(config_path, config) if leftover else CreateOp(config_path, config)
+        )
+        try:
+            await coord.multi([topic, settings])
+        except MultiFailed as error:
+            if error.index == 1:
+                continue
+            if not isinstance(error.cause, NodeExists):
+                raise error.cause from error
+            if attempt and (await read_topic(coord, name)).topic_id == topic_id:
+                return
+            raise _already_exists(name) from error
+        except ConnectionLoss:
+            if attempt == ATTEMPTS_MAX - 1:
+                raise
+            await coord.sync(paths.TOPICS)
+        except RequestTooLarge as error:
+            raise BrokerError(ErrorCode.INVALID_PARTITIONS, str(error)) from error
+        else:
+            logger.info("topic_created topic=%s partitions=%d", name, len(replicas))
+            return
+    raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the node {config_path} keeps changing")
+
+
+async def request_deletion(coord: Coord, name: str) -> None:
+    """Ask the controller to delete the topic. A topic that is being deleted already is no error.
+
+    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, or CoordError when ZooKeeper cannot be reached.
+    Whether deletion is enabled at all is the caller's question.
+    """
+    if topic_name_fault(name) is not None or await coord.exists(paths.topic(name)) is None:
+        raise BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+        )
+    try:
+        await coord.create(paths.delete_topic(name))
+    except NodeExists:
+        logger.debug("topic_deletion_already_requested topic=%s", name)
+
+
+async def topic_names(coord: Coord) -> set[str]:
+    """The names of all topics, also of those that are being deleted."""
+    children = await coord.children(paths.TOPICS)
+    return {paths.decode_name(child) for child in children}
+
+
+async def read_topic(coord: Coord, name: str) -> TopicDescription:
+    """A topic as its node says; NO_TOPIC_ID while it has none.
+
+    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, MalformedNode, or CoordError.
+    """
+    path = paths.topic(name)
+    try:
+        data, _ = await coord.get(path)
+    except NoNode as error:
+        raise BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+        ) from error
+    found = schemas.decode_topic(path, data)
+    return TopicDescription(name, found.topic_id or NO_TOPIC_ID, dict(found.replicas))
+
+
+async def topic_configs(coord: Coord, name: str) -> dict[str, str]:
+    """The values that were set for this topic; none if it has no configuration node.
+
+    Raises MalformedNode, or CoordError.
+    """
+    path = paths.topic_config(name)
+    try:
+        data, _ = await coord.get(path)
+    except NoNode:
+        return {}
+    return schemas.decode_config(path, data)
+
+
+def _already_exists(name: str) -> BrokerError:
+    return BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+
+
+def _check_partition_count(partitions: int) -> None:
+    if partitions > PARTITIONS_PER_TOPIC_MAX:
+        raise BrokerError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions are more than the {PARTITIONS_PER_TOPIC_MAX} of one topic",
+        )
+
+
+def _assignment_fault(assignment: Assignment, live: Collection[int]) -> str | None:
+    if not assignment:
+        return "The assignment names no partition."
+    if sorted(assignment) != list(range(len(assignment))):
+        return "Partitions should be a consecutive 0-based integer sequence."
+    factor = len(assignment[0])
+    for partition, replicas in sorted(assignment.items()):
+        if not replicas:
+            return f"Partition {partition} has no replica."
+        if len(set(replicas)) != len(replicas):
+            return f"Partition {partition} names a broker twice: {list(replicas)}."
+        if len(replicas) != factor:
+            return (
+                f"Partition {partition} has {len(replicas)} replicas, partition 0 has {factor};"
+                " all must have the same number."
+            )
+        unknown = sorted(set(replicas) - set(live))
+        if unknown:
+            return f"Partition {partition} names brokers that are not alive: {unknown}."
+    return None

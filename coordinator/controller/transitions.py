@@ -1,0 +1,149 @@
+"""From decisions to stored states: writes what was decided, finds out what became of it, and tries
+again where somebody else was faster.
+
+Nothing is decided here; decisions are given as pure functions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from pybroker.coordinator.controller import partitions
+from pybroker.coordinator.controller.context import ClusterContext
+from pybroker.coordinator.controller.partitions import Partition, StateNode, StateWrite
+from pybroker.coordinator.controller.reading import read_states
+from pybroker.coordinator.controller.writes import (
+    ControllerMoved,
+    FencedWriter,
+    Write,
+    WriteOutcome,
+)
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.errors import ConnectionLoss, CoordError, NodeExists
+from pybroker.model import TopicPartition
+from pybroker.ports import Coord, CreateOp, NodeStat, SetOp
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX: Final = 3
+"""So often a decision is made anew at once, when a leader changed the ISR in between."""
+
+Decide = Callable[[Partition], StateWrite | None]
+
+
+class StateMachine:
+    """Moves the partitions of one context. `changed` collects what brokers are to be told
+    (partition -> whether its state node was created), `failed` what is to be tried again later; the
+    owner empties both."""
+
+    def __init__(self, coord: Coord, writer: FencedWriter, context: ClusterContext) -> None:
+        self._coord = coord
+        self._writer = writer
+        self._context = context
+        self.changed: dict[TopicPartition, bool] = {}
+        self.failed: set[TopicPartition] = set()
+
+    async def move(self, topic_partitions: Iterable[TopicPartition], decide: Decide) -> None:
+        """Decide for each of the partitions and store the decisions.
+
+        Raises ControllerMoved or SessionExpired.
+        """
+        waiting = list(topic_partitions)
+        for _ in range(ATTEMPTS_MAX):
+            known = (self._context.partitions.get(key) for key in waiting)
+            decided = (decide(partition) for partition in known if partition is not None)
+            writes = [write for write in decided if write is not None]
+            waiting = await self._store(writes) if writes else []
+            if not waiting:
+                return
+        logger.warning("moves_failed partitions=%d", len(waiting))
+        self.failed.update(waiting)
+
+    async def _store(self, writes: Sequence[StateWrite]) -> list[TopicPartition]:
+        """The partitions for which a decision has to be made anew."""
+        await self._create_parents(writes)
+        texts = [
+            schemas.encode_state(write.state, self._context.partitions[write.topic_partition].data)
+            for write in writes
+        ]
+        outcomes = await self._writer.write_all(
+            [_state_write(write, text) for write, text in zip(writes, texts, strict=True)]
+        )
+        refused = []
+        for write, text, outcome in zip(writes, texts, outcomes, strict=True):
+            if isinstance(outcome, CoordError):
+                logger.info("move_unclear partition=%s reason=%r", write.topic_partition, outcome)
+                refused.append(write)
+            else:
+                self._note_stored(write, _version(outcome), text)
+        return await self._read_back(refused) if refused else []
+
+    async def _create_parents(self, writes: Sequence[StateWrite]) -> None:
+        fresh = [write.topic_partition for write in writes if write.creates]
+        parents = dict.fromkeys(paths.partitions(key.topic) for key in fresh)
+        parents.update(dict.fromkeys(paths.partition(key) for key in fresh))
+        outcomes = await self._writer.write_all([Write((CreateOp(parent),)) for parent in parents])
+        for parent, outcome in zip(parents, outcomes, strict=True):
+            if isinstance(outcome, CoordError) and not isinstance(outcome, NodeExists):
+                logger.warning("create_failed node=%s reason=%r", parent, outcome)
+
+    async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
+        """Compare what is stored with what we wanted: a lost reply may hide our own success."""
+        keys = [write.topic_partition for write in refused]
+        try:
+            nodes, damaged = await read_states(self._coord, keys)
+        except ConnectionLoss as error:
+            logger.warning("read_back_failed partitions=%d reason=%r", len(keys), error)
+            self.failed.update(keys)
+            return []
+        again = []
+        for write in refused:
+            node = nodes.get(write.topic_partition)
+            if node is not None and node.state == write.state:
+                self._note_stored(write, node.version, node.data)
+            elif node is not None:
+                self._adopt(write.topic_partition, node)
+                again.append(write.topic_partition)
+            elif write.topic_partition not in damaged:
+                again.append(write.topic_partition)
+        return again
+
+    def _note_stored(self, write: StateWrite, version: int, text: bytes) -> None:
+        before = self._context.partitions[write.topic_partition]
+        self._context.put_partition(partitions.stored(before, write.state, version, text))
+        created = self.changed.get(write.topic_partition, False) or write.creates
+        self.changed[write.topic_partition] = created
+        logger.info(
+            "state_stored partition=%s leader=%d leader_epoch=%d isr=%s version=%d unclean=%s",
+            write.topic_partition,
+            write.state.leader,
+            write.state.leader_epoch,
+            ",".join(map(str, write.state.isr)),
+            version,
+            write.unclean,
+        )
+
+    def _adopt(self, key: TopicPartition, node: StateNode) -> None:
+        """Somebody else wrote the state: a leader changed the ISR, or an earlier controller was
+        faster. Take what is stored."""
+        if node.state.controller_epoch > self._context.controller_epoch:
+            raise ControllerMoved(f"the state of {key} was written by a newer controller")
+        before = self._context.partitions[key]
+        adopted = partitions.found(key, before.replicas, node, self._context.brokers)
+        self._context.put_partition(adopted)
+        self.changed.setdefault(key, False)
+
+
+def _state_write(write: StateWrite, text: bytes) -> Write:
+    path = paths.partition_state(write.topic_partition)
+    if write.creates:
+        return Write((CreateOp(path, text),))
+    return Write((SetOp(path, text, write.expected_version),))
+
+
+def _version(outcome: WriteOutcome) -> int:
+    """The version of the state node after its write: a node that was created has version 0."""
+    result = outcome[-1] if isinstance(outcome, list) else None
+    return result.version if isinstance(result, NodeStat) else 0

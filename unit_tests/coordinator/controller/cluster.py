@@ -1,0 +1,245 @@
+"""A vocabulary for tests of the controller: an in-memory cluster whose brokers only take notes.
+
+`Cluster` is the service; `Member` is one broker with its session, its registration and its
+controller. What a broker was told reads as lines, for example
+`lead orders-0 leader=1 epoch=0 isr=1 new` or `metadata orders-0 leader=1 epoch=0`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Mapping
+
+from pybroker.clock import ManualClock
+from pybroker.coordinator.controller.channel import Backoff
+from pybroker.coordinator.controller.controller import Controller
+from pybroker.coordinator.controller.reign import ControllerSettings
+from pybroker.coordinator.controller.topics import create_topic, random_topic_id, request_deletion
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.errors import BrokerError, ErrorCode, NodeExists
+from pybroker.model import (
+    Broker,
+    Command,
+    Endpoint,
+    LeaderAndIsr,
+    PartitionState,
+    StopReplica,
+    TopicPartition,
+    UpdateMetadata,
+)
+from pybroker.ports import CreateOp, SetOp
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+
+PATIENCE_S = 5.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until the condition holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+class Note:
+    """One command as a broker got it."""
+
+    def __init__(self, broker_id: int, command: Command) -> None:
+        self.broker_id = broker_id
+        self.command = command
+
+    @property
+    def lines(self) -> list[str]:
+        match self.command:
+            case LeaderAndIsr(partitions=items):
+                return [
+                    f"lead {item.topic_partition} leader={item.state.leader}"
+                    f" epoch={item.state.leader_epoch} isr={','.join(map(str, item.state.isr))}"
+                    f"{' new' if item.is_new else ''}"
+                    for item in items
+                ]
+            case UpdateMetadata(partitions=items, brokers=brokers):
+                known = ",".join(str(broker.id) for broker in brokers)
+                return [f"brokers {known}"] + [
+                    f"metadata {item.topic_partition} leader={item.state.leader}"
+                    f" epoch={item.state.leader_epoch}"
+                    for item in items
+                ]
+            case StopReplica(partitions=stops):
+                return [
+                    f"{'delete' if stop.delete else 'stop'} {stop.topic_partition}"
+                    f" epoch={stop.leader_epoch}"
+                    for stop in stops
+                ]
+        raise AssertionError(self.command)
+
+
+class NotingChannel:
+    """A `BrokerChannel` that notes and agrees, unless told otherwise."""
+
+    def __init__(self, cluster: Cluster, broker: Broker) -> None:
+        self._cluster = cluster
+        self._broker = broker
+
+    async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
+        return self._note(command, [item.topic_partition for item in command.partitions])
+
+    async def update_metadata(self, command: UpdateMetadata) -> None:
+        self._note(command, [])
+
+    async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
+        keys = [item.topic_partition for item in command.partitions]
+        answers = self._note(command, keys)
+        await self._cluster.deletion_gate.wait()
+        return answers
+
+    def _note(
+        self, command: Command, keys: list[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        cluster = self._cluster
+        assert command.broker_epoch == self._broker.epoch
+        if cluster.refusals:
+            refusal = cluster.refusals.pop(0)
+            if isinstance(refusal, Exception):
+                raise refusal
+            return dict.fromkeys(keys, refusal)
+        cluster.notes.append(Note(self._broker.id, command))
+        return dict.fromkeys(keys, ErrorCode.NONE)
+
+
+class Cluster:
+    """The tree and everything that brokers were told. `refusals` are used up one a command: an
+    exception for the whole, or a code for each partition."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.tree = MemoryTree(self.clock)
+        self.notes: list[Note] = []
+        self.refusals: list[Exception | ErrorCode] = []
+        self.deletion_gate = asyncio.Event()
+        self.deletion_gate.set()
+        self.members: list[Member] = []
+        self.rng = random.Random(7)
+
+    async def prepare(self) -> None:
+        self.tool = MemoryCoord(self.tree, name="tool")
+        await self.tool.start()
+        for path in (*paths.PERSISTENT_PARENTS, paths.DELETE_TOPICS):
+            prefix = ""
+            for part in path.strip("/").split("/"):
+                prefix = f"{prefix}/{part}"
+                try:
+                    await self.tool.create(prefix)
+                except NodeExists:
+                    pass
+
+    async def close(self) -> None:
+        self.deletion_gate.set()
+        for member in self.members:
+            await member.controller.stop()
+
+    # ---- doing
+
+    async def member(self, broker_id: int, *, delete_topic_enable: bool = True) -> Member:
+        """A broker that runs: session, registration, controller."""
+        member = Member(self, broker_id, delete_topic_enable)
+        self.members.append(member)
+        await member.coord.start()
+        await member.register()
+        member.controller.start()
+        await until(lambda: member.controller.controller_id is not None)
+        return member
+
+    async def create(self, name: str, assignment: Mapping[int, tuple[int, ...]]) -> None:
+        await create_topic(self.tool, name, assignment, {}, random_topic_id(self.rng))
+
+    async def delete(self, name: str) -> None:
+        await request_deletion(self.tool, name)
+
+    async def write_json(self, path: str, content: object) -> None:
+        """What another tool writes."""
+        data = json.dumps(content).encode()
+        if self.exists(path):
+            await self.tool.set(path, data)
+        else:
+            await self.tool.create(path, data)
+
+    # ---- seeing
+
+    def exists(self, path: str) -> bool:
+        return self.tree.node(path) is not None
+
+    def json(self, path: str) -> dict[str, object]:
+        node = self.tree.node(path)
+        assert node is not None, path
+        content = json.loads(node[0])
+        assert isinstance(content, dict)
+        return content
+
+    def state(self, name: str) -> PartitionState | None:
+        """`name` as in `orders-0`."""
+        path = paths.partition_state(key(name))
+        node = self.tree.node(path)
+        return None if node is None else schemas.decode_state(path, node[0])
+
+    def stored_epoch(self, name: str) -> int:
+        state = self.state(name)
+        return -1 if state is None else state.leader_epoch
+
+    def lines(self, broker_id: int | None = None) -> list[str]:
+        return [
+            line
+            for note in self.notes
+            if broker_id in (None, note.broker_id)
+            for line in note.lines
+        ]
+
+    async def told(self, broker_id: int, line: str) -> None:
+        """Wait until that broker was told so."""
+        await until(lambda: line in self.lines(broker_id))
+
+
+class Member:
+    """One broker of the cluster."""
+
+    def __init__(self, cluster: Cluster, broker_id: int, delete_topic_enable: bool) -> None:
+        self.cluster = cluster
+        self.id = broker_id
+        self.coord = MemoryCoord(cluster.tree, name=f"broker-{broker_id}")
+        self.controller = Controller(
+            coord=self.coord,
+            broker_id=broker_id,
+            clock=cluster.clock,
+            rng=cluster.rng,
+            channels=lambda broker: NotingChannel(cluster, broker),
+            settings=ControllerSettings(
+                delete_topic_enable=delete_topic_enable, backoff=Backoff(0.001, 0.01)
+            ),
+        )
+
+    async def register(self) -> None:
+        data = schemas.encode_broker((Endpoint("PLAINTEXT", f"host{self.id}", 9092),), None, 0)
+        path = paths.broker(self.id)
+        await self.coord.multi([CreateOp(path, b"", ephemeral=True), SetOp(path, data, 0)])
+
+    async def renew(self) -> None:
+        """What a broker does after its session expired."""
+        await until(lambda: self.coord.session_id != 0)
+        await self.register()
+        self.controller.session_renewed()
+
+    async def kill(self) -> None:
+        """The process dies, and its session with it."""
+        self.controller.session_expired()
+        await self.controller.stop()
+        await self.coord.close()
+
+
+def key(name: str) -> TopicPartition:
+    topic, _, partition = name.rpartition("-")
+    return TopicPartition(topic, int(partition))
+
+
+def refused(code: ErrorCode) -> BrokerError:
+    return BrokerError(code)
