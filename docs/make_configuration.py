@@ -1,0 +1,83 @@
+"""Writes `configuration.rst` from the tables of options, so that the guide cannot differ from the
+code. Run by `make docs`; a test compares the file with `render()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pybroker.broker_config import BROKER_OPTIONS
+from pybroker.config import Option, UpdateMode
+from pybroker.kafka_options import NOT_IMPLEMENTED, REFUSED
+from pybroker.topic_config import TOPIC_OPTIONS
+
+PAGE: Final = Path(__file__).parent / "configuration.rst"
+
+INTRODUCTION: Final = """\
+Configuration
+=============
+
+.. This page is made by ``make docs`` from the tables in ``pybroker/broker_config.py`` and
+   ``pybroker/topic_config.py``; change those.
+
+The broker reads Kafka's ``server.properties``: names, defaults and precedence are those of Apache
+Kafka 3.9 in ZooKeeper mode. ``pybroker start CONFIG`` reads the file, ``--override key=value``
+wins over it. Without a file the values of a small cluster are used: internal topics get as many
+replicas as there are brokers (three at most), and the first join of a group does not wait.
+
+A bad value stops the start, with every fault listed at once. An option of Kafka's that is not
+implemented is named in one warning, and so is a name that nobody knows; a name that looks like a
+typing mistake stops the start.
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [
+        INTRODUCTION,
+        _heading("Options of the broker"),
+        *(_entry(row) for row in _sorted(BROKER_OPTIONS)),
+        _heading("Options of a topic"),
+        "Set with the topic, or changed later; without a value of its own a topic takes the\n"
+        "broker's.\n",
+        *(_entry(row) for row in _sorted(TOPIC_OPTIONS)),
+        _heading("Options of Kafka that stop the start"),
+        *(f"``{name}``\n    {reason}.\n" for name, (_, reason) in sorted(REFUSED.items())),
+        _heading("Options of Kafka without effect"),
+        "\n".join(f"- ``{name}``" for name in sorted(NOT_IMPLEMENTED)) + "\n",
+    ]
+    return "\n".join(parts)
+
+
+def _heading(text: str) -> str:
+    return f"{text}\n{'-' * len(text)}\n"
+
+
+def _sorted(options: Mapping[str, Option]) -> list[Option]:
+    return sorted(options.values(), key=lambda row: row.name)
+
+
+def _entry(row: Option) -> str:
+    return f"``{row.name}``\n    {row.meaning}\n    {'; '.join(_facts(row))}.\n"
+
+
+def _facts(row: Option) -> Iterator[str]:
+    kind = row.type.value
+    yield kind.capitalize()
+    bounded = row.minimum is not None or row.maximum is not None
+    if row.choices or row.shape or bounded:
+        yield row.expected()
+    default = row.format(row.default)
+    if default is None:
+        yield "no default"
+    else:
+        yield f"default ``{default}``" if default else "default empty"
+    if row.inherits:
+        yield "inherits " + ", ".join(f"``{name}``" for name in row.inherits)
+    if row.update is not UpdateMode.READ_ONLY:
+        yield f"in Kafka dynamic ({row.update.value})"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

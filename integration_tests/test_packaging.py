@@ -1,0 +1,149 @@
+"""Wheel and sdist, each installed into a clean environment, work far away from the source tree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+pytest.importorskip("build", reason="the package `build` is missing: pip install build")
+pytest.importorskip("Cython", reason="the package `Cython` is missing: pip install Cython")
+pytest.importorskip("setuptools", reason="the package `setuptools` is missing")
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+LINKED: Final = ("coordinator", "tools", "spark")
+BUILD_SECONDS_MAX: Final = 240
+IMPORT_ALL: Final = """
+import importlib, pkgutil, sys
+import pybroker
+names = [module.name for module in pkgutil.walk_packages(pybroker.__path__, "pybroker.")]
+for name in names:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+print(pybroker.__file__)
+print(*names, sep="\\n")
+"""
+
+
+def run(*command: str, cwd: Path) -> str:
+    """What the command prints; a failure shows its output."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project as a clone would hold it: no environment, no caches, nothing compiled."""
+    target = tmp_path_factory.mktemp("sources") / "project"
+    unwanted = shutil.ignore_patterns(
+        ".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "data",
+        "*.egg-info", "*.so", "_speedups.c",
+    )  # fmt: skip
+    shutil.copytree(ROOT, target, symlinks=True, ignore=unwanted)
+    return target
+
+
+@pytest.fixture(scope="module")
+def dist(sources: Path) -> Path:
+    """The folder with one sdist and one wheel, made as `pip` and `build` make them."""
+    folder = sources / "dist"
+    run(
+        sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), ".", cwd=sources
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sdist(dist: Path) -> Path:
+    (found,) = dist.glob("*.tar.gz")
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+def clean_environment(folder: Path) -> Path:
+    """A new environment that has the libraries of this one, but not the project."""
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin"
+
+
+def install(archive: Path, binaries: Path) -> None:
+    run(
+        sys.executable, "-m", "pip", f"--python={binaries / 'python'}", "install", "--quiet",
+        "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed", str(archive),
+        cwd=archive.parent,
+    )  # fmt: skip
+
+
+def packed_names(archive: Path) -> set[str]:
+    """The files in an archive, relative to its top."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as opened:
+            return set(opened.namelist())
+    with tarfile.open(archive) as opened_tar:
+        names = (member.name for member in opened_tar.getmembers() if member.isfile())
+        return {name.partition("/")[2] for name in names}
+
+
+def python_files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_archives_hold_every_module_also_behind_the_links(
+    kind: str, sources: Path, request: pytest.FixtureRequest
+) -> None:
+    names = packed_names(request.getfixturevalue(kind))
+    expected = {f"pybroker/{name}" for name in python_files(sources / "pybroker")}
+    for folder in LINKED:
+        expected |= {f"pybroker/{folder}/{name}" for name in python_files(sources / folder)}
+    assert expected <= names
+    assert "pybroker/py.typed" in names
+    assert "pybroker/records/_speedups.pyx" in names
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_nothing_is_installed_under_a_bare_name(kind: str, request: pytest.FixtureRequest) -> None:
+    tops = {name.partition("/")[0] for name in packed_names(request.getfixturevalue(kind))}
+    assert not tops & {*LINKED, "unit_tests", "integration_tests", "benchmarks", "docker"}
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_an_archive_installs_and_works_away_from_the_sources(
+    kind: str, sources: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    binaries = clean_environment(tmp_path / "environment")
+    install(request.getfixturevalue(kind), binaries)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    imported = run(str(binaries / "python"), "-c", IMPORT_ALL, cwd=elsewhere).splitlines()
+    assert imported[0].startswith(str(tmp_path))
+    assert {f"pybroker.{folder}" for folder in LINKED} <= set(imported[1:])
+    if shutil.which("gcc"):
+        assert "pybroker.records._speedups" in imported
+    assert "start" in run(str(binaries / "pybroker"), "--help", cwd=elsewhere)

@@ -1,0 +1,87 @@
+"""The layers of the project as data; `test_tidy.py` holds the code to them.
+
+A module belongs to the longest prefix of its name in LAYERS. It may import modules of its own room
+and of lower layers only; the modules of L0 may import each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+LAYERS: Final[Mapping[str, int]] = {
+    "pybroker": 0,
+    "pybroker.errors": 0,
+    "pybroker.model": 0,
+    "pybroker.ports": 0,
+    "pybroker.clock": 0,
+    "pybroker.metrics": 0,
+    "pybroker.config": 0,
+    "pybroker.properties": 0,
+    "pybroker.listeners": 0,
+    "pybroker.kafka_options": 0,
+    "pybroker.broker_config": 0,
+    "pybroker.topic_config": 0,
+    "pybroker.wire": 1,
+    "pybroker.records": 2,
+    "pybroker.storage": 3,
+    "pybroker.coordinator": 3,
+    "pybroker.coordinator.runtime": 3,
+    "pybroker.coordinator.zookeeper": 3,
+    "pybroker.replication": 4,
+    "pybroker.coordinator.groups": 4,
+    "pybroker.coordinator.transactions": 4,
+    "pybroker.coordinator.controller": 4,
+    "pybroker.handlers": 5,
+    "pybroker.client": 6,
+    "pybroker.server": 6,
+    "pybroker.admin": 6,
+    "pybroker.tools": 7,
+    "pybroker.spark": 7,
+    "pybroker.testing": 7,
+    "pybroker.app": 7,
+    "pybroker.local_channel": 7,
+    "pybroker.topic_logs": 7,
+    "pybroker.classic": 7,
+    "pybroker.__main__": 8,
+}
+
+SIDEWAYS: Final = frozenset(
+    {
+        ("pybroker.tools", "pybroker.app"),
+        ("pybroker.testing", "pybroker.app"),
+        ("pybroker.app", "pybroker.local_channel"),
+        ("pybroker.app", "pybroker.topic_logs"),
+    }
+)
+"""Imports between rooms of one layer that are allowed: (importer, imported)."""
+
+FORBIDDEN: Final[Mapping[str, tuple[str, ...]]] = {
+    "pybroker.wire": ("asyncio", "socket", "os", "time", "logging"),
+    "pybroker.records": ("asyncio", "socket", "os", "time", "logging"),
+    "pybroker.storage": ("pybroker.wire.messages",),
+    "pybroker.coordinator": (
+        "pybroker.wire.messages",
+        "pybroker.storage",
+        "pybroker.replication",
+    ),
+    "pybroker.replication": ("pybroker.wire.messages", "pybroker.client"),
+    "pybroker.client": (
+        "pybroker.storage",
+        "pybroker.coordinator",
+        "pybroker.replication",
+        "pybroker.handlers",
+        "kazoo",
+    ),
+    "pybroker.spark": (
+        "pybroker.storage",
+        "pybroker.coordinator",
+        "pybroker.replication",
+        "pybroker.handlers",
+        "pybroker.server",
+    ),
+}
+"""What a room may not import, beyond the order of the layers."""
+
+TELLS_TIME: Final = frozenset({"pybroker.clock"})
+"""The only modules of L0 to L5 that read the machine's clocks."""

@@ -1,0 +1,283 @@
+"""The rules of the house that a machine can check. Each message says what to do."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from unit_tests import sources
+from unit_tests.layers import FORBIDDEN, LAYERS, SIDEWAYS, TELLS_TIME
+from unit_tests.sources import LINKED, ROOT, Import, Source
+
+MODULE_LINES_MAX: Final = 500
+FUNCTION_LINES_MAX: Final = 60
+TEXT_SUFFIXES: Final = frozenset(
+    {".py", ".pyx", ".pyi", ".rst", ".cfg", ".toml", ".txt", ".properties", ".ini", ".in", ".java"}
+    | {".js", ".yaml", ""}
+)
+
+# Written in pieces, so that this file passes its own test.
+UNWANTED_WORDS: Final = {
+    "unfinished work": r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b",
+    "a stub": r"NotImplemented" + r"Error",
+    "a place outside the project": r"\.\./sha" + r"red\b",
+    "a place of one machine": r"(?<![\w.])/wo" + r"rk/|/ro" + r"ot/",
+    "a number of a work item": r"\b[Ii]ss" + r"ue #?\d",
+}
+CLOCK_CALLS: Final = re.compile(r"(datetime\.)?(datetime|date)\.(now|utcnow|today)")
+
+PACKAGE: Final = sources.package_sources()
+TESTS: Final = sources.other_sources()
+
+
+def room_of(module: str) -> str:
+    """The entry of LAYERS that a module belongs to."""
+    name = module
+    while name not in LAYERS:
+        name = name.rpartition(".")[0]
+        assert name != "pybroker", f"{module} has no layer: add its room to unit_tests/layers.py"
+    return name
+
+
+def starts_with(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def ids(items: list[Source]) -> list[str]:
+    return [item.label for item in items]
+
+
+def may_import(importer: str, imported: str) -> bool:
+    mine, theirs = room_of(importer), room_of(imported)
+    if mine == theirs or LAYERS[theirs] < LAYERS[mine]:
+        return True
+    return LAYERS[mine] == LAYERS[theirs] == 0 or (mine, theirs) in SIDEWAYS
+
+
+def clock_readings(source: Source) -> list[str]:
+    """Where a module reads a clock of the machine's."""
+    imports = [
+        f"line {item.line}: import time"
+        for item in sources.imports_of(source)
+        if item.module == "time"
+    ]
+    return imports + [
+        f"line {line}: {call}"
+        for line, call in sources.calls_of(source)
+        if CLOCK_CALLS.fullmatch(call)
+    ]
+
+
+def imported_modules(item: Import, known: set[str]) -> str | None:
+    """The module of ours that an import reaches, or None for other packages."""
+    if not starts_with(item.module, "pybroker"):
+        return None
+    return next((name for name in item.candidates if name in known), item.module)
+
+
+def written(module: str, text: str) -> Source:
+    return Source(module, ROOT / "x.py", text, ast.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "allowed"),
+    [
+        ("pybroker.model", "pybroker.errors", True),
+        ("pybroker.model", "pybroker.wire.api", False),
+        ("pybroker.wire.api", "pybroker.wire.schema", True),
+        ("pybroker.wire.api", "pybroker.records.batch", False),
+        ("pybroker.storage.log", "pybroker.records.batch", True),
+        ("pybroker.storage.log", "pybroker.coordinator.zookeeper.paths", False),
+        ("pybroker.coordinator.controller.x", "pybroker.coordinator.zookeeper.paths", True),
+        ("pybroker.coordinator.zookeeper.x", "pybroker.coordinator.controller.y", False),
+        ("pybroker.handlers.fetch", "pybroker.replication.manager", True),
+        ("pybroker.server.listener", "pybroker.client.connection", False),
+        ("pybroker.tools.topics", "pybroker.app", True),
+        ("pybroker.app", "pybroker.tools.topics", False),
+    ],
+)
+def test_the_layer_table_means_what_it_says(importer: str, imported: str, allowed: bool) -> None:
+    assert may_import(importer, imported) is allowed
+
+
+def test_the_readers_of_code_see_what_they_look_for() -> None:
+    source = written(
+        "pybroker.storage.x",
+        "import time\nif TYPE_CHECKING:\n    from tools import y\n"
+        "def f():\n    from .z import q\n    return datetime.now()\n",
+    )
+    found = list(sources.imports_of(source))
+    assert [item.module for item in found] == ["time", "tools", ".z"]
+    assert [item.inside_function for item in found] == [False, False, True]
+    assert list(sources.functions_of(source)) == [("f", 4, 3)]
+    assert len(clock_readings(source)) == 2
+
+
+@pytest.mark.parametrize("source", PACKAGE, ids=ids(PACKAGE))
+def test_imports_point_down(source: Source) -> None:
+    known = {other.module for other in PACKAGE}
+    wrong = [
+        f"line {item.line}: {target}"
+        for item in sources.imports_of(source)
+        if (target := imported_modules(item, known)) and not may_import(source.module, target)
+    ]
+    assert not wrong, f"{source.module} may import lower layers only"
+
+
+@pytest.mark.parametrize("source", PACKAGE, ids=ids(PACKAGE))
+def test_no_room_imports_what_is_forbidden_to_it(source: Source) -> None:
+    forbidden = [
+        prefix
+        for room, prefixes in FORBIDDEN.items()
+        if starts_with(source.module, room)
+        for prefix in prefixes
+    ]
+    wrong = [
+        f"line {item.line}: {name}"
+        for item in sources.imports_of(source)
+        for name in item.candidates
+        for prefix in forbidden
+        if starts_with(name, prefix)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("source", PACKAGE + TESTS, ids=ids(PACKAGE + TESTS))
+def test_imports_are_absolute_and_never_by_a_bare_folder_name(source: Source) -> None:
+    wrong = [
+        f"line {item.line}: {item.module}"
+        for item in sources.imports_of(source)
+        if item.module.startswith(".") or item.module.split(".")[0] in LINKED
+    ]
+    assert not wrong, "write: from pybroker.tools.x import y"
+
+
+@pytest.mark.parametrize("source", PACKAGE, ids=ids(PACKAGE))
+def test_imports_stand_at_the_top(source: Source) -> None:
+    if source.module == "pybroker.__main__":
+        return
+    wrong = [item.line for item in sources.imports_of(source) if item.inside_function]
+    assert not wrong, "only __main__ imports inside functions"
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    root = next(source for source in PACKAGE if source.module == "pybroker")
+    assert not list(sources.imports_of(root))
+
+
+@pytest.mark.parametrize("source", PACKAGE + TESTS, ids=ids(PACKAGE + TESTS))
+def test_modules_and_functions_stay_small(source: Source) -> None:
+    lines = source.text.count("\n")
+    assert lines <= MODULE_LINES_MAX, "split the module by idea"
+    long = [
+        f"{name} (line {line}): {length} lines"
+        for name, line, length in sources.functions_of(source)
+        if length > FUNCTION_LINES_MAX
+    ]
+    assert not long, "split the function by idea"
+
+
+@pytest.mark.parametrize("source", PACKAGE + TESTS, ids=ids(PACKAGE + TESTS))
+def test_each_module_says_why_it_exists(source: Source) -> None:
+    assert ast.get_docstring(source.tree)
+
+
+@pytest.mark.parametrize("source", PACKAGE, ids=ids(PACKAGE))
+def test_time_is_read_through_the_clock(source: Source) -> None:
+    if LAYERS[room_of(source.module)] > 5 or source.module in TELLS_TIME:
+        return
+    assert not clock_readings(source), "take a Clock"
+
+
+@pytest.mark.parametrize("source", PACKAGE, ids=ids(PACKAGE))
+def test_a_package_file_holds_its_docstring_and_names_of_others_only(source: Source) -> None:
+    if not source.is_package:
+        return
+    allowed = (ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+    assert all(isinstance(node, allowed) for node in source.tree.body)
+
+
+def python_folders() -> Iterator[Path]:
+    files = {source.path for source in chain(PACKAGE, TESTS)}
+    return iter(sorted({path.parent for path in files if "docs" not in path.parts}))
+
+
+def test_every_folder_with_python_is_a_package() -> None:
+    missing = [
+        str(folder.relative_to(ROOT))
+        for folder in python_folders()
+        if not (folder / "__init__.py").exists() and folder.name != "benchmarks"
+    ]
+    assert not missing, "add __init__.py with a docstring: without it the folder is not packed"
+
+
+@pytest.mark.parametrize("folder", LINKED)
+def test_a_folder_of_the_top_is_a_package_through_a_relative_link(folder: str) -> None:
+    link = ROOT / "pybroker" / folder
+    assert link.is_symlink()
+    assert str(link.readlink()) == f"../{folder}"
+    assert (link / "__init__.py").exists()
+
+
+def project_texts() -> list[Path]:
+    """The project's own text files: those of git, or of the folders where there is no git."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    names = listed.stdout.splitlines() if listed.returncode == 0 else []
+    paths = [ROOT / name for name in names] or [source.path for source in PACKAGE + TESTS]
+    return [
+        path
+        for path in paths
+        if path.suffix in TEXT_SUFFIXES and path.is_file() and not path.is_symlink()
+    ]
+
+
+@pytest.mark.parametrize("what", UNWANTED_WORDS)
+def test_no_file_holds(what: str) -> None:
+    pattern = re.compile(UNWANTED_WORDS[what])
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in project_texts()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def make_targets() -> set[str]:
+    text = (ROOT / "Makefile").read_text()
+    return set(re.findall(r"^([a-z][a-z-]*):", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["README.rst", "CHANGELOG.rst", "pybroker/ARCHITECTURE.rst"])
+def test_the_documents_exist_and_name_only_commands_that_do(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert len(text) > 200
+    named = set(re.findall(r"\bmake ([a-z][a-z-]+)", text)) - {"sure"}
+    assert named <= make_targets()
+
+
+def test_the_readme_gives_the_two_commands_on_its_first_screen() -> None:
+    first_screen = "\n".join((ROOT / "README.rst").read_text().splitlines()[:40])
+    assert "make run" in first_screen
+    assert "make test" in first_screen
+    assert "PySpark" in first_screen
+
+
+def test_ci_runs_the_command_of_the_readme() -> None:
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_file_map_of_the_architecture_names_only_what_exists() -> None:
+    text = (ROOT / "pybroker" / "ARCHITECTURE.rst").read_text()
+    named = re.findall(r"``((?:pybroker|coordinator|tools|spark)/[\w/.-]*)``", text)
+    assert named
+    missing = [name for name in named if not (ROOT / name).exists()]
+    assert not missing
