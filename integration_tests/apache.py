@@ -13,6 +13,7 @@ from typing import Final
 
 from integration_tests import maven
 from integration_tests.process import ChildProcess, answers, free_ports, wait_until
+from integration_tests.wire_client import Connection, metadata
 
 QUIET: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -124,6 +125,12 @@ class ApacheKafka:
             ]
         )
         self._process.wait_for_line(r"\[KafkaServer id=\d+\] started")
+        wait_until(self._knows_itself, what="the broker has its own registration")
+
+    def _knows_itself(self) -> bool:
+        """Apache prints that it has started a moment before that."""
+        with Connection(self.bootstrap) as connection:
+            return len(metadata(connection).brokers) == 1
 
     def _properties(self) -> dict[str, str]:
         return {

@@ -1,0 +1,199 @@
+"""Framing, headers and version negotiation, one test a sentence."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from integration_tests.broker import Broker
+from integration_tests.wire_client import (
+    Connection,
+    batch_of,
+    create_topic,
+    fetch_request,
+    frame_of,
+    log_end,
+    metadata,
+    produce_request,
+)
+from pybroker.errors import ErrorCode
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import decode_response
+from pybroker.wire.headers import RequestHeader, encode_request_header
+from pybroker.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from pybroker.wire.messages.fetch import FetchResponse
+from pybroker.wire.messages.metadata import MetadataRequest, MetadataResponse
+from pybroker.wire.messages.produce import ProduceResponse
+
+TLS_HELLO: Final = bytes.fromhex("16030100c8010000c40303") + bytes(200)
+HTTP: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.fixture
+def connection(broker: Broker) -> Iterator[Connection]:
+    with Connection(broker.bootstrap) as opened:
+        yield opened
+
+
+def ask_versions(connection: Connection, version: int, name: str = "test") -> ApiVersionsResponse:
+    request = ApiVersionsRequest(client_software_name=name, client_software_version="1.0")
+    return connection.ask(version, request, ApiVersionsResponse)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_is_answered_with_header_0_in_every_version(
+    connection: Connection, version: int
+) -> None:
+    answer = ask_versions(connection, version)
+    assert answer.error_code == 0
+    assert {ApiKey.PRODUCE, ApiKey.FETCH} <= {row.api_key for row in answer.api_keys}
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("version", range(5))
+def test_the_whole_profile_is_advertised_and_nothing_else(
+    connection: Connection, version: int
+) -> None:
+    answer = ask_versions(connection, version)
+    advertised = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+    assert len(advertised) == len(answer.api_keys)
+    assert advertised == {key: (api.min_version, api.max_version) for key, api in APIS.items()}
+
+
+@pytest.mark.ours
+def test_no_feature_is_told(connection: Connection) -> None:
+    answer = ask_versions(connection, 3)
+    assert answer.supported_features == [] and answer.finalized_features == []
+
+
+@pytest.mark.parametrize("body", [b"\0", b"\0" + b"\xff" * 40], ids=["no body", "garbage"])
+def test_api_versions_of_an_unknown_version_gets_error_35_in_the_first_layout(
+    connection: Connection, body: bytes
+) -> None:
+    connection.send_frame(struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 7, -1) + body)
+    frame = connection.receive_frame()
+    assert frame[:4] == struct.pack(">i", 7)
+    answer = decode_response(APIS[ApiKey.API_VERSIONS], 0, frame[4:])
+    assert isinstance(answer, ApiVersionsResponse)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    (row,) = [row for row in answer.api_keys if row.api_key == ApiKey.API_VERSIONS]
+    assert (row.min_version, row.max_version) == (0, 4)
+    assert ask_versions(connection, 3).error_code == 0, "the connection goes on"
+
+
+@pytest.mark.parametrize("name", ["", " ", "bad name", "-begins", "ends.", "ünicode"])
+def test_a_malformed_software_name_gets_error_42(connection: Connection, name: str) -> None:
+    assert ask_versions(connection, 3, name).error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("name", ["a", "apache-kafka-java", "lib.rd-kafka.2"])
+def test_a_well_formed_software_name_is_accepted(connection: Connection, name: str) -> None:
+    assert ask_versions(connection, 3, name).error_code == 0
+
+
+@pytest.mark.parametrize("key", [0, 1, 2, 3, 8, 10, 11, 19, 22])
+def test_an_unsupported_version_closes_the_connection(connection: Connection, key: int) -> None:
+    connection.send_frame(struct.pack(">hhih", key, 99, 1, -1))
+    assert connection.is_closed_by_broker()
+
+
+@pytest.mark.parametrize("key", [-1, 999, 32767])
+def test_an_unknown_api_closes_the_connection(connection: Connection, key: int) -> None:
+    connection.send_frame(struct.pack(">hhih", key, 0, 1, -1))
+    assert connection.is_closed_by_broker()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(struct.pack(">i", 0), id="size 0"),
+        pytest.param(struct.pack(">i", -1), id="size -1"),
+        pytest.param(struct.pack(">i", 2**31 - 1), id="size 2 GiB"),
+        pytest.param(struct.pack(">i", 3) + b"abc", id="no whole header"),
+        pytest.param(TLS_HELLO, id="TLS"),
+        pytest.param(HTTP, id="HTTP"),
+        pytest.param(
+            struct.pack(">ihhih", 12, ApiKey.METADATA, 1, 1, -1) + b"\x7f\xff", id="body cut"
+        ),
+        pytest.param(
+            struct.pack(">ihhihi", 14, ApiKey.METADATA, 1, 1, -1, 2**31 - 1), id="array length lies"
+        ),
+    ],
+)
+def test_what_is_no_request_closes_the_connection(connection: Connection, data: bytes) -> None:
+    connection.send_bytes(data)
+    assert connection.is_closed_by_broker()
+
+
+@pytest.mark.ours
+def test_bytes_after_the_body_close_the_connection(connection: Connection) -> None:
+    connection.send_frame(frame_of(1, MetadataRequest(topics=[])) + b"\0")
+    assert connection.is_closed_by_broker()
+
+
+def test_a_frame_may_come_byte_by_byte(connection: Connection) -> None:
+    frame = frame_of(1, MetadataRequest(topics=[]), 5)
+    for byte in struct.pack(">i", len(frame)) + frame:
+        connection.send_bytes(bytes([byte]))
+    assert connection.receive(1, MetadataResponse, 5).topics == []
+
+
+def test_unknown_tagged_fields_are_skipped(connection: Connection) -> None:
+    some_tags = b"\x02" + b"\x63\x03abc" + b"\xe7\x07\x00"  # 2 fields: 99 "abc", 999 ""
+    header = encode_request_header(RequestHeader(ApiKey.METADATA, 9, 3, "tags"), 2)
+    assert header.endswith(b"\0")
+    body = b"\x01" + b"\0" + b"\0\0"  # no topics, three booleans
+    connection.send_frame(header[:-1] + some_tags + body + some_tags)
+    assert connection.receive(9, MetadataResponse, 3).topics == []
+
+
+def test_a_client_id_may_be_null(broker: Broker) -> None:
+    with Connection(broker.bootstrap, client_id=None) as connection:
+        assert metadata(connection, version=1).topics == []
+        assert metadata(connection, version=9).topics == []
+
+
+def test_answers_come_in_the_order_of_the_requests(connection: Connection, topic: str) -> None:
+    create_topic(connection, topic)
+    slow = fetch_request(topic, {0: 0}, min_bytes=1, max_wait_ms=400)
+    first = connection.send(12, slow)
+    others = [connection.send(1, MetadataRequest(topics=[])) for _ in range(50)]
+    connection.receive(12, FetchResponse, first)
+    for other in others:
+        connection.receive(1, MetadataResponse, other)
+
+
+def test_produce_with_acks_0_gets_no_answer(connection: Connection, topic: str) -> None:
+    create_topic(connection, topic)
+    for _ in range(3):
+        connection.send(9, produce_request(topic, batch_of(b"unheard"), acks=0))
+    assert log_end(connection, topic) == 3  # the next answer belongs to the next request
+
+
+@pytest.mark.parametrize(
+    ("partition", "records"),
+    [
+        pytest.param(7, batch_of(b"x"), id="unknown partition"),
+        pytest.param(0, batch_of(b"x")[:-1] + b"?", id="wrong CRC"),
+    ],
+)
+def test_an_error_with_acks_0_closes_the_connection(
+    broker: Broker, connection: Connection, topic: str, partition: int, records: bytes
+) -> None:
+    create_topic(connection, topic)
+    connection.send(9, produce_request(topic, records, partition=partition, acks=0))
+    assert connection.is_closed_by_broker()
+    with Connection(broker.bootstrap) as another:
+        assert log_end(another, topic) == 0
+
+
+def test_throttle_times_are_0(connection: Connection, topic: str) -> None:
+    create_topic(connection, topic)
+    assert metadata(connection, topic, version=6).throttle_time_ms == 0
+    request = produce_request(topic, batch_of(b"x"))
+    assert connection.ask(9, request, ProduceResponse).throttle_time_ms == 0
+    request_to_read = fetch_request(topic, {0: 0})
+    assert connection.ask(12, request_to_read, FetchResponse).throttle_time_ms == 0

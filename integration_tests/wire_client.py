@@ -1,0 +1,313 @@
+"""Requests on a raw connection, through the project's codec: for what no client library would send.
+
+The words of the tests about the protocol: `connection.ask(...)`, `batch_of(...)`, `produce(...)`,
+`fetch(...)`. Everything blocks, with a time limit.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, TypeVar
+
+from pybroker.records.builder import BatchBuilder
+from pybroker.records.compression import Codec
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import decode_response, encode_request
+from pybroker.wire.headers import RequestHeader, encode_request_header, parse_response_header
+from pybroker.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from pybroker.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from pybroker.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from pybroker.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from pybroker.wire.schema import Message
+
+ResponseT = TypeVar("ResponseT", bound=Message)
+ANSWER_SECONDS_MAX: Final = 20.0
+CLOSE_SECONDS_MAX: Final = 5.0
+
+
+class ConnectionClosed(Exception):
+    """The broker closed the connection where an answer was expected."""
+
+
+class Connection:
+    """One TCP connection to a broker."""
+
+    def __init__(self, bootstrap: str, client_id: str | None = "wire-test") -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS_MAX)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._client_id = client_id
+        self._correlation_id = 0
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send_bytes(self, data: bytes) -> None:
+        """Bytes as they are."""
+        self._socket.sendall(data)
+
+    def send_frame(self, frame: bytes) -> None:
+        """A frame: its size, then itself."""
+        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def send(self, version: int, request: Message) -> int:
+        """A request; the answer is not waited for. Returns the correlation id."""
+        self._correlation_id += 1
+        self.send_frame(frame_of(version, request, self._correlation_id, self._client_id))
+        return self._correlation_id
+
+    def receive_frame(self) -> memoryview:
+        """The next answer, without its size. Raises ConnectionClosed."""
+        (size,) = struct.unpack(">i", self._receive(4))
+        return memoryview(self._receive(size))
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                part = self._socket.recv(size - len(data))
+            except ConnectionResetError as error:
+                raise ConnectionClosed("reset") from error
+            if not part:
+                raise ConnectionClosed(f"after {len(data)} of {size} bytes")
+            data += part
+        return bytes(data)
+
+    def receive(self, version: int, response: type[ResponseT], correlation_id: int) -> ResponseT:
+        """The next answer, which must be the one to that request."""
+        frame = self.receive_frame()
+        api = next(api for api in APIS.values() if api.response is response)
+        found, position = parse_response_header(frame, api.response_header_version(version))
+        assert found == correlation_id, f"answer {found} where {correlation_id} was due"
+        message = decode_response(api, version, frame[position:])
+        assert isinstance(message, response)
+        return message
+
+    def ask(self, version: int, request: Message, response: type[ResponseT]) -> ResponseT:
+        """Send a request and wait for its answer."""
+        return self.receive(version, response, self.send(version, request))
+
+    def is_closed_by_broker(self) -> bool:
+        """Whether the broker closes the connection, without a further byte, within a few
+        seconds."""
+        self._socket.settimeout(CLOSE_SECONDS_MAX)
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self._socket.settimeout(ANSWER_SECONDS_MAX)
+
+    def says_nothing_for(self, seconds: float) -> bool:
+        """Whether no byte and no end of the connection comes for so long."""
+        self._socket.settimeout(seconds)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+            return False
+        except TimeoutError:
+            return True
+        finally:
+            self._socket.settimeout(ANSWER_SECONDS_MAX)
+
+
+def frame_of(
+    version: int, request: Message, correlation_id: int = 1, client_id: str | None = "wire-test"
+) -> bytes:
+    """Header and body of a request, without the size."""
+    api = next(api for api in APIS.values() if api.request is type(request))
+    header = RequestHeader(api.key, version, correlation_id, client_id)
+    return encode_request_header(header, api.request_header_version(version)) + encode_request(
+        api, version, request
+    )
+
+
+def newest(key: ApiKey) -> int:
+    """The highest version that we speak."""
+    return APIS[key].max_version
+
+
+def batch_of(
+    *values: bytes,
+    timestamps: Sequence[int] = (),
+    codec: Codec = Codec.NONE,
+    producer: tuple[int, int] = (-1, -1),
+    sequence: int = -1,
+    key: bytes | None = b"key",
+) -> bytes:
+    """A record batch with these values; `producer` is id and epoch."""
+    builder = BatchBuilder(codec)
+    for index, value in enumerate(values):
+        timestamp = timestamps[index] if timestamps else 1_700_000_000_000 + index
+        builder.append(timestamp, key, value)
+    return builder.build(*producer, base_sequence=sequence)
+
+
+def produce(
+    connection: Connection,
+    topic: str,
+    records: bytes | None,
+    *,
+    partition: int = 0,
+    acks: int = -1,
+    version: int = 9,
+) -> PartitionProduceResponse:
+    """Append to one partition; its result."""
+    request = produce_request(topic, records, partition=partition, acks=acks)
+    answer = connection.ask(version, request, ProduceResponse)
+    assert [t.name for t in answer.responses] == [topic]
+    assert [p.index for p in answer.responses[0].partition_responses] == [partition]
+    return answer.responses[0].partition_responses[0]
+
+
+def produce_request(
+    topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1
+) -> ProduceRequest:
+    """A Produce for one partition."""
+    data = PartitionProduceData(index=partition, records=records)
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+    )
+
+
+def fetch_request(
+    topic: str,
+    offsets: Mapping[int, int],
+    *,
+    min_bytes: int = 0,
+    max_wait_ms: int = 0,
+    max_bytes: int = 50_000_000,
+    partition_max_bytes: int = 10_000_000,
+    leader_epoch: int = -1,
+    isolation_level: int = 0,
+    session: tuple[int, int] = (0, -1),
+) -> FetchRequest:
+    """A Fetch of some partitions of a topic from these offsets; `session` is id and epoch."""
+    partitions = [
+        FetchPartition(
+            partition=partition,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            partition_max_bytes=partition_max_bytes,
+        )
+        for partition, offset in offsets.items()
+    ]
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchTopic(topic=topic, partitions=partitions)],
+    )
+
+
+def fetch(
+    connection: Connection, request: FetchRequest, *, version: int = 12
+) -> dict[int, PartitionData]:
+    """The results by partition of the one topic that was asked for."""
+    answer = connection.ask(version, request, FetchResponse)
+    assert answer.error_code == 0
+    assert [t.topic for t in answer.responses] == [t.topic for t in request.topics]
+    return {p.partition_index: p for p in answer.responses[0].partitions}
+
+
+def fetch_one(
+    connection: Connection, topic: str, offset: int, *, version: int = 12, leader_epoch: int = -1
+) -> PartitionData:
+    """Partition 0 from that offset."""
+    request = fetch_request(topic, {0: offset}, leader_epoch=leader_epoch)
+    return fetch(connection, request, version=version)[0]
+
+
+def log_end(connection: Connection, topic: str) -> int:
+    """The high watermark of partition 0, as a Fetch tells it."""
+    return fetch_one(connection, topic, 0).high_watermark
+
+
+def create_topic(
+    connection: Connection,
+    topic: str,
+    *,
+    partitions: int = 1,
+    configs: Mapping[str, str] | None = None,
+) -> CreatableTopicResult:
+    """Create a topic, successfully."""
+    wanted = CreatableTopic(
+        name=topic,
+        num_partitions=partitions,
+        replication_factor=1,
+        configs=[CreatableTopicConfig(name=k, value=v) for k, v in (configs or {}).items()],
+    )
+    result = create(connection, wanted)
+    assert result.error_code == 0, result
+    return result
+
+
+def create(
+    connection: Connection, wanted: CreatableTopic, *, validate_only: bool = False, version: int = 7
+) -> CreatableTopicResult:
+    """The result of creating one topic."""
+    request = CreateTopicsRequest(topics=[wanted], timeout_ms=15_000, validate_only=validate_only)
+    answer = connection.ask(version, request, CreateTopicsResponse)
+    assert [t.name for t in answer.topics] == [wanted.name]
+    return answer.topics[0]
+
+
+def metadata(
+    connection: Connection, *topics: str, version: int = 12, auto_create: bool = False
+) -> MetadataResponse:
+    """Metadata of these topics."""
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=auto_create or version < 4,  # older versions imply it
+    )
+    return connection.ask(version, request, MetadataResponse)
+
+
+def new_producer(connection: Connection) -> tuple[int, int]:
+    """An id and epoch for an idempotent producer."""
+    answer = connection.ask(
+        4,
+        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
+        InitProducerIdResponse,
+    )
+    assert answer.error_code == 0, answer
+    return answer.producer_id, answer.producer_epoch
