@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+PARTS_OF_APP: Final = ("pybroker.local_channel", "pybroker.process", "pybroker.topic_logs")
+"""Modules that the composition root is cut into; app, the tools, the test helpers and
+they themselves may import them."""
+
 LAYERS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(PARTS_OF_APP, 7),
     "pybroker": 0,
     "pybroker.errors": 0,
     "pybroker.model": 0,
@@ -40,19 +45,15 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.spark": 7,
     "pybroker.testing": 7,
     "pybroker.app": 7,
-    "pybroker.local_channel": 7,
-    "pybroker.topic_logs": 7,
     "pybroker.classic": 7,
     "pybroker.__main__": 8,
 }
 
 SIDEWAYS: Final = frozenset(
-    {
-        ("pybroker.tools", "pybroker.app"),
-        ("pybroker.testing", "pybroker.app"),
-        ("pybroker.app", "pybroker.local_channel"),
-        ("pybroker.app", "pybroker.topic_logs"),
-    }
+    (importer, imported)
+    for importer in ("pybroker.app", "pybroker.tools", "pybroker.testing", *PARTS_OF_APP)
+    for imported in ("pybroker.app", *PARTS_OF_APP)
+    if not (imported == "pybroker.app" and importer in PARTS_OF_APP)
 )
 """Imports between rooms of one layer that are allowed: (importer, imported)."""
 
