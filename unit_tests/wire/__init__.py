@@ -1,1 +1,1 @@
-"""The wire protocol: our codec against itself, other codecs, hand-checked bytes and broken input."""
+"""The wire protocol: our codec against itself, other codecs, known bytes and broken input."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies
+from hypothesis import HealthCheck, Phase, given, settings, strategies
 
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import (

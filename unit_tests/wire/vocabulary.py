@@ -107,9 +107,7 @@ def _sample_value(field: WireField, version: int, source: random.Random) -> Any:
             return source.randbytes(source.choice([0, 1, 126, 127, 128, 5000, 20_000]))
 
 
-def messages(
-    message_class: type[Message], version: int
-) -> strategies.SearchStrategy[Message]:
+def messages(message_class: type[Message], version: int) -> strategies.SearchStrategy[Message]:
     """Any message that the version can carry."""
     return strategies.builds(
         message_class,
