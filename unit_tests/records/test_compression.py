@@ -196,6 +196,13 @@ def test_a_declared_size_is_not_believed(lie: str) -> None:
     assert peak < 4 * MIB
 
 
+@pytest.mark.parametrize("lie", ["snappy", "xerial"])
+def test_a_snappy_block_that_claims_too_much_is_refused_before_it_is_opened(lie: str) -> None:
+    code, text = refusal(decompress, *LIES[lie], 2**31)
+    assert code is None
+    assert "claim to hold 2147483647" in text
+
+
 GZIP = gzip.compress(TEXT)
 DAMAGED = {
     "gzip: nothing": (Codec.GZIP, b""),

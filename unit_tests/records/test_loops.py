@@ -239,6 +239,14 @@ def test_malformed_records(loops: ModuleType, case: str) -> None:
     assert code is None
 
 
+def test_a_time_too_large_is_told_where_it_is_not_used(loops: ModuleType) -> None:
+    payload, count = MALFORMED["a time of 65 bits"]
+    _, text = refusal(decoded, around(payload, count, attributes=0x08))
+    assert "larger than 64 bits" in text
+    _, text = refusal(loops.scan_records, payload, count)
+    assert "larger than 64 bits" in text
+
+
 def test_a_record_of_minimal_size_is_not_malformed(loops: ModuleType) -> None:
     assert len(decoded(around(record_bytes(0, 0, -1, -1, 0)))) == 1
     overlong = record_bytes(b"\x80" * 9 + b"\x00", b"\x80\x80\x80\x80\x00", -1, -1, 0)
