@@ -75,9 +75,10 @@ _RANGES: Final[Mapping[OptionType, tuple[int, int]]] = {
 class Option:
     """One row of a table: everything that is known of an option.
 
-    `choices` are the allowed words (of each item, for a list); `pattern` what each item must match,
-    described by `shape`. `inherits` (topics only) are the broker's options that give the default,
-    the strongest first, and `inherited` the attribute of the broker's table that holds the result.
+    `excluded` are numbers within the bounds that are refused all the same; `choices` the allowed
+    words (of each item, for a list); `pattern` what each item must match, described by `shape`.
+    `inherits` (topics only) are the broker's options that give the default, the strongest first,
+    and `inherited` the attribute of the broker's table that holds the result.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Option:
     meaning: str
     minimum: float | None = None
     maximum: float | None = None
+    excluded: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
     pattern: str | None = None
     shape: str = ""
@@ -126,6 +128,8 @@ class Option:
             return f"a {self.type.value}"
         kind = "a number" if self.type is OptionType.DOUBLE else "an integer"
         low, high = bounds
+        if self.excluded:
+            kind += f" other than {', '.join(str(number) for number in self.excluded)}"
         if math.isinf(high):
             return kind if math.isinf(low) else f"{kind} from {low} up"
         return f"{kind} from {low} to {high}"
@@ -180,7 +184,7 @@ class Option:
                 raise ValueError
             number = int(text)
         bounds = self.bounds
-        if bounds is None or not bounds[0] <= number <= bounds[1]:
+        if bounds is None or not bounds[0] <= number <= bounds[1] or number in self.excluded:
             raise ValueError
         return number
 

@@ -47,7 +47,7 @@ class TopicConfig:
     # fmt: off
     cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, inherits=("log.cleanup.policy",), inherited="log_cleanup_policy")
     compression_type: str = string("compression.type", "producer", "The codec in which batches are stored; producer keeps what came.", choices=COMPRESSION_TYPES, inherits=("compression.type",), inherited="compression_type")
-    compression_gzip_level: int = integer("compression.gzip.level", -1, "The effort of gzip, if batches are stored in that codec; -1 is the codec's own choice.", minimum=-1, maximum=9, inherits=("compression.gzip.level",))
+    compression_gzip_level: int = integer("compression.gzip.level", -1, "The effort of gzip, if batches are stored in that codec; -1 is the codec's own choice.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",))
     compression_lz4_level: int = integer("compression.lz4.level", 9, "The effort of lz4, if batches are stored in that codec.", minimum=1, maximum=17, inherits=("compression.lz4.level",))
     compression_zstd_level: int = integer("compression.zstd.level", 3, "The effort of zstd, if batches are stored in that codec.", minimum=-131_072, maximum=22, inherits=("compression.zstd.level",))
     delete_retention_ms: int = long("delete.retention.ms", 86_400_000, "How long a compacted topic keeps the marks of deleted keys.", minimum=0, inherits=("log.cleaner.delete.retention.ms",))

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-PARTS_OF_APP: Final = ("pybroker.local_channel", "pybroker.process", "pybroker.topic_logs")
+PARTS_OF_APP: Final = (
+    "pybroker.identity",
+    "pybroker.local_channel",
+    "pybroker.membership",
+    "pybroker.process",
+    "pybroker.topic_logs",
+)
 """Modules that the composition root is cut into; app, the tools, the test helpers and
 they themselves may import them."""
 
