@@ -1,0 +1,71 @@
+"""What is imported is declared, and what is declared has its reason."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from unit_tests import sources
+from unit_tests.sources import ROOT, Source
+
+OURS = {"pybroker", "unit_tests", "integration_tests", "docs", "benchmarks", "conftest"}
+TEXT = (ROOT / "setup.cfg").read_text()
+BUILD_TOOLS = {"setuptools", "cython"}
+
+
+def declared() -> dict[str, list[str]]:
+    """Group (`` for what everybody gets, else the extra) -> requirement lines."""
+    parser = configparser.ConfigParser()
+    parser.read_string(TEXT)
+    groups = {"": parser["options"]["install_requires"], **parser["options.extras_require"]}
+    return {name: [line for line in text.split("\n") if line] for name, text in groups.items()}
+
+
+def distributions(groups: Iterable[str]) -> set[str]:
+    lines = [line for group in groups for line in declared()[group]]
+    return {re.split(r"[<>=!~; \[]", line)[0].lower() for line in lines}
+
+
+def foreign_imports(items: Iterable[Source]) -> dict[str, str]:
+    """Distribution name -> a module that imports it."""
+    by_package = importlib.metadata.packages_distributions()
+    found = {}
+    for source in items:
+        for item in sources.imports_of(source):
+            top = item.module.split(".")[0]
+            if top not in OURS and top not in sys.stdlib_module_names:
+                found[by_package.get(top, [top])[0].lower()] = source.label
+    return found
+
+
+def test_the_package_imports_only_what_comes_with_it() -> None:
+    used = foreign_imports(sources.package_sources())
+    missing = used.keys() - distributions([""])
+    assert not missing, {name: used[name] for name in missing}
+
+
+def test_the_tests_import_only_what_their_extra_brings() -> None:
+    used = foreign_imports(sources.other_sources())
+    missing = used.keys() - distributions(["", "embedded", "test", "docker"]) - BUILD_TOOLS
+    assert not missing, {name: used[name] for name in missing}
+
+
+def test_nothing_is_declared_that_the_package_does_not_import() -> None:
+    unused = distributions([""]) - foreign_imports(sources.package_sources()).keys()
+    assert not unused, "a dependency comes with the code that needs it"
+
+
+@pytest.mark.parametrize("group", declared())
+def test_each_dependency_has_its_reason_above_it(group: str) -> None:
+    lines = TEXT.splitlines()
+    for requirement in declared()[group]:
+        above = [
+            lines[number - 1] for number, line in enumerate(lines) if line == f"    {requirement}"
+        ]
+        assert above
+        assert all(line.startswith("# ") for line in above), requirement
