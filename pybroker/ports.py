@@ -118,6 +118,20 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def size(self, path: str) -> int:
+        """Length of the file in bytes, without opening it."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Give the file this content, neither atomically nor durably: only for what carries its
+        own checksum and can be made again."""
+
+    def writable(self, path: str) -> bool:
+        """Whether files can be made in the directory."""
+
+    def lock(self, path: str, owner: str) -> Callable[[], None] | None:
+        """Take the exclusive lock of the file (made if missing) and write `owner` into it. Gives
+        what releases it, or None while another process holds it."""
+
     def is_dir(self, path: str) -> bool: ...
 
     def make_dirs(self, path: str) -> None: ...

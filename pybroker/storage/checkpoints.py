@@ -1,0 +1,86 @@
+"""The small text files in which a log keeps offsets and epochs, in Kafka's format.
+
+    0                      version
+    2                      number of the lines that follow
+    orders 0 1042          topic, partition, offset      (offset checkpoints)
+    orders 1 77
+
+The leader epoch checkpoint has the same frame around lines of `epoch start-offset`. Encoding and
+decoding are pure; whoever reads a damaged file gets CorruptionError and decides what that means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pybroker.errors import CorruptionError
+from pybroker.model import TopicPartition
+from pybroker.storage.epochs import EpochStart
+
+_VERSION: Final = "0"
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return _frame(
+        f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())
+    )
+
+
+def decode_offsets(data: bytes, path: str) -> dict[TopicPartition, int]:
+    """Raises CorruptionError naming `path` where the content is not what `encode_offsets` makes."""
+    offsets = {}
+    for line in _lines(data, path):
+        words = line.split(" ")
+        if len(words) != 3:
+            raise CorruptionError(f"{path}: {line!r} is not a topic, a partition and an offset")
+        offset = _number(words[2], path)
+        if offset < 0:
+            raise CorruptionError(f"{path}: the offset in {line!r} is negative")
+        offsets[TopicPartition(words[0], _number(words[1], path))] = offset
+    return offsets
+
+
+def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
+    return _frame(f"{entry.epoch} {entry.start_offset}" for entry in entries)
+
+
+def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
+    """Raises CorruptionError naming `path`, also where epochs or offsets do not rise."""
+    entries: list[EpochStart] = []
+    for line in _lines(data, path):
+        words = line.split(" ")
+        if len(words) != 2:
+            raise CorruptionError(f"{path}: {line!r} is not an epoch and an offset")
+        entry = EpochStart(_number(words[0], path), _number(words[1], path))
+        if entries and (
+            entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset
+        ):
+            raise CorruptionError(f"{path}: {line!r} does not rise over the line before")
+        entries.append(entry)
+    return entries
+
+
+def _frame(lines: Iterable[str]) -> bytes:
+    content = list(lines)
+    return "".join(f"{line}\n" for line in (_VERSION, len(content), *content)).encode()
+
+
+def _lines(data: bytes, path: str) -> list[str]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(f"{path}: the content is no text") from error
+    lines = text.splitlines()
+    if len(lines) < 2 or lines[0] != _VERSION:
+        raise CorruptionError(f"{path}: expected version {_VERSION} and a number of lines")
+    if _number(lines[1], path) != len(lines) - 2 or not text.endswith("\n"):
+        raise CorruptionError(f"{path}: {len(lines) - 2} lines follow, expected {lines[1]}")
+    return lines[2:]
+
+
+def _number(word: str, path: str) -> int:
+    try:
+        return int(word)
+    except ValueError as error:
+        raise CorruptionError(f"{path}: {word!r} is not a number") from error

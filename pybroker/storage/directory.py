@@ -1,0 +1,236 @@
+"""One log directory: its lock, whose data it holds, how it was left, and its checkpoints.
+
+The files that stand for all partitions of the directory are read and written here; the partitions
+are the manager's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from pybroker.errors import CorruptionError, StartupError, StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Disk
+from pybroker.storage import meta
+from pybroker.storage.checkpoints import decode_offsets, encode_offsets
+from pybroker.storage.filename import (
+    BOOT,
+    CLEAN_MARK,
+    DIRECTORY_FILES,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    TEMPORARY_SUFFIX,
+    is_deleted_directory,
+    is_future_directory,
+    parse_partition_directory,
+)
+
+_logger = logging.getLogger(__name__)
+_PROCESS_ID_LENGTH_MAX: Final = 20
+
+
+class OffsetCheckpoint:
+    """One of the files with an offset a partition, and what it holds."""
+
+    __slots__ = ("_disk", "_path", "lost", "offsets")
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        self._path = path
+        self._disk = disk
+        self.offsets: dict[TopicPartition, int] = {}
+        self.lost = False
+        """Whether a file was there whose content could not be understood."""
+
+    def load(self) -> None:
+        try:
+            self.offsets = decode_offsets(self._disk.read(self._path), self._path)
+        except FileNotFoundError:
+            return
+        except CorruptionError as error:
+            self.lost = True
+            _logger.warning("checkpoint not usable reason=%r", str(error))
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Make these the content, durably, if they are not. Raises StorageError."""
+        if self.offsets != offsets or self.lost:
+            self._disk.replace(self._path, encode_offsets(offsets))
+            self.offsets = dict(offsets)
+            self.lost = False
+
+    def lower(self, partition: TopicPartition, offset: int | None) -> None:
+        """Let the partition's offset be at most `offset`; None: forget the partition."""
+        known = self.offsets.get(partition)
+        if known is None or (offset is not None and known <= offset):
+            return
+        changed = {key: value for key, value in self.offsets.items() if key != partition}
+        if offset is not None:
+            changed[partition] = offset
+        self.write(changed)
+
+
+class LogDirectory:
+    """Life: `check`, `lock`, `begin`, then the partitions' logs are opened, at last `end`."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        self.path = path
+        self._disk = disk
+        self._release: Callable[[], None] | None = None
+        self._boot: meta.Boot | None = None
+        self.was_clean = False
+        """Whether the last broker here ended properly."""
+        self.same_boot = False
+        """Whether it began to write after the last boot of the kernel: then what it wrote is in
+        the files, synced or not."""
+        self.failure: StorageError | None = None
+        """What ended the use of the directory."""
+        self.high_watermarks = OffsetCheckpoint(self._path(HIGH_WATERMARKS), disk)
+        self.recovery_points = OffsetCheckpoint(self._path(RECOVERY_POINTS), disk)
+        self.log_starts = OffsetCheckpoint(self._path(LOG_STARTS), disk)
+
+    def _path(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def meta(self) -> meta.Meta | None:
+        """Whose data the directory holds, None if nobody's. Raises StartupError."""
+        path = self._path(META_PROPERTIES)
+        try:
+            found = meta.decode_meta(self._disk.read(path), path)
+        except FileNotFoundError:
+            return None
+        except CorruptionError as error:
+            raise StartupError(
+                f"{error}; restore the file, or remove it if the data is this broker's"
+            ) from error
+        except StorageError as error:
+            raise StartupError(str(error)) from error
+        if found.version != meta.META_VERSION:
+            raise StartupError(
+                f"{path} has version {found.version}, this broker understands"
+                f" {meta.META_VERSION}; the directory belongs to another kind of broker"
+            )
+        return found
+
+    def check(self, broker_id: int, cluster_id: str) -> None:
+        """Whether this broker may use the directory; touches nothing. Raises StartupError."""
+        if not self._disk.exists(self.path):
+            return
+        if not self._disk.is_dir(self.path):
+            raise StartupError(f"log directory {self.path} is not a directory")
+        if not self._disk.writable(self.path):
+            raise StartupError(f"log directory {self.path} is not writable for this user")
+        found = self.meta()
+        if found is None:
+            return
+        if found.broker_id is not None and found.broker_id != broker_id:
+            raise StartupError(
+                f"log directory {self.path} belongs to broker {found.broker_id}, this is broker"
+                f" {broker_id}; correct broker.id or log.dirs"
+            )
+        if found.cluster_id is not None and found.cluster_id != cluster_id:
+            raise StartupError(
+                f"log directory {self.path} belongs to cluster {found.cluster_id}, this is cluster"
+                f" {cluster_id}; correct zookeeper.connect or log.dirs"
+            )
+
+    def lock(self, process_id: int) -> None:
+        """Take the lock, for as long as this process lives or until `unlock`. Raises
+        StartupError."""
+        if self._release is not None:
+            return
+        path = self._path(LOCK)
+        try:
+            self._disk.make_dirs(self.path)
+            self._release = self._disk.lock(path, f"{process_id}\n")
+        except StorageError as error:
+            raise StartupError(f"log directory {self.path} cannot be used: {error}") from error
+        if self._release is None:
+            raise StartupError(
+                f"log directory {self.path} is in use by {self._holder(path)}; stop that broker or"
+                " choose another directory"
+            )
+
+    def _holder(self, path: str) -> str:
+        try:
+            word = self._disk.read(path)[:_PROCESS_ID_LENGTH_MAX].decode(errors="replace").strip()
+        except (FileNotFoundError, StorageError):
+            word = ""
+        return f"process {word}" if word.isdigit() else "another process"
+
+    def unlock(self) -> None:
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+    def partitions(self) -> list[tuple[TopicPartition, str]]:
+        """The partitions whose directories are here, with the paths of those."""
+        if not self._disk.exists(self.path):
+            return []
+        found = []
+        for name in self._disk.list_dir(self.path):
+            partition = parse_partition_directory(name)
+            if partition is not None and self._disk.is_dir(self._path(name)):
+                found.append((partition, self._path(name)))
+        return found
+
+    def begin(self, broker_id: int, cluster_id: str, boot_id: str) -> None:
+        """Note how the directory was left, and durably that it is in use now. Raises
+        StorageError."""
+        found = self.meta()
+        if found is None or found.broker_id is None or found.cluster_id is None:
+            other = {} if found is None else found.other
+            content = meta.Meta(broker_id, cluster_id, other=other)
+            self._disk.replace(self._path(META_PROPERTIES), meta.encode_meta(content))
+        self.was_clean = self._disk.exists(self._path(CLEAN_MARK))
+        try:
+            left = meta.decode_boot(self._disk.read(self._path(BOOT)))
+        except FileNotFoundError:
+            left = None
+        self.same_boot = left is not None and left.boot_id == boot_id
+        for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
+            checkpoint.load()
+        self._finish_leftovers()
+
+    def in_use(self, boot_id: str, incarnation: int = -1) -> None:
+        """From now on the directory is not clean. Durable. Raises StorageError."""
+        self._boot = meta.Boot(boot_id, incarnation)
+        self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
+        self._disk.unlink(self._path(CLEAN_MARK))
+        self._disk.sync_dir(self.path)
+
+    def _finish_leftovers(self) -> None:
+        """Remove what deleted topics left, and name what does not belong here."""
+        for name in self._disk.list_dir(self.path):
+            path = self._path(name)
+            if is_deleted_directory(name):
+                _logger.info("files of a deleted partition removed path=%s", path)
+                self._disk.remove_tree(path)
+            elif name.endswith(TEMPORARY_SUFFIX):
+                self._disk.unlink(path)
+            elif is_future_directory(name) or not (
+                name in DIRECTORY_FILES or parse_partition_directory(name)
+            ):
+                _logger.warning("unexpected entry left alone path=%s", path)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Remove a partition from the checkpoints. Raises StorageError."""
+        for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
+            checkpoint.lower(partition, None)
+
+    def forget_others(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove all but these partitions from the checkpoints."""
+        here = set(partitions)
+        for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
+            kept = {key: value for key, value in checkpoint.offsets.items() if key in here}
+            checkpoint.write(kept)
+
+    def end(self, broker_epoch: int) -> None:
+        """All logs are durable and closed: leave the mark of it, last of all. Not after a failure:
+        then nobody knows what the disk holds."""
+        if self.failure is None:
+            self._disk.unlink(self._path(BOOT))
+            self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))

@@ -1,0 +1,112 @@
+"""The names of everything in a log directory: built and parsed here and nowhere else.
+
+Layout (Kafka's): a log directory holds one directory a partition, `<topic>-<partition>`, with
+segment files named after the offset at which they begin, and a few files for all partitions. No
+function here touches the disk.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import uuid
+from typing import Final, NamedTuple
+
+from pybroker.model import TopicPartition
+
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+META_PROPERTIES: Final = "meta.properties"
+CLEAN_MARK: Final = ".kafka_cleanshutdown"
+LOCK: Final = ".lock"
+BOOT: Final = "pybroker.boot"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+LOG_STARTS: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+
+DIRECTORY_FILES: Final = frozenset(
+    {
+        META_PROPERTIES,
+        CLEAN_MARK,
+        LOCK,
+        BOOT,
+        HIGH_WATERMARKS,
+        RECOVERY_POINTS,
+        LOG_STARTS,
+        CLEANER_OFFSETS,
+    }
+)
+"""What a log directory may hold beside the directories of partitions."""
+
+DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+CORRUPT_SUFFIX: Final = ".corrupt"
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+_SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)")
+_DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
+_FUTURE_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-future")
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9]\d*)")
+
+
+class SegmentFile(enum.Enum):
+    """The kinds of files that are named after an offset."""
+
+    LOG = "log"
+    INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TXN_INDEX = "txnindex"
+    SNAPSHOT = "snapshot"
+
+
+class ParsedName(NamedTuple):
+    offset: int
+    kind: SegmentFile
+
+
+def segment_file(offset: int, kind: SegmentFile) -> str:
+    """`00000000000000000000.log`: 20 digits and the kind."""
+    return f"{offset:020d}.{kind.value}"
+
+
+def parse_segment_file(name: str) -> ParsedName | None:
+    """Offset and kind, or None if `name` is not that of a segment's file."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None:
+        return None
+    return ParsedName(int(match[1]), SegmentFile(match[2]))
+
+
+def corrupt_file(segment_name: str, position: int, number: int) -> str:
+    """Where bytes that were cut off a segment at `position` for the `number`th time are kept."""
+    return f"{segment_name}.{position}.{number}{CORRUPT_SUFFIX}"
+
+
+def partition_directory(topic_partition: TopicPartition) -> str:
+    return str(topic_partition)
+
+
+def parse_partition_directory(name: str) -> TopicPartition | None:
+    """The partition, or None if `name` is not that of a partition's directory."""
+    match = _PARTITION.fullmatch(name)
+    if match is None or is_deleted_directory(name) or is_future_directory(name):
+        return None
+    return TopicPartition(match[1], int(match[2]))
+
+
+def deleted_directory(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
+    """The name of a partition's directory from the deletion of the topic to that of its files.
+    Kafka cuts the topic so that the name stays within 255 characters."""
+    suffix = f"-{topic_partition.partition}.{unique.hex}-delete"
+    return topic_partition.topic[: 255 - len(suffix)] + suffix
+
+
+def is_deleted_directory(name: str) -> bool:
+    return _DELETED_DIRECTORY.fullmatch(name) is not None
+
+
+def is_future_directory(name: str) -> bool:
+    """Whether Apache Kafka left the directory behind while it moved a replica between disks."""
+    return _FUTURE_DIRECTORY.fullmatch(name) is not None

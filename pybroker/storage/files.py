@@ -1,0 +1,356 @@
+"""The disk of a real process: the only module of the log that calls the operating system.
+
+Files are opened when they are first used. Their handles are kept in an LRU of bounded size, so a
+broker with many segments does not need as many handles; a file with content that is not yet
+durable keeps its handle, because only there a later sync is sure to report a failed write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pybroker.errors import StorageError
+from pybroker.ports import Buffer
+
+HANDLES_DEFAULT: Final = 4096
+HANDLES_RESERVED: Final = 512
+"""Handles that are left to connections when the LRU is sized by the limit of the process."""
+SCRATCH_BYTES: Final = 1024**2
+_FILE_MODE: Final = 0o644
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+
+
+@contextlib.contextmanager
+def _reported(operation: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{operation} {path}: {error.strerror or error}") from error
+
+
+class _Handles:
+    """Open descriptors, the least recently used of which are closed. Safe for several threads."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._open: OrderedDict[SystemFile, None] = OrderedDict()
+
+    def acquire(self, file: SystemFile) -> int:
+        """The descriptor of `file`, which stays open until `release`."""
+        with self._lock:
+            if file.descriptor < 0:
+                if file.closed:
+                    raise StorageError(f"use {file.path}: the file is closed")
+                with _reported("open", file.path):
+                    file.descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+                self._open[file] = None
+                if len(self._open) > self._capacity:
+                    self._evict()
+            else:
+                self._open.move_to_end(file)
+            file.pins += 1
+            return file.descriptor
+
+    def release(self, file: SystemFile) -> None:
+        with self._lock:
+            file.pins -= 1
+            if file.closed and not file.pins:
+                self._close(file)
+
+    def close(self, file: SystemFile) -> None:
+        with self._lock:
+            file.closed = True
+            if not file.pins:
+                self._close(file)
+
+    def _evict(self) -> None:
+        idle = (file for file in self._open if not file.pins and not file.unsynced)
+        surplus = len(self._open) - self._capacity
+        for file in [file for file, _ in zip(idle, range(surplus), strict=False)]:
+            self._close(file)
+
+    def _close(self, file: SystemFile) -> None:
+        if file.descriptor >= 0:
+            self._open.pop(file, None)
+            with _reported("close", file.path):
+                os.close(file.descriptor)
+            file.descriptor = -1
+
+
+class SystemFile:
+    """A `File` of the operating system. Reads may come from any thread, the rest from one."""
+
+    __slots__ = (
+        "__weakref__",
+        "_disk",
+        "_handles",
+        "_path",
+        "_size",
+        "closed",
+        "descriptor",
+        "pins",
+        "unsynced",
+    )
+
+    def __init__(self, path: str, size: int, disk: SystemDisk, handles: _Handles) -> None:
+        self._path = path
+        self._size = size
+        self._disk = disk
+        self._handles = handles
+        self.descriptor = -1
+        self.pins = 0
+        self.unsynced = False
+        self.closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._size
+
+    def append(self, data: Buffer) -> None:
+        self.unsynced = True
+        descriptor = self._handles.acquire(self)
+        try:
+            written = os.pwrite(descriptor, data, self._size)
+            if written != len(data):
+                self._cut_back(descriptor)
+                raise StorageError(
+                    f"append to {self._path}: only {written} of {len(data)} bytes were written"
+                )
+            self._size += written
+        except OSError as error:
+            self._cut_back(descriptor)
+            raise StorageError(f"append to {self._path}: {error.strerror}") from error
+        finally:
+            self._handles.release(self)
+
+    def _cut_back(self, descriptor: int) -> None:
+        with _reported("cut back", self._path):
+            os.ftruncate(descriptor, self._size)
+
+    def pread(self, position: int, length: int) -> bytes:
+        descriptor = self._handles.acquire(self)
+        try:
+            with _reported("read", self._path):
+                data = os.pread(descriptor, length, position)
+                if len(data) < length and position + len(data) < self._size:
+                    return self._pread_rest(descriptor, position, length, data)
+                return data
+        finally:
+            self._handles.release(self)
+
+    def _pread_rest(self, descriptor: int, position: int, length: int, data: bytes) -> bytes:
+        parts = [data]
+        done = len(data)
+        while done < length and (part := os.pread(descriptor, length - done, position + done)):
+            parts.append(part)
+            done += len(part)
+        return b"".join(parts)
+
+    def pread_cached(self, position: int, length: int) -> bytes | None:
+        if not self._disk.reads_without_waiting:
+            return None
+        expected = min(length, self._size - position)
+        if expected <= 0:
+            return b""
+        scratch = self._disk.take_scratch(expected)
+        descriptor = self._handles.acquire(self)
+        try:
+            with memoryview(scratch)[:expected] as view:
+                if os.preadv(descriptor, [view], position, _NOWAIT) < expected:
+                    return None
+                return bytes(view)
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                return None
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                self._disk.reads_without_waiting = False
+                return None
+            raise StorageError(f"read {self._path}: {error.strerror}") from error
+        finally:
+            self._handles.release(self)
+            self._disk.give_back(scratch)
+
+    def truncate(self, size: int) -> None:
+        self.unsynced = True
+        descriptor = self._handles.acquire(self)
+        try:
+            with _reported("truncate", self._path):
+                os.ftruncate(descriptor, size)
+            self._size = size
+        finally:
+            self._handles.release(self)
+
+    def sync(self) -> None:
+        descriptor = self._handles.acquire(self)
+        try:
+            # Cleared first: what is appended while the disk works is not covered.
+            self.unsynced = False
+            with _reported("sync", self._path):
+                os.fdatasync(descriptor)
+        except StorageError:
+            self.unsynced = True
+            raise
+        finally:
+            self._handles.release(self)
+
+    def close(self) -> None:
+        self._handles.close(self)
+
+
+class SystemDisk:
+    """The `Disk` of a real process. `handles_max` bounds the descriptors of files without changes
+    that still have to be made durable."""
+
+    def __init__(self, handles_max: int = HANDLES_DEFAULT) -> None:
+        self._handles = _Handles(handles_max)
+        self._scratch: list[bytearray] = []
+        self.reads_without_waiting = _NOWAIT != 0
+        """Turned off by the first file system that cannot tell cached bytes from others."""
+
+    def take_scratch(self, length: int) -> bytearray:
+        if length > SCRATCH_BYTES:
+            return bytearray(length)
+        try:
+            return self._scratch.pop()
+        except IndexError:
+            return bytearray(SCRATCH_BYTES)
+
+    def give_back(self, scratch: bytearray) -> None:
+        if len(scratch) == SCRATCH_BYTES and len(self._scratch) < 4:
+            self._scratch.append(scratch)
+
+    def open(self, path: str, *, create: bool = False) -> SystemFile:
+        with _reported("open", path):
+            if create:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+                try:
+                    size = os.fstat(descriptor).st_size
+                finally:
+                    os.close(descriptor)
+            else:
+                size = Path(path).stat().st_size
+        return SystemFile(path, size, self, self._handles)
+
+    def read(self, path: str) -> bytes:
+        try:
+            return Path(path).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageError(f"read {path}: {error.strerror}") from error
+
+    def write(self, path: str, data: bytes) -> None:
+        with _reported("write", path):
+            Path(path).write_bytes(data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        temporary = f"{path}.tmp"
+        with _reported("write", temporary), Path(temporary).open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        self.rename(temporary, path)
+        self.sync_dir(str(Path(path).parent))
+
+    def rename(self, old: str, new: str) -> None:
+        with _reported("rename", old):
+            Path(old).replace(new)
+
+    def unlink(self, path: str) -> None:
+        with _reported("delete", path):
+            Path(path).unlink(missing_ok=True)
+
+    def list_dir(self, path: str) -> list[str]:
+        with _reported("list", path):
+            return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def size(self, path: str) -> int:
+        with _reported("look at", path):
+            return Path(path).stat().st_size
+
+    def is_dir(self, path: str) -> bool:
+        return Path(path).is_dir()
+
+    def make_dirs(self, path: str) -> None:
+        with _reported("make directory", path):
+            Path(path).mkdir(parents=True, exist_ok=True)
+
+    def sync_dir(self, path: str) -> None:
+        with _reported("sync directory", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def remove_tree(self, path: str) -> None:
+        with _reported("delete", path):
+            try:
+                shutil.rmtree(path)
+            except FileNotFoundError:
+                pass
+
+    def modified_ms(self, path: str) -> int:
+        with _reported("look at", path):
+            return Path(path).stat().st_mtime_ns // 1_000_000
+
+    def free_bytes(self, path: str) -> int:
+        with _reported("look at", path):
+            status = os.statvfs(path)
+            return status.f_bavail * status.f_frsize
+
+    def writable(self, path: str) -> bool:
+        return os.access(path, os.W_OK | os.X_OK)
+
+    def lock(self, path: str, owner: str) -> Callable[[], None] | None:
+        with _reported("lock", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+            try:
+                # Apache's broker takes the first kind of lock, which does not keep apart two
+                # brokers of one process; the second does.
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                os.close(descriptor)
+                return None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, owner.encode(), 0)
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            if not released:
+                released = True
+                os.close(descriptor)
+
+        return release
+
+
+def raise_handle_limit() -> int:
+    """Let this process open as many files as the system allows; gives the number of handles that
+    the log may keep."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (ValueError, OSError):
+            pass
+    return max(64, min(HANDLES_DEFAULT, soft // 2, soft - HANDLES_RESERVED))

@@ -1,0 +1,156 @@
+"""A file of entries of one size, sorted by their first field: what the offset index and the time
+index have in common.
+
+New entries collect in memory and reach the file some at a time, so a log with many partitions
+neither writes eight bytes a time nor holds its indexes in memory. Losing the tail in a crash does
+no harm: an index can be made again from the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from pybroker.ports import Disk, File
+from pybroker.storage.reading import fetch
+
+TAIL_BYTES: Final = 4096
+"""How much collects in memory before it is written."""
+_BLOCK_BYTES: Final = 4096
+"""A search goes on in memory once its range fits in this."""
+
+
+class IndexTable:
+    """Entries of `entry.size` bytes. Invariant: no key is smaller than the one before it.
+
+    Methods with `cached_only` raise NotCached where they would have to wait for the disk.
+    """
+
+    __slots__ = ("_disk", "_entry", "_file", "_state", "path")
+
+    def __init__(self, path: str, entry: struct.Struct, disk: Disk) -> None:
+        self.path = path
+        self._entry = entry
+        self._disk = disk
+        self._file: File | None = None
+        # (entries in the file, bytes after them); one tuple, so that a reader in another thread
+        # never sees an entry twice or not at all. -1: the file has not been looked at.
+        self._state: tuple[int, bytearray] = (-1, bytearray())
+
+    def _loaded(self) -> tuple[int, bytearray]:
+        state = self._state
+        if state[0] < 0:
+            size = self._disk.size(self.path) if self._disk.exists(self.path) else 0
+            state = self._state = (size // self._entry.size, state[1])
+        return state
+
+    def _opened(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path, create=True)
+        return self._file
+
+    def is_whole(self) -> bool:
+        """Whether the file exists and consists of whole entries."""
+        if not self._disk.exists(self.path):
+            return False
+        return self._disk.size(self.path) % self._entry.size == 0
+
+    def __len__(self) -> int:
+        written, tail = self._loaded()
+        return written + len(tail) // self._entry.size
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self) * self._entry.size
+
+    def append(self, *fields: int) -> None:
+        """Add an entry, in memory."""
+        _, tail = self._loaded()
+        tail += self._entry.pack(*fields)
+
+    @property
+    def tail_is_full(self) -> bool:
+        """Whether it is time to `spill`."""
+        return len(self._state[1]) >= TAIL_BYTES
+
+    def spill(self) -> None:
+        """Write what is only in memory. The file exists afterwards."""
+        written, tail = self._loaded()
+        file = self._opened()
+        if tail:
+            file.append(bytes(tail))
+            self._state = (written + len(tail) // self._entry.size, bytearray())
+
+    def get(self, number: int, *, cached_only: bool = False) -> tuple[int, ...]:
+        """The entry of that number, from 0."""
+        written, tail = self._loaded()
+        size = self._entry.size
+        if number >= written:
+            return self._entry.unpack_from(tail, (number - written) * size)
+        return self._entry.unpack(
+            fetch(self._opened(), number * size, size, cached_only=cached_only)
+        )
+
+    def last(self, *, cached_only: bool = False) -> tuple[int, ...] | None:
+        count = len(self)
+        return self.get(count - 1, cached_only=cached_only) if count else None
+
+    def floor(self, key: int, *, field: int = 0, cached_only: bool = False) -> int:
+        """Number of the last entry whose field of that number is at most `key`; -1 if there is
+        none. The field must be sorted."""
+        written, tail = self._loaded()
+        size = self._entry.size
+        unpack = self._entry.unpack_from
+        if tail and unpack(tail, 0)[field] <= key:
+            found = self._search(tail, len(tail) // size, key, field)
+            return written + found
+        low, high = 0, written
+        while (high - low) * size > _BLOCK_BYTES:
+            middle = (low + high) // 2
+            data = fetch(self._opened(), middle * size, size, cached_only=cached_only)
+            if unpack(data)[field] <= key:
+                low = middle
+            else:
+                high = middle
+        if high == low:
+            return -1
+        block = fetch(self._opened(), low * size, (high - low) * size, cached_only=cached_only)
+        return low + self._search(block, len(block) // size, key, field)
+
+    def _search(self, block: bytes | bytearray, count: int, key: int, field: int) -> int:
+        """Number of the last of `count` entries with a field of at most `key`, or -1."""
+        unpack = self._entry.unpack_from
+        size = self._entry.size
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(block, middle * size)[field] <= key:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def truncate(self, count: int) -> None:
+        """Keep the first `count` entries."""
+        written, tail = self._loaded()
+        if count >= written:
+            self._state = (written, tail[: (count - written) * self._entry.size])
+            return
+        self._opened().truncate(count * self._entry.size)
+        self._state = (count, bytearray())
+
+    def clear(self) -> None:
+        """Remove all entries, also half ones at the end of the file."""
+        if self._file is not None or self._disk.exists(self.path):
+            self._opened().truncate(0)
+        self._state = (0, bytearray())
+
+    def sync(self) -> None:
+        """Make what has been written durable."""
+        self._opened().sync()
+
+    def close(self) -> None:
+        """Release the handle; what is only in memory is not written."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

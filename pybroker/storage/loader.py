@@ -1,0 +1,260 @@
+"""Opening the log of one partition: from the names in its directory to a `Log`.
+
+Leftovers of an interrupted deletion are removed, unknown files are reported and left alone.
+Whatever can be made again (indexes, producers' state, leader epochs) is made again where it is
+missing or damaged; batches are believed only as far as `recovery.py` says.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.errors import CorruptionError
+from pybroker.model import NO_TOPIC_ID, TopicPartition
+from pybroker.ports import Disk
+from pybroker.records.batch import BatchHeader
+from pybroker.storage import lookup, meta, recovery
+from pybroker.storage.checkpoints import decode_epochs
+from pybroker.storage.epochs import EpochHistory
+from pybroker.storage.filename import (
+    CLEANED_SUFFIX,
+    CORRUPT_SUFFIX,
+    DELETED_SUFFIX,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    TEMPORARY_SUFFIX,
+    SegmentFile,
+    parse_segment_file,
+    segment_file,
+)
+from pybroker.storage.log import Log
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_parts import LogOwner, LogParts
+from pybroker.storage.producer_state import ProducerState
+from pybroker.storage.segment import SCRUB_BYTES, Segment
+from pybroker.storage.segments import Segments
+from pybroker.storage.snapshot_files import SnapshotFiles
+
+_logger = logging.getLogger(__name__)
+_LOG: Final = SegmentFile.LOG
+_KNOWN_FILES: Final = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
+_LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a log before it is opened. None: the checkpoint does not say.
+
+    `clean`: it was closed properly. `floor_offset`: what lies below had been written as a whole
+    and can only be gone through damage.
+    """
+
+    clean: bool = False
+    recovery_point: int | None = None
+    log_start_offset: int | None = None
+    floor_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The log, and what had to be done: whether batches were checked, and how many bytes of torn
+    ones were cut."""
+
+    log: Log
+    recovered: bool
+    cut_bytes: int
+
+
+def create_log(
+    topic_partition: TopicPartition,
+    directory: str,
+    config: LogConfig,
+    disk: Disk,
+    owner: LogOwner,
+) -> Log:
+    """The log of a new partition, in a directory that is made here."""
+    disk.make_dirs(directory)
+    parts = LogParts(
+        directory,
+        disk,
+        config,
+        Segments([Segment.created(directory, 0, disk)]),
+        EpochHistory(),
+        ProducerState(),
+        SnapshotFiles(directory, disk),
+        log_start_offset=0,
+        recovery_point=0,
+        is_new=True,
+    )
+    return Log(topic_partition, parts, owner)
+
+
+def open_log(
+    topic_partition: TopicPartition,
+    directory: str,
+    config: LogConfig,
+    disk: Disk,
+    owner: LogOwner,
+    known: Known,
+    *,
+    now_ms: int,
+) -> Opened:
+    """Open what is in `directory`. Raises StorageError."""
+    loader = _Loader(directory, config, disk, known)
+    loader.list_files()
+    found = loader.find_end()
+    segments = Segments(found.segments)
+    end = segments.active.next_offset
+    start = max(known.log_start_offset or 0, segments.first.base_offset)
+    log_start = min(start, end)
+    epochs, epochs_lost = loader.epochs(segments)
+    epochs.truncate_end(end)
+    epochs.truncate_start(log_start)
+    loader.snapshots.keep((segment.base_offset for segment in segments.all), end)
+    if known.recovery_point is None:
+        recovery_point = segments.first.base_offset
+    else:
+        recovery_point = min(known.recovery_point, end)
+    log = Log(
+        topic_partition,
+        LogParts(
+            directory,
+            disk,
+            config,
+            segments,
+            epochs,
+            lookup.rebuild_producers(segments, loader.snapshots, log_start, now_ms),
+            loader.snapshots,
+            log_start_offset=log_start,
+            recovery_point=recovery_point,
+            damage=found.damage,
+            unreachable=found.unreachable,
+            epochs_changed=epochs_lost,
+        ),
+        owner,
+    )
+    log.topic_id = loader.topic_id()
+    return Opened(log, loader.recovered, found.cut_bytes)
+
+
+class _Loader:
+    """The state of opening one log."""
+
+    def __init__(self, directory: str, config: LogConfig, disk: Disk, known: Known) -> None:
+        self._directory = directory
+        self._config = config
+        self._disk = disk
+        self._known = known
+        self._names: frozenset[str] = frozenset()
+        self._bases: list[int] = []
+        self._seen_epochs: list[tuple[int, int]] = []
+        self.snapshots = SnapshotFiles(directory, disk)
+        self.recovered = False
+
+    def list_files(self) -> None:
+        names = self._disk.list_dir(self._directory)
+        parsed = {name: parse_segment_file(name) for name in names}
+        bases = {found.offset for found in parsed.values() if found and found.kind is _LOG}
+        snapshots = []
+        for name, found in parsed.items():
+            path = f"{self._directory}/{name}"
+            if found is None:
+                if name.endswith(_LEFTOVERS):
+                    self._disk.unlink(path)
+                elif name not in _KNOWN_FILES and not name.endswith(CORRUPT_SUFFIX):
+                    _logger.warning("unexpected file left alone path=%s", path)
+            elif found.kind is SegmentFile.SNAPSHOT:
+                snapshots.append(found.offset)
+            elif found.kind is not _LOG and found.offset not in bases:
+                _logger.info("index without a segment removed path=%s", path)
+                self._disk.unlink(path)
+        self._names = frozenset(names)
+        self._bases = sorted(bases)
+        self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
+
+    def _segments(self) -> list[Segment]:
+        segments: list[Segment] = []
+        for base, following in zip(self._bases, [*self._bases[1:], None], strict=True):
+            size = self._disk.size(f"{self._directory}/{segment_file(base, _LOG)}")
+            next_offset = base if following is None else following
+            segments.append(
+                Segment(self._directory, base, self._disk, size=size, next_offset=next_offset)
+            )
+        if not segments:
+            start = self._known.log_start_offset or 0
+            segments.append(Segment.created(self._directory, start, self._disk))
+        return segments
+
+    def find_end(self) -> recovery.Recovered:
+        """Where the log ends: by a glance if it was closed properly, else by recovery."""
+        known = self._known
+        segments = self._segments()
+        if known.clean:
+            try:
+                segments[-1].load_end(self._config.index_interval_bytes)
+                if segments[-1].next_offset >= (known.recovery_point or 0):
+                    return recovery.Recovered(tuple(segments))
+                fault = "the log ends below the recovery point"
+            except CorruptionError as error:
+                fault = str(error)
+            _logger.warning(
+                "log is checked although it was closed properly path=%s reason=%r",
+                self._directory,
+                fault,
+            )
+            segments = self._segments()
+        self.recovered = True
+        recovery_point = known.recovery_point
+        if recovery_point is None:
+            recovery_point = segments[0].base_offset
+        return recovery.recover(
+            segments,
+            self._disk,
+            recovery_point=recovery_point,
+            floor_offset=max(recovery_point, known.floor_offset),
+            index_interval_bytes=self._config.index_interval_bytes,
+            visit=self._note_epoch,
+        )
+
+    def _note_epoch(self, position: int, header: BatchHeader) -> None:
+        last = self._seen_epochs[-1][0] if self._seen_epochs else -1
+        if header.leader_epoch > last:
+            self._seen_epochs.append((header.leader_epoch, header.base_offset))
+
+    def epochs(self, segments: Segments) -> tuple[EpochHistory, bool]:
+        """The leader epochs, and whether the file has to be written anew: from the file and the
+        batches that were checked, from all batches where the file is lost or damaged."""
+        path = f"{self._directory}/{LEADER_EPOCHS}"
+        try:
+            if LEADER_EPOCHS not in self._names:
+                raise CorruptionError(f"{path}: the file is missing")
+            history = EpochHistory(decode_epochs(self._disk.read(path), path))
+        except (CorruptionError, FileNotFoundError) as error:
+            if not any(segment.size for segment in segments.all):
+                return EpochHistory(), False
+            _logger.warning("leader epochs taken from the batches reason=%r", str(error))
+            self._seen_epochs = []
+            for segment in segments.all:
+                for position, header in segment.headers(0, segment.size, scan_bytes=SCRUB_BYTES):
+                    self._note_epoch(position, header)
+            history = EpochHistory()
+            for epoch, start_offset in self._seen_epochs:
+                history.assign(epoch, start_offset)
+            return history, True
+        changed = False
+        for epoch, start_offset in self._seen_epochs:
+            if epoch > history.latest_epoch:
+                changed |= history.assign(epoch, start_offset)
+        return history, changed
+
+    def topic_id(self) -> meta.Uuid:
+        if PARTITION_METADATA not in self._names:
+            return NO_TOPIC_ID
+        path = f"{self._directory}/{PARTITION_METADATA}"
+        try:
+            return meta.decode_partition_metadata(self._disk.read(path), path)
+        except CorruptionError as error:
+            _logger.warning("topic id not known path=%s error=%s", path, error)
+            return NO_TOPIC_ID

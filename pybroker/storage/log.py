@@ -1,0 +1,610 @@
+"""One partition's log: records go in at the end, stay in order, and leave at the front.
+
+Appends, truncation and deletion come from one thread, the event loop's. `flush` and reads that may
+wait for the disk come from others. Who may write, and how far a record is committed, is decided by
+replication, not here; looking things up is `lookup.py`'s, opening a log `loader.py`'s.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode, StorageError
+from pybroker.model import NO_TIMESTAMP, NO_TOPIC_ID, TopicPartition
+from pybroker.ports import Buffer
+from pybroker.records.batch import BatchHeader, TimestampType, restamp_log_append_time, stamp
+from pybroker.records.control import EndTransaction
+from pybroker.storage import lookup
+from pybroker.storage.checkpoints import encode_epochs
+from pybroker.storage.epochs import EpochHistory
+from pybroker.storage.filename import LEADER_EPOCHS
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_parts import AppendResult, LogOwner, LogParts
+from pybroker.storage.producer_state import ProducerState
+from pybroker.storage.reading import NotCached
+from pybroker.storage.retention import SegmentFacts, expired
+from pybroker.storage.segment import Appended, Segment
+from pybroker.storage.txn_index import AbortedTransaction
+
+_RELATIVE_OFFSET_MAX = 2**31 - 1
+
+
+class Log:
+    """Invariants: log start <= log end; recovery point <= log end; what lies below the recovery
+    point has been made durable.
+
+    Where the disk fails, methods raise BrokerError KAFKA_STORAGE_ERROR.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, parts: LogParts, owner: LogOwner) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = NO_TOPIC_ID
+        self.directory = parts.directory
+        self.config = parts.config
+        self.damage = parts.damage
+        self.log_start_offset = parts.log_start_offset
+        self.recovery_point = parts.recovery_point
+        self.last_append_ms = 0
+        self.last_flush_ms = 0
+        self._disk = parts.disk
+        self._segments = parts.segments
+        self._unreachable = parts.unreachable
+        self._epochs = parts.epochs
+        self._producers = parts.producers
+        self._snapshots = parts.snapshots
+        self._owner = owner
+        self._failure: StorageError | None = None
+        self._epochs_changed = parts.epochs_changed
+        self._directory_changed = False
+        self._truncations = 0
+        self._parent_changed = parts.is_new
+        self._flush_lock = threading.Lock()
+        self._doomed: list[tuple[int, list[str]]] = []
+        self._active_since_ms = 0
+        self._jitter_ms = self._new_jitter()
+
+    # -- what it is
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets; of a damaged log, where it stops being readable."""
+        return self._segments.active.next_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the batches, without indexes."""
+        return self._segments.size_bytes
+
+    @property
+    def first_base_offset(self) -> int:
+        """Where the oldest segment begins."""
+        return self._segments.first.base_offset
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def latest_epoch(self) -> int:
+        """The last leader epoch that is recorded, -1 if there is none."""
+        return self._epochs.latest_epoch
+
+    @property
+    def epochs(self) -> EpochHistory:
+        return self._epochs
+
+    @property
+    def producers(self) -> ProducerState:
+        return self._producers
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why the log is not used any more; None while it is."""
+        return self._failure
+
+    def set_config(self, config: LogConfig) -> None:
+        self.config = config
+        self._jitter_ms = self._new_jitter()
+
+    # -- appending
+
+    def append(
+        self,
+        data: bytearray | memoryview,
+        header: BatchHeader,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> AppendResult:
+        """Write one validated batch, as leader. `data` is exactly the batch and is stamped in
+        place; `header` is its header as it came.
+
+        Raises BrokerError: those of `ProducerState.check`, KAFKA_STORAGE_ERROR. Then nothing has
+        been written.
+        """
+        self._check_usable()
+        stamped_ms = NO_TIMESTAMP
+        if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            stamped_ms = now_ms
+        marker = None
+        if header.producer_id >= 0:
+            marker = lookup.marker_of(data, header)
+            duplicate = self._producers.check(header, marker)
+            if duplicate is not None:
+                was_ms = duplicate.timestamp if stamped_ms >= 0 else NO_TIMESTAMP
+                return AppendResult(
+                    duplicate.first_offset,
+                    duplicate.last_offset,
+                    was_ms,
+                    self.log_start_offset,
+                    duplicate=True,
+                )
+        if stamped_ms >= 0:
+            header = restamp_log_append_time(data, 0, len(data), stamped_ms)
+        first_offset = self._segments.active.next_offset
+        last_offset = first_offset + header.last_offset_delta
+        batch = Appended(0, len(data), last_offset, header.max_timestamp)
+        stamp(data, 0, first_offset, leader_epoch)
+        if self._is_due(batch, now_ms, 0, first_offset):
+            self._start_segment(first_offset, now_ms)
+        self._record_epoch(leader_epoch, first_offset)
+        self._write(data, [batch])
+        if header.producer_id >= 0:
+            self._remember(header, first_offset, now_ms, marker)
+        self._after_append(now_ms)
+        return AppendResult(first_offset, last_offset, stamped_ms, self.log_start_offset)
+
+    def append_replicated(self, data: Buffer, *, now_ms: int) -> AppendResult | None:
+        """Write batches that a leader sent, as they are: they keep offsets and epochs. A batch cut
+        off at the end is left out; None if there is no whole one.
+
+        Raises BrokerError: CORRUPT_MESSAGE for a wrong checksum or offsets that do not follow,
+        KAFKA_STORAGE_ERROR.
+        """
+        self._check_usable()
+        batches = lookup.checked_batches(data, self.log_end_offset)
+        if not batches:
+            return None
+        run: list[tuple[int, BatchHeader]] = []
+        run_bytes = 0
+        with memoryview(data) as view:
+            for position, header in batches:
+                batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
+                if self._is_due(batch, now_ms, run_bytes, header.base_offset):
+                    self._write_run(view, run, now_ms)
+                    self._start_segment(header.base_offset, now_ms)
+                    run, run_bytes = [], 0
+                self._record_epoch(header.leader_epoch, header.base_offset)
+                run.append((position, header))
+                run_bytes += header.size
+            self._write_run(view, run, now_ms)
+        self._after_append(now_ms)
+        return AppendResult(
+            batches[0][1].base_offset,
+            batches[-1][1].last_offset,
+            NO_TIMESTAMP,
+            self.log_start_offset,
+        )
+
+    def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
+        """Write consecutive batches of `view` and remember their producers."""
+        if not run:
+            return
+        start = run[0][0]
+        end = run[-1][0] + run[-1][1].size
+        self._write(
+            view[start:end],
+            [
+                Appended(position - start, header.size, header.last_offset, header.max_timestamp)
+                for position, header in run
+            ],
+        )
+        for position, header in run:
+            if header.producer_id >= 0:
+                marker = lookup.marker_of(view[position : position + header.size], header)
+                self._remember(header, header.base_offset, now_ms, marker)
+
+    def _is_due(self, batch: Appended, now_ms: int, pending_bytes: int, first_offset: int) -> bool:
+        """Whether the active segment must end before `batch`, with `pending_bytes` about to be
+        written to it."""
+        active = self._segments.active
+        size = active.size + pending_bytes
+        if not size:
+            return False
+        config = self.config
+        if size + batch.size > config.segment_bytes:
+            return True
+        if batch.last_offset - active.base_offset > _RELATIVE_OFFSET_MAX:
+            return True
+        if active.indexes_reach(config.index_size_bytes_max):
+            return True
+        first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
+        if first_ms >= 0 and batch.max_timestamp >= 0:
+            age_ms = batch.max_timestamp - first_ms
+        else:
+            age_ms = now_ms - (self._active_since_ms or now_ms)
+        return age_ms > config.segment_ms - self._jitter_ms
+
+    def _write(self, data: Buffer, batches: list[Appended]) -> None:
+        active = self._segments.active
+        try:
+            active.append(data, batches, self.config.index_interval_bytes)
+        except StorageError as error:
+            try:
+                # The disk has cut back what it took; where that failed too, nothing more may be
+                # written behind the remains.
+                active.file.truncate(active.size)
+            except StorageError as worse:
+                raise self._fail(worse) from error
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _after_append(self, now_ms: int) -> None:
+        if not self._active_since_ms:
+            self._active_since_ms = now_ms
+        self.last_append_ms = now_ms
+        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            self.flush()
+
+    def _record_epoch(self, epoch: int, start_offset: int) -> None:
+        if epoch > self._epochs.latest_epoch:
+            self.begin_epoch(epoch, start_offset)
+        if self._epochs_changed:
+            self.persist_epochs()
+
+    def _remember(
+        self, header: BatchHeader, first_offset: int, now_ms: int, marker: EndTransaction | None
+    ) -> None:
+        completed = self._producers.apply(header, first_offset, now_ms, marker)
+        if completed is None or not completed.aborted:
+            return
+        entry = self._producers.aborted(completed)
+        try:
+            self._segments.active.transactions.append(entry)
+        except StorageError as error:
+            # Readers of committed records would be shown the aborted ones.
+            raise self._fail(error) from error
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(self._failure))
+        if self.damage is not None:
+            raise self._damaged()
+
+    def _damaged(self) -> BrokerError:
+        damage = self.damage
+        assert damage is not None
+        return BrokerError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{self.topic_partition} is damaged from offset {damage.offset}: {damage.reason}",
+        )
+
+    def fail(self, error: StorageError) -> None:
+        """End the use of the log: its disk has failed."""
+        if self._failure is None:
+            self._failure = error
+
+    def release(self) -> None:
+        """Close the files of a log that is deleted; it answers KAFKA_STORAGE_ERROR from now on."""
+        self.fail(StorageError(f"{self.topic_partition} is deleted"))
+        self.close()
+
+    def _fail(self, error: StorageError) -> BrokerError:
+        """End the use of the log; gives what to raise."""
+        if self._failure is None:
+            self._failure = error
+            self._owner.failed(self.topic_partition, error)
+        return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+    # -- segments
+
+    def roll(self, now_ms: int = 0) -> None:
+        """Begin a new segment, unless the active one is empty."""
+        self._check_usable()
+        if self._segments.active.size:
+            self._start_segment(self.log_end_offset, now_ms)
+
+    def _start_segment(self, base_offset: int, now_ms: int) -> None:
+        try:
+            self._segments.active.seal()
+            self._snapshots.write(base_offset, self._producers)
+            segment = Segment.created(self.directory, base_offset, self._disk)
+        except StorageError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._segments.add(segment)
+        self._snapshots.keep((each.base_offset for each in self._segments.all), base_offset)
+        self._directory_changed = True
+        self._active_since_ms = now_ms
+        self._jitter_ms = self._new_jitter()
+
+    def _new_jitter(self) -> int:
+        limit = self.config.segment_jitter_ms
+        return self._owner.rng.randrange(limit) if limit > 0 else 0
+
+    # -- reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper_offset: int,
+        at_least_one_batch: bool,
+        cached_only: bool,
+    ) -> bytes | None:
+        """Whole batches from the one that holds `offset` on, all of them below `upper_offset`, in
+        all at most `max_bytes` long; b"" if there is none.
+
+        With `at_least_one_batch` the first batch comes even if it is longer than `max_bytes`. With
+        `cached_only` None means that the disk would have to be waited for: ask again without it in
+        the Blocking port. Raises BrokerError: OFFSET_OUT_OF_RANGE outside log start and log end,
+        KAFKA_STORAGE_ERROR, also at the hole of a damaged log.
+        """
+        end = self.log_end_offset
+        if self.damage is not None and offset >= self.damage.offset:
+            raise self._damaged()
+        if not self.log_start_offset <= offset <= end:
+            raise self._out_of_range(offset)
+        if offset >= upper_offset or offset == end:
+            return b""
+        try:
+            return lookup.read(
+                self._segments,
+                offset,
+                max_bytes,
+                upper_offset,
+                at_least_one_batch=at_least_one_batch,
+                cached_only=cached_only,
+            )
+        except NotCached:
+            return None
+        except (StorageError, CorruptionError) as error:
+            if offset < self.log_start_offset:
+                # Deleted while it was being read.
+                raise self._out_of_range(offset) from error
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _out_of_range(self, offset: int) -> BrokerError:
+        return BrokerError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{self.topic_partition}: offset {offset} is outside"
+            f" {self.log_start_offset} to {self.log_end_offset}",
+        )
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, upper_offset: int
+    ) -> tuple[int, int, int] | None:
+        """Offset, timestamp and leader epoch of the first record from the log start that is not
+        older than `timestamp_ms`; None if there is none below `upper_offset`. May wait for the
+        disk. Raises BrokerError."""
+        with lookup.reported():
+            return lookup.offset_for_timestamp(
+                self._segments, timestamp_ms, self.log_start_offset, upper_offset
+            )
+
+    def offset_of_max_timestamp(self, upper_offset: int) -> tuple[int, int, int] | None:
+        """The same of the first record with the largest timestamp (KIP-734)."""
+        with lookup.reported():
+            return lookup.offset_of_max_timestamp(
+                self._segments, self.log_start_offset, upper_offset
+            )
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The offset below which every transaction is decided; at most the high watermark."""
+        unstable = self._producers.first_unstable_offset(high_watermark)
+        return high_watermark if unstable is None else min(high_watermark, unstable)
+
+    def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that overlap [from_offset, to_offset), by first offset."""
+        with lookup.reported():
+            return lookup.aborted_transactions(self._segments, from_offset, to_offset)
+
+    # -- leader epochs
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch that is at most `epoch` and the offset at which it ends (KIP-279); see
+        `EpochHistory.end_offset`."""
+        return self._epochs.end_offset(epoch, self.log_end_offset)
+
+    def begin_epoch(self, epoch: int, start_offset: int) -> None:
+        """A leader of `epoch` goes on from `start_offset`. Durable before the first append of that
+        epoch: that append sees to it, unless `persist_epochs` was called elsewhere before."""
+        if epoch >= 0 and self._epochs.assign(epoch, start_offset):
+            self._epochs_changed = True
+
+    def persist_epochs(self) -> None:
+        """Make the epochs durable if they have changed. Waits for the disk."""
+        with self._flush_lock:
+            if not self._epochs_changed:
+                return
+            self._epochs_changed = False
+            content = encode_epochs(self._epochs.entries)
+            try:
+                self._disk.replace(f"{self.directory}/{LEADER_EPOCHS}", content)
+            except StorageError as error:
+                self._epochs_changed = True
+                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    # -- shortening
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove the records from `offset` on, and the batch that holds it as a whole. Waits for
+        the disk. Raises BrokerError KAFKA_STORAGE_ERROR."""
+        self._check_usable()
+        if offset >= self.log_end_offset:
+            return
+        if offset <= self._segments.first.base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        self._owner.lowering(self.topic_partition, offset)
+        try:
+            self._remove([s for s in self._segments.all if s.base_offset >= offset], 0)
+            self._segments.active.truncate(offset, self.config.index_interval_bytes)
+            end = self.log_end_offset
+            self._epochs_changed |= self._epochs.truncate_end(end)
+            self._snapshots.keep((s.base_offset for s in self._segments.all), end)
+            self._producers = lookup.rebuild_producers(
+                self._segments, self._snapshots, self.log_start_offset, self.last_append_ms
+            )
+        except (StorageError, CorruptionError) as error:
+            raise self._fail(StorageError(str(error))) from error
+        self._lower_to(end)
+        self.persist_epochs()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove all records; the next one gets `offset`. Also mends a damaged log. Waits for the
+        disk."""
+        if self._failure is not None:
+            self._check_usable()
+        self._owner.lowering(self.topic_partition, 0)
+        try:
+            if self.damage is None:
+                self._remove(self._segments.all, 0)
+            else:
+                self._set_aside()
+            self._snapshots.keep((), -1)
+            self._segments.add(Segment.created(self.directory, offset, self._disk))
+        except StorageError as error:
+            raise self._fail(error) from error
+        self.damage = None
+        self._directory_changed = True
+        self._producers = ProducerState()
+        self._epochs = EpochHistory()
+        self._epochs_changed = True
+        self.log_start_offset = offset
+        self._lower_to(offset)
+        self.recovery_point = offset
+        self.persist_epochs()
+
+    def _set_aside(self) -> None:
+        """Take all segments of a damaged log out of use, but keep their bytes."""
+        segments = (*self._segments.all, *self._unreachable)
+        self._segments.remove(segments)
+        self._unreachable = ()
+        for segment in segments:
+            segment.set_aside()
+
+    def _lower_to(self, end: int) -> None:
+        with self._flush_lock:
+            self._truncations += 1
+            self.recovery_point = min(self.recovery_point, end)
+            self.log_start_offset = min(self.log_start_offset, end)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Records below `offset` are no longer served; their segments go with the next retention.
+        Survives a restart once the manager has written its checkpoints. Raises BrokerError
+        OFFSET_OUT_OF_RANGE beyond the log end."""
+        if offset > self.log_end_offset:
+            raise self._out_of_range(offset)
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self._epochs_changed |= self._epochs.truncate_start(offset)
+
+    def delete_expired(self, now_ms: int, high_watermark: int) -> int:
+        """Delete the segments that retention allows and give their number. Their files are only
+        renamed, and removed by `remove_doomed` after file.delete.delay.ms."""
+        if self._failure is not None or self.damage is not None:
+            return 0
+        segments = self._segments.all
+        facts = [SegmentFacts(s.next_offset, s.size, s.retention_timestamp) for s in segments]
+        try:
+            count = expired(
+                facts,
+                self.config,
+                now_ms=now_ms,
+                log_start_offset=self.log_start_offset,
+                high_watermark=high_watermark,
+            )
+            if not count:
+                return 0
+            if count == len(segments):
+                self._start_segment(self.log_end_offset, now_ms)
+            self._remove(segments[:count], now_ms + self.config.file_delete_delay_ms)
+        except StorageError as error:
+            raise self._fail(error) from error
+        self.advance_log_start(max(self.log_start_offset, self._segments.first.base_offset))
+        return count
+
+    def _remove(self, segments: Sequence[Segment], due_ms: int) -> None:
+        """Take segments out of the log, oldest first, so that a crash in between leaves no hole."""
+        self._segments.remove(segments)
+        for segment in segments:
+            self._doomed.append((due_ms, segment.mark_deleted()))
+            self._directory_changed = True
+
+    def remove_doomed(self, now_ms: int) -> None:
+        """Remove the files of deleted segments whose time has come."""
+        waiting = []
+        for due_ms, paths in self._doomed:
+            if due_ms > now_ms:
+                waiting.append((due_ms, paths))
+                continue
+            for path in paths:
+                self._disk.unlink(path)
+        self._doomed = waiting
+
+    # -- making durable
+
+    def needs_flush(self, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms ask for a flush now."""
+        unflushed = self.log_end_offset - self.recovery_point
+        return unflushed > 0 and (
+            unflushed >= self.config.flush_messages
+            or now_ms - self.last_flush_ms >= self.config.flush_ms
+        )
+
+    @property
+    def has_closed_unflushed(self) -> bool:
+        """Whether segments that get no more records are not durable yet."""
+        return self.recovery_point < self._segments.active.base_offset
+
+    def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
+        """Make all that is appended so far durable and move the recovery point; with `closed_only`
+        all but the active segment. Waits for the disk; may be called from any thread.
+
+        Raises BrokerError KAFKA_STORAGE_ERROR; the log is not used any more then: after a failed
+        sync nobody knows what the disk holds.
+        """
+        self._check_usable()
+        truncations = self._truncations
+        end = self._segments.active.base_offset if closed_only else self.log_end_offset
+        if end <= self.recovery_point and not (self._directory_changed or self._epochs_changed):
+            return
+        try:
+            self._sync(end)
+        except StorageError as error:
+            raise self._fail(error) from error
+        with self._flush_lock:
+            if truncations == self._truncations:
+                self.recovery_point = max(self.recovery_point, end)
+        if now_ms is not None:
+            self.last_flush_ms = now_ms
+
+    def _sync(self, end: int) -> None:
+        self.persist_epochs()
+        changed, self._directory_changed = self._directory_changed, False
+        active = self._segments.active
+        for segment in self._segments.from_offset(self.recovery_point):
+            if segment.base_offset >= end:
+                break
+            try:
+                segment.sync(indexes=segment is not active)
+            except StorageError:
+                if segment in self._segments.all:
+                    raise
+        if changed:
+            self._disk.sync_dir(self.directory)
+        if self._parent_changed:
+            self._disk.sync_dir(self.directory.rpartition("/")[0])
+            self._parent_changed = False
+
+    def close(self) -> None:
+        """Write the indexes and the producers' state, and release the files. Not a flush: what
+        was appended is as durable as before. Idempotent."""
+        if self._failure is None and self.damage is None:
+            self._segments.active.seal()
+            self._snapshots.write(self.log_end_offset, self._producers)
+            bases = [segment.base_offset for segment in self._segments.all]
+            self._snapshots.keep(bases, self.log_end_offset)
+        for segment in self._segments.all:
+            segment.close()

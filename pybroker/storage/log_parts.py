@@ -1,0 +1,73 @@
+"""The values around a log: what it is made of, what it answers, and whom it tells."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pybroker.errors import StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Disk, Rng
+from pybroker.storage.epochs import EpochHistory
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.producer_state import ProducerState
+from pybroker.storage.segment import Segment
+from pybroker.storage.segments import Segments
+from pybroker.storage.snapshot_files import SnapshotFiles
+
+
+class AppendResult(NamedTuple):
+    """Where a batch went. `duplicate`: it was there before, at these offsets, and nothing was
+    written. `log_append_time_ms` is -1 unless the topic's timestamps are the broker's."""
+
+    first_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A hole in a log: bytes at `position` of `path` are not what was written, and others after
+    them are whole or had been made durable. Everything below `offset` can be served."""
+
+    offset: int
+    path: str
+    position: int
+    reason: str
+
+
+@dataclass(slots=True)
+class LogParts:
+    """What a log is made of; put together by `loader.py`."""
+
+    directory: str
+    disk: Disk
+    config: LogConfig
+    segments: Segments
+    epochs: EpochHistory
+    producers: ProducerState
+    snapshots: SnapshotFiles
+    log_start_offset: int
+    recovery_point: int
+    damage: Damage | None = None
+    unreachable: tuple[Segment, ...] = ()
+    """Segments behind the hole of a damaged log."""
+    epochs_changed: bool = False
+    """The epochs differ from those in the file."""
+    is_new: bool = False
+    """The directory has just been made."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOwner:
+    """What a log tells its manager. `lowering` comes before bytes are removed at the end: what is
+    checkpointed beyond that offset must be forgotten first. `failed` comes after a failure that
+    ends the use of the log."""
+
+    lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None
+    failed: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
+    rng: Rng = field(default_factory=random.SystemRandom)

@@ -1,0 +1,195 @@
+"""Finding things in the segments of a log: records by offset and by time, aborted transactions,
+producers. Nothing here changes the records of a log.
+
+Functions may raise StorageError, CorruptionError and, with `cached_only`, NotCached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode, StorageError
+from pybroker.ports import Buffer
+from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
+from pybroker.records.control import EndTransaction, parse_control
+from pybroker.records.record import Record, decode_records
+from pybroker.storage.producer_state import ProducerState
+from pybroker.storage.segment import SCRUB_BYTES, Segment
+from pybroker.storage.segments import Segments
+from pybroker.storage.snapshot_files import SnapshotFiles
+from pybroker.storage.txn_index import AbortedTransaction
+
+DECOMPRESSED_BYTES_MAX: Final = 256 * 1024**2
+"""Where the records of one batch are looked at; the largest request is 100 MiB."""
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Turn what goes wrong with the disk into KAFKA_STORAGE_ERROR."""
+    try:
+        yield
+    except (StorageError, CorruptionError) as error:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
+    """The end of a transaction, if the batch is one."""
+    if not header.is_control:
+        return None
+    records = decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    return parse_control(records[0]) if records else None
+
+
+def checked_batches(data: Buffer, expected: int) -> list[tuple[int, BatchHeader]]:
+    """Position and header of the whole batches in `data`, which a leader sent.
+
+    Raises BrokerError CORRUPT_MESSAGE for a wrong checksum, and where offsets do not rise from
+    `expected`.
+    """
+    try:
+        batches = list(iter_headers(data))
+    except CorruptionError as error:
+        raise BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    for position, header in batches:
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            raise BrokerError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"a batch begins at {header.base_offset}, expected {expected} or more",
+            )
+        if not crc_matches(data, position, header.size):
+            raise BrokerError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"the batch at {header.base_offset} has a wrong checksum",
+            )
+        expected = header.next_offset
+    return batches
+
+
+def read(
+    segments: Segments,
+    offset: int,
+    max_bytes: int,
+    upper_offset: int,
+    *,
+    at_least_one_batch: bool,
+    cached_only: bool,
+) -> bytes:
+    """See `Log.read`. Does not go on into the next segment: who reads on comes again."""
+    for segment in segments.from_offset(offset):
+        if segment.base_offset >= upper_offset:
+            break
+        data = segment.read(
+            offset,
+            max_bytes,
+            upper_offset,
+            at_least_one_batch=at_least_one_batch,
+            cached_only=cached_only,
+        )
+        if data is not None:
+            return data
+    return b""
+
+
+def offset_for_timestamp(
+    segments: Segments, timestamp_ms: int, log_start_offset: int, upper_offset: int
+) -> tuple[int, int, int] | None:
+    """See `Log.offset_for_timestamp`."""
+    for segment in segments.from_offset(log_start_offset):
+        if segment.base_offset >= upper_offset:
+            break
+        if segment.largest_timestamp()[0] < timestamp_ms:
+            continue
+        start = segment.position_before_timestamp(timestamp_ms)
+        for position, header in segment.headers(start, segment.size):
+            if header.max_timestamp < timestamp_ms or header.last_offset < log_start_offset:
+                continue
+            for record in _records(segment, position, header):
+                if record.timestamp >= timestamp_ms and record.offset >= log_start_offset:
+                    if record.offset >= upper_offset:
+                        return None
+                    return record.offset, record.timestamp, header.leader_epoch
+    return None
+
+
+def offset_of_max_timestamp(
+    segments: Segments, log_start_offset: int, upper_offset: int
+) -> tuple[int, int, int] | None:
+    """See `Log.offset_of_max_timestamp`."""
+    best: tuple[int, Segment, int, BatchHeader] | None = None
+    for segment in segments.from_offset(log_start_offset):
+        if segment.base_offset >= upper_offset:
+            break
+        largest, last_offset = segment.largest_timestamp()
+        if largest < 0 or (best is not None and largest <= best[0]):
+            continue
+        start = 0
+        if log_start_offset <= segment.base_offset and last_offset < upper_offset:
+            start = segment.locate(last_offset) or 0
+        for position, header in segment.headers(start, segment.size):
+            if header.base_offset >= upper_offset:
+                break
+            if header.last_offset >= log_start_offset and header.max_timestamp > (
+                -1 if best is None else best[0]
+            ):
+                best = (header.max_timestamp, segment, position, header)
+            if header.max_timestamp == largest:
+                break
+    if best is None:
+        return None
+    largest, segment, position, header = best
+    for record in _records(segment, position, header):
+        if record.timestamp == largest and log_start_offset <= record.offset < upper_offset:
+            return record.offset, record.timestamp, header.leader_epoch
+    return None
+
+
+def _records(segment: Segment, position: int, header: BatchHeader) -> list[Record]:
+    batch = segment.file.pread(position, header.size)
+    return decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+
+
+def aborted_transactions(
+    segments: Segments, from_offset: int, to_offset: int
+) -> list[AbortedTransaction]:
+    """See `Log.aborted_transactions`."""
+    found = []
+    for segment in segments.from_offset(from_offset):
+        for entry in segment.transactions.entries():
+            if entry.last_offset >= from_offset and entry.first_offset < to_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= to_offset:
+                return sorted(found, key=lambda each: each.first_offset)
+    return sorted(found, key=lambda each: each.first_offset)
+
+
+def rebuild_producers(
+    segments: Segments, snapshots: SnapshotFiles, log_start_offset: int, seen_ms: int
+) -> ProducerState:
+    """The producers' state at the end of the log: from the newest snapshot and the batches after
+    it. Aborted transactions among those batches are added to the index if a crash has taken them
+    from it."""
+    end = segments.active.next_offset
+    loaded = snapshots.load(end, log_start_offset)
+    start, state = loaded if loaded is not None else (log_start_offset, ProducerState())
+    if start < end:
+        for segment in segments.from_offset(start):
+            _replay(state, segment, start, seen_ms)
+    return state
+
+
+def _replay(state: ProducerState, segment: Segment, start: int, seen_ms: int) -> None:
+    position = segment.locate(max(start, segment.base_offset))
+    if position is None:
+        return
+    for place, header in segment.headers(position, segment.size, scan_bytes=SCRUB_BYTES):
+        if header.producer_id >= 0 and header.last_offset >= start:
+            marker = None
+            if header.is_control:
+                marker = marker_of(segment.file.pread(place, header.size), header)
+            completed = state.apply(header, header.base_offset, seen_ms, marker)
+            if completed is not None and completed.aborted:
+                entry = state.aborted(completed)
+                if entry not in segment.transactions.entries():
+                    segment.transactions.append(entry)

@@ -1,0 +1,131 @@
+"""`meta.properties` (whose data a log directory holds), `partition.metadata` (which topic a
+partition's directory belongs to), `pybroker.boot` (since which boot a broker has been writing) and
+the mark of a clean shutdown: the formats. Pure; the files are `directory.py`'s."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.errors import CorruptionError
+from pybroker.model import decode_uuid, encode_uuid
+
+Uuid = uuid.UUID
+META_VERSION: Final = 0
+"""Version 1 is that of KRaft, which names a node.id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Content of `meta.properties`; `other` are lines of newer versions of Kafka, which are
+    kept."""
+
+    broker_id: int | None
+    cluster_id: str | None
+    version: int = META_VERSION
+    other: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """Content of `pybroker.boot`: the kernel's boot id when the broker began to write here, and
+    the data version of its incarnation node, -1 until that is known."""
+
+    boot_id: str
+    incarnation: int = -1
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Java's properties as far as these files use them: comments, `key=value`, backslashes."""
+    properties = {}
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, _, value = line.partition("=")
+        properties[_unescape(key.strip())] = _unescape(value.strip())
+    return properties
+
+
+def encode_properties(properties: Mapping[str, object]) -> bytes:
+    lines = [f"{key}={_escape(str(value))}\n" for key, value in properties.items()]
+    return ("#\n" + "".join(lines)).encode()
+
+
+def _unescape(text: str) -> str:
+    result = []
+    characters = iter(text)
+    for character in characters:
+        result.append(next(characters, "") if character == "\\" else character)
+    return "".join(result)
+
+
+def _escape(text: str) -> str:
+    return "".join("\\" + character if character in "\\:=#!" else character for character in text)
+
+
+def decode_meta(data: bytes, path: str) -> Meta:
+    """Raises CorruptionError naming `path`."""
+    try:
+        properties = decode_properties(data.decode())
+        version = int(properties.pop("version", "0"))
+        broker_id = properties.pop("broker.id", None)
+        return Meta(
+            None if broker_id is None else int(broker_id),
+            properties.pop("cluster.id", None),
+            version,
+            properties,
+        )
+    except ValueError as error:
+        raise CorruptionError(f"{path}: {error}") from error
+
+
+def encode_meta(meta: Meta) -> bytes:
+    known = {
+        "version": meta.version,
+        "broker.id": meta.broker_id,
+        "cluster.id": meta.cluster_id,
+    }
+    return encode_properties(
+        {**{key: value for key, value in known.items() if value is not None}, **meta.other}
+    )
+
+
+def decode_partition_metadata(data: bytes, path: str) -> Uuid:
+    """The topic id in `version: 0`, `topic_id: <22 characters>`. Raises CorruptionError."""
+    try:
+        pairs = [line.partition(":") for line in data.decode().splitlines()]
+        values = {key.strip(): value.strip() for key, _, value in pairs}
+        if values.get("version") != "0":
+            raise CorruptionError(f"{path}: version is {values.get('version')}, expected 0")
+        return decode_uuid(values.get("topic_id", ""))
+    except ValueError as error:
+        raise CorruptionError(f"{path}: {error}") from error
+
+
+def encode_partition_metadata(topic_id: Uuid) -> bytes:
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+
+
+def decode_boot(data: bytes) -> Boot | None:
+    """None if the content is not whole: then nothing is known of the boot."""
+    try:
+        properties = decode_properties(data.decode())
+        return Boot(properties["boot.id"], int(properties["incarnation"]))
+    except (ValueError, KeyError):
+        return None
+
+
+def encode_boot(boot: Boot) -> bytes:
+    return encode_properties(
+        {"version": 0, "boot.id": boot.boot_id, "incarnation": boot.incarnation}
+    )
+
+
+def encode_clean_mark(broker_epoch: int) -> bytes:
+    """As Kafka 3.7 and later write it; before, the file was empty. Readers ask only whether it is
+    there."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()

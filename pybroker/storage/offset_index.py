@@ -1,0 +1,71 @@
+"""The offset index of a segment (`.index`): where in the log a batch begins.
+
+File: entries of 8 bytes, big-endian `i32 offset - base, i32 position`. The offset is that of the
+LAST record of a batch, the position is where that same batch begins. Not every batch has an entry.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from pybroker.ports import Disk
+from pybroker.storage.index_table import IndexTable
+
+ENTRY: Final = struct.Struct(">ii")
+
+
+class OffsetEntry(NamedTuple):
+    """The batch that ends with `last_offset` begins at `position`."""
+
+    last_offset: int
+    position: int
+
+
+class OffsetIndex:
+    """Entries are sorted by both fields. Invariant: positions lie below the size of the log."""
+
+    __slots__ = ("_base_offset", "table")
+
+    def __init__(self, path: str, base_offset: int, disk: Disk) -> None:
+        self._base_offset = base_offset
+        self.table = IndexTable(path, ENTRY, disk)
+
+    def append(self, last_offset: int, position: int) -> None:
+        self.table.append(last_offset - self._base_offset, position)
+
+    def floor(self, offset: int, *, cached_only: bool = False) -> OffsetEntry | None:
+        """The last batch known here that ends at or before `offset`."""
+        return self._entry(
+            self.table.floor(offset - self._base_offset, cached_only=cached_only), cached_only
+        )
+
+    def floor_position(self, position: int, *, cached_only: bool = False) -> OffsetEntry | None:
+        """The last batch known here that begins at or before `position`."""
+        return self._entry(
+            self.table.floor(position, field=1, cached_only=cached_only), cached_only
+        )
+
+    def last(self) -> OffsetEntry | None:
+        return self._entry(len(self.table) - 1, False)
+
+    def _entry(self, number: int, cached_only: bool) -> OffsetEntry | None:
+        if number < 0:
+            return None
+        relative, position = self.table.get(number, cached_only=cached_only)
+        return OffsetEntry(self._base_offset + relative, position)
+
+    def truncate(self, offset: int) -> None:
+        """Forget batches that end at or after `offset`."""
+        self.table.truncate(self.table.floor(offset - 1 - self._base_offset) + 1)
+
+    def is_plausible(self, log_size: int) -> bool:
+        """Whether the file can be the index of a log of that size: whole entries, the last of
+        them inside the log and not that of the first batch, which never has one. So the zeros that
+        Apache Kafka leaves behind a crash are refused. Says nothing about the other entries."""
+        if not self.table.is_whole():
+            return False
+        last = self.last()
+        return last is None or (
+            last.last_offset > self._base_offset and 0 < last.position < log_size
+        )

@@ -1,0 +1,220 @@
+"""What a partition remembers of its idempotent and transactional producers (KIP-98, KIP-360).
+
+Sans I/O: `check` decides on a batch without changing anything, `apply` replays a batch that was
+written. The leader does both, followers and recovery only the second, so all replicas come to the
+same state. The file is `producer_snapshot.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import NO_EPOCH, NO_OFFSET
+from pybroker.records.batch import NO_SEQUENCE, SEQUENCE_MAX, BatchHeader
+from pybroker.records.control import ControlType, EndTransaction
+from pybroker.storage.txn_index import AbortedTransaction
+
+BATCHES_REMEMBERED: Final = 5
+"""As many as a producer may have in flight (max.in.flight.requests.per.connection of Java's)."""
+EXPIRATION_MS_DEFAULT: Final = 24 * 3600 * 1000
+"""producer.id.expiration.ms"""
+
+
+class RememberedBatch(NamedTuple):
+    """A batch that was appended; a retry with the same sequences gets the same answer."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer. Invariant: `batches` are of `epoch`, oldest first, at most five."""
+
+    producer_id: int
+    epoch: int = NO_EPOCH
+    batches: tuple[RememberedBatch, ...] = ()
+    last_seen_ms: int = -1
+    coordinator_epoch: int = NO_EPOCH
+    transaction_first_offset: int = NO_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker at `last_offset` has ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """All producers of one partition.
+
+    Invariant: `open_transactions` holds an entry's `transaction_first_offset` for every entry that
+    has one, and nothing else.
+    """
+
+    entries: dict[int, ProducerEntry] = field(default_factory=dict)
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    """First offset -> producer id."""
+    undecided: list[CompletedTransaction] = field(default_factory=list)
+    """Ended by a marker that may lie above the high watermark, in order of the markers."""
+
+    @classmethod
+    def restored(cls, entries: Iterable[ProducerEntry]) -> ProducerState:
+        state = cls({entry.producer_id: entry for entry in entries})
+        state.open_transactions = {
+            entry.transaction_first_offset: entry.producer_id
+            for entry in state.entries.values()
+            if entry.transaction_first_offset != NO_OFFSET
+        }
+        return state
+
+    def check(
+        self, header: BatchHeader, marker: EndTransaction | None = None
+    ) -> RememberedBatch | None:
+        """Whether the producer may append this batch now: None, or the earlier batch if it is one
+        of the last five once more.
+
+        Raises BrokerError: INVALID_PRODUCER_EPOCH for an epoch that was replaced,
+        OUT_OF_ORDER_SEQUENCE_NUMBER for a gap and for a new epoch that does not begin with 0,
+        INVALID_TXN_STATE for a plain batch inside a transaction, TRANSACTION_COORDINATOR_FENCED
+        for a marker of a coordinator that was replaced. A producer that is not known may begin
+        with any sequence: what is known may have expired.
+        """
+        entry = self.entries.get(header.producer_id)
+        if entry is None:
+            return None
+        if header.producer_epoch < entry.epoch:
+            raise BrokerError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {entry.epoch},"
+                f" the batch {header.producer_epoch}",
+            )
+        if marker is not None:
+            if marker.coordinator_epoch < entry.coordinator_epoch:
+                raise BrokerError(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+            return None
+        if header.producer_epoch == entry.epoch:
+            first, last = header.base_sequence, header.last_sequence
+            for batch in entry.batches:
+                if batch.last_sequence == last and batch.first_sequence == first:
+                    return batch
+        self._check_sequence(entry, header)
+        if entry.transaction_first_offset != NO_OFFSET and not header.is_transactional:
+            raise BrokerError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has an open transaction",
+            )
+        return None
+
+    def _check_sequence(self, entry: ProducerEntry, header: BatchHeader) -> None:
+        if header.producer_epoch == entry.epoch:
+            expected = (entry.last_sequence + 1) & SEQUENCE_MAX
+        else:
+            expected = 0
+        if header.base_sequence != expected:
+            raise BrokerError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} epoch {header.producer_epoch}: sequence"
+                f" {header.base_sequence} follows {entry.last_sequence} of epoch {entry.epoch}",
+            )
+
+    def apply(
+        self,
+        header: BatchHeader,
+        first_offset: int,
+        seen_ms: int,
+        marker: EndTransaction | None = None,
+    ) -> CompletedTransaction | None:
+        """Take note of a batch that was written at `first_offset`; gives the transaction that it
+        ended, if it did.
+
+        `seen_ms` is what the producer's age is counted from: the time of the append, not that of
+        the records, which may be years old.
+        """
+        last_offset = first_offset + header.last_offset_delta
+        entry = self.entries.get(header.producer_id)
+        if entry is None:
+            entry = self.entries[header.producer_id] = ProducerEntry(header.producer_id)
+        if header.producer_epoch != entry.epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches = ()
+        entry.last_seen_ms = max(entry.last_seen_ms, seen_ms)
+        if marker is not None:
+            return self._end_transaction(entry, marker, last_offset)
+        if header.base_sequence != NO_SEQUENCE:
+            batch = RememberedBatch(
+                header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp
+            )
+            entry.batches = (*entry.batches[1 - BATCHES_REMEMBERED :], batch)
+        if header.is_transactional and entry.transaction_first_offset == NO_OFFSET:
+            entry.transaction_first_offset = first_offset
+            self.open_transactions[first_offset] = header.producer_id
+        return None
+
+    def _end_transaction(
+        self, entry: ProducerEntry, marker: EndTransaction, last_offset: int
+    ) -> CompletedTransaction | None:
+        entry.coordinator_epoch = marker.coordinator_epoch
+        first_offset = entry.transaction_first_offset
+        if first_offset == NO_OFFSET:
+            return None
+        entry.transaction_first_offset = NO_OFFSET
+        del self.open_transactions[first_offset]
+        completed = CompletedTransaction(
+            entry.producer_id, first_offset, last_offset, marker.type is ControlType.ABORT
+        )
+        self.undecided.append(completed)
+        return completed
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the first transaction begins that is open, or whose marker is not yet below the
+        high watermark. None if there is none."""
+        while self.undecided and self.undecided[0].last_offset < high_watermark:
+            del self.undecided[0]
+        starts = [transaction.first_offset for transaction in self.undecided]
+        if self.open_transactions:
+            starts.append(min(self.open_transactions))
+        return min(starts, default=None)
+
+    def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
+        """The entry of the index for a transaction that the last marker has aborted."""
+        return AbortedTransaction(
+            completed.producer_id,
+            completed.first_offset,
+            completed.last_offset,
+            min(self.open_transactions, default=completed.last_offset + 1),
+        )
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that have written nothing for that long and have no open transaction;
+        gives their number."""
+        expired = [
+            producer_id
+            for producer_id, entry in self.entries.items()
+            if now_ms - entry.last_seen_ms >= expiration_ms
+            and entry.transaction_first_offset == NO_OFFSET
+        ]
+        for producer_id in expired:
+            del self.entries[producer_id]
+        return len(expired)

@@ -1,0 +1,28 @@
+"""Reading a file either without ever waiting for the disk or with waiting, by one call.
+
+Code that looks something up in several steps would have to ask after each whether its bytes were
+in memory; instead the first miss raises `NotCached` and the whole lookup is done again elsewhere.
+"""
+
+from __future__ import annotations
+
+from pybroker.errors import PybrokerError
+from pybroker.ports import File
+
+
+class NotCached(PybrokerError):
+    """The lookup would have to wait for the disk; nothing was changed. Do it again where waiting
+    is allowed."""
+
+
+def fetch(file: File, position: int, length: int, *, cached_only: bool) -> bytes:
+    """Up to `length` bytes from `position`, fewer only at the end of the file.
+
+    Raises NotCached if `cached_only` is set and a byte is not in memory.
+    """
+    if not cached_only:
+        return file.pread(position, length)
+    data = file.pread_cached(position, length)
+    if data is None:
+        raise NotCached(f"{file.path} at {position}")
+    return data

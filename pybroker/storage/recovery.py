@@ -1,0 +1,289 @@
+"""What to believe of a log that was not closed properly.
+
+From the recovery point on every batch is checked. Where they stop being whole, two things can have
+happened: the last write was cut off, then nothing valid follows and the remains are cut away; or
+bytes that were written well are damaged, then the log ends there until somebody mends it, for
+records behind the hole may have been acknowledged. Cut bytes are kept in a file beside the log.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pybroker.errors import CorruptionError
+from pybroker.ports import Disk, File
+from pybroker.records.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    crc_matches,
+    read_header,
+)
+from pybroker.storage.filename import corrupt_file
+from pybroker.storage.log_parts import Damage
+from pybroker.storage.segment import Segment
+
+_logger = logging.getLogger(__name__)
+CHUNK_BYTES: Final = 4 * 1024**2
+SEARCH_BYTES_MAX: Final = 128 * 1024**2
+"""How far behind a damaged batch a valid one is looked for; longer than any batch can be, since
+requests are limited to 100 MiB."""
+_BATCH_SEARCHED_MAX: Final = 101 * 1024**2
+
+
+class ScanEnd(NamedTuple):
+    """Where the valid batches of a segment end, and why; no reason: at the end of the file."""
+
+    position: int
+    next_offset: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What recovery found. `cut_bytes` of `cut_path` were torn and are gone from the log."""
+
+    segments: tuple[Segment, ...]
+    damage: Damage | None = None
+    unreachable: tuple[Segment, ...] = ()
+    cut_bytes: int = 0
+
+
+Visit = Callable[[int, BatchHeader], None]
+
+
+def scan(file: File, size: int, position: int, next_offset: int, visit: Visit) -> ScanEnd:
+    """Check the batches from `position`: header, length, checksum, offsets that rise from
+    `next_offset`. `visit` is given position and header of each valid one."""
+    chunk = b""
+    start = position
+    while position < size:
+        left = size - position
+        if start + len(chunk) - position < min(HEADER_SIZE, left):
+            start, chunk = position, file.pread(position, min(CHUNK_BYTES, left))
+        try:
+            header = read_header(chunk, position - start)
+        except CorruptionError as error:
+            return ScanEnd(position, next_offset, str(error))
+        if header.size > left:
+            return ScanEnd(
+                position, next_offset, f"the batch has {header.size} bytes, only {left} are there"
+            )
+        if position + header.size > start + len(chunk):
+            start, chunk = position, file.pread(position, min(max(CHUNK_BYTES, header.size), left))
+        if not crc_matches(chunk, position - start, header.size):
+            return ScanEnd(position, next_offset, "the checksum is wrong")
+        if header.base_offset < next_offset or header.last_offset_delta < 0:
+            return ScanEnd(
+                position,
+                next_offset,
+                f"the batch begins at offset {header.base_offset}, expected {next_offset} or more",
+            )
+        visit(position, header)
+        position += header.size
+        next_offset = header.next_offset
+    return ScanEnd(position, next_offset, None)
+
+
+def valid_batch_after(file: File, position: int, size: int, next_offset: int) -> int | None:
+    """Position of a valid batch behind `position` with an offset of at least `next_offset`, found
+    byte by byte; None if there is none within SEARCH_BYTES_MAX."""
+    end = min(size, position + SEARCH_BYTES_MAX)
+    place = position + 1
+    while place + HEADER_SIZE <= end:
+        chunk = file.pread(place, min(CHUNK_BYTES, end - place))
+        found = chunk.find(MAGIC, MAGIC_POSITION)
+        while found >= 0:
+            begin = found - MAGIC_POSITION
+            if _is_batch(file, chunk, begin, place + begin, size, next_offset):
+                return place + begin
+            found = chunk.find(MAGIC, found + 1)
+        place += max(1, len(chunk) - HEADER_SIZE + 1)
+    return None
+
+
+def _is_batch(
+    file: File, chunk: bytes, begin: int, position: int, size: int, next_offset: int
+) -> bool:
+    try:
+        header = read_header(chunk, begin)
+    except CorruptionError:
+        return False
+    plausible = (
+        header.base_offset >= next_offset
+        and header.last_offset_delta >= 0
+        and position + header.size <= size
+        and header.size <= _BATCH_SEARCHED_MAX
+    )
+    if not plausible:
+        return False
+    if begin + header.size <= len(chunk):
+        return crc_matches(chunk, begin, header.size)
+    return crc_matches(file.pread(position, header.size), 0, header.size)
+
+
+def recover(
+    segments: Sequence[Segment],
+    disk: Disk,
+    *,
+    recovery_point: int,
+    floor_offset: int,
+    index_interval_bytes: int,
+    visit: Visit,
+) -> Recovered:
+    """Check the log from its recovery point on, mend its indexes, and cut off a torn tail.
+
+    What lies below `floor_offset` is known to have been whole, so a fault there is damage even if
+    nothing follows. `segments` are all of the log in order; `visit` is given each valid batch that
+    was checked.
+    """
+    first = max(
+        (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
+        default=0,
+    )
+    expected = segments[first].base_offset
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        if segment.base_offset < expected:
+            reason = f"the segment begins below {expected}, where the one before it ends"
+            return _damaged(segments, number, ScanEnd(0, expected, reason))
+        end = _recover_segment(segment, recovery_point, index_interval_bytes, visit)
+        segment.end_at(end.position, end.next_offset)
+        if end.reason is None:
+            expected = end.next_offset
+            continue
+        if _is_torn(segments, number, end, floor_offset):
+            cut = _cut(segments, number, end, disk)
+            return _end_of(segments[: number + 1], floor_offset, cut)
+        return _damaged(segments, number, end)
+    return _end_of(segments, floor_offset, 0)
+
+
+def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> Recovered:
+    """The log is whole as far as it goes; does it go as far as it must?"""
+    last = segments[-1]
+    for segment in segments[:-1]:
+        segment.seal()
+    if last.next_offset >= floor_offset:
+        return Recovered(tuple(segments), None, (), cut_bytes)
+    reason = f"the log ends below {floor_offset}, up to where it had been written"
+    return Recovered(
+        tuple(segments),
+        Damage(last.next_offset, last.path, last.size, reason),
+        (),
+        cut_bytes,
+    )
+
+
+def _recover_segment(
+    segment: Segment, recovery_point: int, index_interval_bytes: int, visit: Visit
+) -> ScanEnd:
+    size = segment.size
+    position, next_offset = segment.end_of_offsets_below(recovery_point)
+    segment.resume_at(position, next_offset)
+
+    def note(place: int, header: BatchHeader) -> None:
+        segment.note(place, header, index_interval_bytes)
+        visit(place, header)
+
+    end = scan(segment.file, size, position, next_offset, note)
+    try:
+        segment.transactions.truncate(end.next_offset)
+    except CorruptionError:
+        # What the checked batches say of transactions is added again when they are replayed.
+        segment.transactions.keep([])
+    return end
+
+
+def _is_torn(segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int) -> bool:
+    """Whether the bytes at `end` are a write that was cut off, not damage."""
+    if end.next_offset < floor_offset:
+        return False
+    for later in segments[number + 1 :]:
+        if valid_batch_after(later.file, -1, later.size, end.next_offset) is not None:
+            return False
+    segment = segments[number]
+    size = segment.file.size()
+    return valid_batch_after(segment.file, end.position, size, end.next_offset) is None
+
+
+def _cut(segments: Sequence[Segment], number: int, end: ScanEnd, disk: Disk) -> int:
+    """Take the torn bytes out of the log; gives how many."""
+    segment = segments[number]
+    file = segment.file
+    torn = file.size() - end.position
+    kept_at = ""
+    if not _all_zero(file, end.position):
+        kept_at = _free_name(segment, end.position, disk)
+        _copy_tail(file, end.position, disk, kept_at)
+    file.truncate(end.position)
+    for later in segments[number + 1 :]:
+        torn += later.size
+        later.set_aside()
+    _logger.warning(
+        "torn tail cut path=%s position=%d bytes=%d next_offset=%d reason=%r kept_at=%s",
+        segment.path,
+        end.position,
+        torn,
+        end.next_offset,
+        end.reason,
+        kept_at or "- (all zero)",
+    )
+    return torn
+
+
+def _free_name(segment: Segment, position: int, disk: Disk) -> str:
+    name = segment.path.rpartition("/")[2]
+    candidates = (
+        f"{segment.directory}/{corrupt_file(name, position, number)}"
+        for number in itertools.count()
+    )
+    return next(path for path in candidates if not disk.exists(path))
+
+
+def _all_zero(file: File, position: int) -> bool:
+    size = file.size()
+    while position < size:
+        chunk = file.pread(position, min(CHUNK_BYTES, size - position))
+        if any(chunk):
+            return False
+        position += len(chunk)
+    return True
+
+
+def _copy_tail(file: File, position: int, disk: Disk, path: str) -> None:
+    copy = disk.open(path, create=True)
+    size = file.size()
+    while position < size:
+        chunk = file.pread(position, min(CHUNK_BYTES, size - position))
+        copy.append(chunk)
+        position += len(chunk)
+    copy.sync()
+    copy.close()
+
+
+def _damaged(segments: Sequence[Segment], number: int, end: ScanEnd) -> Recovered:
+    segment = segments[number]
+    reason = end.reason or "unknown"
+    _logger.error(
+        "log damaged path=%s position=%d offset=%d reason=%r",
+        segment.path,
+        end.position,
+        end.next_offset,
+        reason,
+    )
+    if segment.base_offset < end.next_offset and not end.position:
+        # The segment overlaps the one before it: none of it counts.
+        kept, unreachable = segments[:number], segments[number:]
+    else:
+        kept, unreachable = segments[: number + 1], segments[number + 1 :]
+    return Recovered(
+        tuple(kept),
+        Damage(end.next_offset, segment.path, end.position, reason),
+        tuple(unreachable),
+    )

@@ -1,0 +1,55 @@
+"""Which segments of a log may be deleted. Pure: facts in, a count out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pybroker.storage.log_config import UNLIMITED, LogConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What retention has to know of a segment. `next_offset` is one past its last offset;
+    `timestamp` is called only where age matters and gives ms since 1970."""
+
+    next_offset: int
+    size: int
+    timestamp: Callable[[], int]
+
+
+def expired(
+    segments: Sequence[SegmentFacts],
+    config: LogConfig,
+    *,
+    now_ms: int,
+    log_start_offset: int,
+    high_watermark: int,
+) -> int:
+    """How many segments, from the oldest, may go: they lie below the log start offset, or are too
+    old, or the log is too large without them. The first that must stay ends it, and nothing at or
+    above the high watermark ever goes. An empty last segment stays.
+
+    A topic that is only compacted loses nothing but what lies below its log start.
+    """
+    surplus = sum(segment.size for segment in segments) - config.retention_bytes
+    count = 0
+    for segment in segments:
+        if segment.next_offset > high_watermark:
+            break
+        if segment is segments[-1] and not segment.size:
+            break
+        below_start = segment.next_offset <= log_start_offset
+        too_large = config.retention_bytes != UNLIMITED and surplus >= segment.size
+        if not below_start:
+            if not config.deletes:
+                break
+            too_old = (
+                config.retention_ms != UNLIMITED
+                and now_ms - segment.timestamp() > config.retention_ms
+            )
+            if not (too_large or too_old):
+                break
+        surplus -= segment.size
+        count += 1
+    return count

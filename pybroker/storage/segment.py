@@ -1,0 +1,473 @@
+"""One segment: a stretch of the log in a file of batches, with its indexes.
+
+A segment knows where batches are and hands out runs of whole batches. It does not know producers,
+epochs or recovery, and takes no decision about when it ends or is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from pybroker.errors import CorruptionError, StorageError
+from pybroker.ports import Buffer, Disk, File
+from pybroker.records.batch import HEADER_SIZE, BatchHeader, read_header
+from pybroker.storage import offset_index, time_index
+from pybroker.storage.filename import CORRUPT_SUFFIX, DELETED_SUFFIX, SegmentFile, segment_file
+from pybroker.storage.offset_index import OffsetEntry, OffsetIndex
+from pybroker.storage.reading import NotCached, fetch
+from pybroker.storage.time_index import TimeIndex
+from pybroker.storage.txn_index import TxnIndex
+
+SCAN_BYTES: Final = 8192
+"""How much is read at once while going from header to header."""
+SCRUB_BYTES: Final = 1024**2
+"""The same where the whole segment is gone through."""
+_HINTS_MAX: Final = 64
+
+
+class Appended(NamedTuple):
+    """What a segment has to know of a batch that is written: where it begins in the data, how long
+    it is, its last offset (absolute), and its largest timestamp."""
+
+    position: int
+    size: int
+    last_offset: int
+    max_timestamp: int
+
+
+class Segment:
+    """Batches with offsets from `base_offset`. Appends and changes come from one thread; reads may
+    come from others at the same time.
+
+    Invariants: `size` (bytes) is where the last whole batch ends; `next_offset` is one past the
+    last offset, `base_offset` when empty; of a segment that was closed before the start it may be
+    larger, up to the begin of the next segment.
+    """
+
+    def __init__(
+        self, directory: str, base_offset: int, disk: Disk, *, size: int, next_offset: int
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self._disk = disk
+        # Size and next offset; one tuple, so that a reader in another thread sees both of the same
+        # moment.
+        self._end = (size, next_offset)
+        self._file: File | None = None
+        self.path = self._path(SegmentFile.LOG)
+        self.offsets = OffsetIndex(self._path(SegmentFile.INDEX), base_offset, disk)
+        self.times = TimeIndex(self._path(SegmentFile.TIME_INDEX), base_offset, disk)
+        self.transactions = TxnIndex(self._path(SegmentFile.TXN_INDEX), disk)
+        self._bytes_since_entry = 0
+        self._largest: tuple[int, int] | None = None
+        self._first_timestamp: int | None = None
+        self._indexes_checked = False
+        # offset -> position where a batch with that base offset begins: readers come back for
+        # what follows. Only a hint, so it may be dropped at any time and is checked when used.
+        self._hints: dict[int, int] = {}
+
+    def _path(self, kind: SegmentFile) -> str:
+        return f"{self.directory}/{segment_file(self.base_offset, kind)}"
+
+    @property
+    def size(self) -> int:
+        return self._end[0]
+
+    @property
+    def next_offset(self) -> int:
+        return self._end[1]
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path)
+        return self._file
+
+    @classmethod
+    def created(cls, directory: str, base_offset: int, disk: Disk) -> Segment:
+        """A new segment with its empty file; the indexes come with their first entries."""
+        segment = cls(directory, base_offset, disk, size=0, next_offset=base_offset)
+        segment._file = disk.open(segment.path, create=True)
+        segment._indexes_checked = True
+        segment._largest = (-1, base_offset)
+        return segment
+
+    def indexes_reach(self, size_bytes: int) -> bool:
+        """Whether another entry would make an index larger than that (segment.index.bytes)."""
+        return (
+            self.offsets.table.size_bytes + offset_index.ENTRY.size > size_bytes
+            or self.times.table.size_bytes + time_index.ENTRY.size > size_bytes
+        )
+
+    # -- appending
+
+    def append(self, data: Buffer, batches: Sequence[Appended], index_interval_bytes: int) -> None:
+        """Write `data`, which consists of `batches`, at the end, by one write.
+
+        Raises StorageError; then nothing has changed.
+        """
+        start = self._end[0]
+        self.file.append(data)
+        for batch in batches:
+            if self._first_timestamp is None:
+                self._first_timestamp = batch.max_timestamp
+            self._note(start + batch.position, batch, index_interval_bytes)
+        self._end = (start + len(data), batches[-1].last_offset + 1)
+
+    def _note(self, position: int, batch: Appended, index_interval_bytes: int) -> None:
+        largest, _ = self.largest_timestamp()
+        if batch.max_timestamp > largest:
+            self._largest = (batch.max_timestamp, batch.last_offset)
+        if self._bytes_since_entry > index_interval_bytes:
+            self.offsets.append(batch.last_offset, position)
+            self.times.append(*self.largest_timestamp())
+            self._bytes_since_entry = 0
+            if self.offsets.table.tail_is_full:
+                self._spill()
+        self._bytes_since_entry += batch.size
+
+    def _spill(self) -> None:
+        """Write the indexes' tails. The time index goes first: it may be ahead of the offset index,
+        never behind, or what is between them would be missing from it after a crash. If the disk
+        refuses, the tails stay in memory for the next time: the log itself will report the disk."""
+        try:
+            self.times.table.spill()
+            self.offsets.table.spill()
+        except StorageError:
+            return
+
+    def seal(self) -> None:
+        """The segment gets no more records for now: complete its indexes and write them."""
+        if not self.size:
+            return
+        timestamp, offset = self.largest_timestamp()
+        if timestamp >= 0:
+            self.times.append(timestamp, offset)
+        self.times.table.spill()
+        self.offsets.table.spill()
+
+    # -- timestamps
+
+    def first_timestamp(self) -> int:
+        """Largest timestamp of the first batch, -1 if the segment is empty."""
+        if self._first_timestamp is None:
+            if not self.size:
+                return -1
+            data = self.file.pread(0, HEADER_SIZE)
+            self._first_timestamp = read_header(data).max_timestamp
+        return self._first_timestamp
+
+    def largest_timestamp(self) -> tuple[int, int]:
+        """The largest timestamp, and the last offset of the batch that holds it; (-1, base) if
+        there is none."""
+        if self._largest is None:
+            last = self.times.last()
+            self._largest = (-1, self.base_offset) if last is None else (last[0], last[1])
+        return self._largest
+
+    def retention_timestamp(self) -> int:
+        """What the age of the segment is counted from: its largest timestamp, or where its records
+        have none the last change of the file."""
+        timestamp, _ = self.largest_timestamp()
+        return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
+
+    def position_before_timestamp(self, timestamp_ms: int) -> int:
+        """The begin of a batch before which no record has that timestamp or a later one."""
+        self._check_indexes(False)
+        entry = self.times.floor(timestamp_ms - 1)
+        if entry is None:
+            return 0
+        return self.locate(entry.last_offset) or 0
+
+    # -- going from header to header
+
+    def headers(
+        self, position: int, limit: int, *, cached_only: bool = False, scan_bytes: int = SCAN_BYTES
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of the batches from `position`, which must be the begin of one, as
+        far as they end at or before `limit`.
+
+        Raises CorruptionError at a header that is none, NotCached.
+        """
+        chunk = b""
+        start = position
+        while limit - position >= HEADER_SIZE:
+            if position + HEADER_SIZE > start + len(chunk):
+                start = position
+                length = min(scan_bytes, limit - position)
+                chunk = fetch(self.file, position, length, cached_only=cached_only)
+            header = read_header(chunk, position - start)
+            if position + header.size > limit:
+                return
+            yield position, header
+            position += header.size
+
+    def locate(self, offset: int, *, cached_only: bool = False) -> int | None:
+        """Where the batch begins that holds `offset`, or the first one after it where compaction
+        has removed it; None if there is none."""
+        hinted = self._hints.get(offset)
+        if hinted is not None and hinted <= self.size:
+            return hinted if hinted < self.size else None
+        if offset >= self.next_offset:
+            return None
+        self._check_indexes(cached_only)
+        limit = self.size
+        entry = self.offsets.floor(offset, cached_only=cached_only)
+        position = 0 if entry is None else entry.position
+        for place, header in self.headers(position, limit, cached_only=cached_only):
+            if entry is not None and place == position and header.last_offset != entry.last_offset:
+                return self._locate_after_rebuild(offset, cached_only)
+            if header.last_offset >= offset:
+                return place
+        return None
+
+    def _locate_after_rebuild(self, offset: int, cached_only: bool) -> int | None:
+        if cached_only:
+            raise NotCached(f"{self.path}: the index has to be made again")
+        self.rebuild_indexes()
+        return self.locate(offset)
+
+    def _check_indexes(self, cached_only: bool) -> None:
+        """Before the first use of the indexes of a segment that was here at the start: make them
+        again if they are missing or cannot be right."""
+        if self._indexes_checked:
+            return
+        if not (self.offsets.is_plausible(self.size) and self.times.is_plausible()):
+            if cached_only:
+                raise NotCached(f"{self.path}: the index has to be made again")
+            self.rebuild_indexes()
+        self._indexes_checked = True
+
+    def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
+        """Make offset and time index again from the log."""
+        self.clear_indexes()
+        self.extend_indexes(0, index_interval_bytes)
+        self.seal()
+
+    def clear_indexes(self) -> None:
+        self.offsets.table.clear()
+        self.times.clear()
+        self._largest = (-1, self.base_offset)
+        self._bytes_since_entry = 0
+        self._indexes_checked = True
+
+    def extend_indexes(self, position: int, index_interval_bytes: int) -> int:
+        """Go through the batches from `position` and index them as if they were just appended;
+        gives where the last whole one ends."""
+        self._indexes_checked = True
+        for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):
+            self.note(place, header, index_interval_bytes)
+            self._end = (self.size, header.next_offset)
+            position = place + header.size
+        return position
+
+    def load_end(self, index_interval_bytes: int) -> None:
+        """Learn `next_offset` and the largest timestamp of a segment that will be appended to, from
+        its indexes and the few batches after their last entry.
+
+        Raises CorruptionError if the file does not end with a whole batch.
+        """
+        self._end = (self.size, self.base_offset)
+        if not self.size:
+            self.clear_indexes()
+            return
+        self._check_indexes(False)
+        last = self.offsets.last()
+        position = 0
+        if last is not None:
+            (place, header) = next(self.headers(last.position, self.size), (0, None))
+            if header is None or header.last_offset != last.last_offset:
+                self.clear_indexes()
+            else:
+                self._end = (self.size, header.next_offset)
+                position = place + header.size
+                self._bytes_since_entry = header.size
+        end = self.extend_indexes(position, index_interval_bytes)
+        if end != self.size:
+            raise CorruptionError(f"{self.path}: no whole batch at position {end}")
+
+    # -- reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        upper_offset: int,
+        *,
+        at_least_one_batch: bool,
+        cached_only: bool,
+    ) -> bytes | None:
+        """Whole batches from the one that holds `offset`, all of them below `upper_offset`.
+
+        None if the segment has nothing at or after `offset`; b"" if there is something, but above
+        `upper_offset` or longer than `max_bytes`. Raises NotCached, CorruptionError.
+        """
+        # Taken before the end is looked at: if the segment is cut meanwhile, what we learn goes
+        # into hints that nobody uses any more.
+        hints = self._hints
+        limit, next_offset = self._end
+        whole = upper_offset >= next_offset
+        position = self.locate(offset, cached_only=cached_only)
+        if position is None or position >= limit:
+            return None
+        if not whole:
+            bound = self.locate(upper_offset, cached_only=cached_only)
+            limit = limit if bound is None else min(limit, bound)
+            if limit <= position:
+                return b""
+        length = min(max_bytes, limit - position)
+        data = fetch(self.file, position, max(length, HEADER_SIZE), cached_only=cached_only)
+        first = read_header(data)
+        if first.size > length:
+            if not at_least_one_batch or position + first.size > limit:
+                return b""
+            data = fetch(self.file, position, first.size, cached_only=cached_only)
+            _hint(hints, first.next_offset, position + first.size)
+            return data
+        if position + length == limit:
+            _hint(hints, next_offset if whole else upper_offset, limit)
+            return data[:length]
+        end, next_offset = self._whole_batches(data[:length], position, first, cached_only)
+        _hint(hints, next_offset, position + end)
+        return data[:end]
+
+    def _whole_batches(
+        self, data: bytes, position: int, first: BatchHeader, cached_only: bool
+    ) -> tuple[int, int]:
+        """How far the whole batches in `data` reach, which was read at `position`, and the offset
+        that follows them."""
+        end = first.size
+        next_offset = first.next_offset
+        entry = self.offsets.floor_position(position + len(data), cached_only=cached_only)
+        if entry is not None and entry.position - position > end:
+            end = entry.position - position
+        while end + HEADER_SIZE <= len(data):
+            header = read_header(data, end)
+            if end + header.size > len(data):
+                # This header is where the next read begins.
+                next_offset = header.base_offset
+                break
+            end += header.size
+            next_offset = header.next_offset
+        return end, next_offset
+
+    # -- changing
+
+    def truncate(self, offset: int, index_interval_bytes: int) -> None:
+        """Remove the batch that holds `offset` and all after it. Raises StorageError."""
+        position = self.locate(offset)
+        if position is None:
+            return
+        self._hints = {}
+        self._check_indexes(False)
+        (_, header) = next(self.headers(position, self.size))
+        self.file.truncate(position)
+        self._end = (position, self.base_offset)
+        self.offsets.truncate(header.base_offset)
+        self.times.truncate(header.base_offset)
+        self.transactions.truncate(header.base_offset)
+        self._largest = None
+        self._first_timestamp = None
+        self._bytes_since_entry = 0
+        self.load_end(index_interval_bytes)
+
+    def sync(self, *, indexes: bool) -> None:
+        """Make the log durable, and of a segment that gets no more records also its indexes."""
+        self.file.sync()
+        if indexes:
+            self.offsets.table.sync()
+            self.times.table.sync()
+            self.transactions.sync()
+
+    def mark_deleted(self) -> list[str]:
+        """Rename the files so that a start removes them; gives their new paths. Handles that
+        readers use stay open until they are done."""
+        renamed = []
+        self.close()
+        for kind in SegmentFile:
+            path = self._path(kind)
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        return renamed
+
+    def end_of_offsets_below(self, offset: int) -> tuple[int, int]:
+        """Where the batches below `offset` end, and the offset after them, as far as their headers
+        can be followed. Checksums are not looked at."""
+        position, next_offset = 0, self.base_offset
+        if offset <= self.base_offset:
+            return position, next_offset
+        if self.offsets.is_plausible(self.size):
+            entry = self.offsets.floor(offset - 1)
+            if entry is not None and self._is_right(entry):
+                position = entry.position
+        try:
+            for place, header in self.headers(position, self.size):
+                if header.next_offset > offset:
+                    break
+                position, next_offset = place + header.size, header.next_offset
+        except CorruptionError:
+            # Whoever goes on from here comes upon it.
+            return position, next_offset
+        return position, next_offset
+
+    def _is_right(self, entry: OffsetEntry) -> bool:
+        try:
+            header = read_header(self.file.pread(entry.position, HEADER_SIZE))
+        except CorruptionError:
+            return False
+        return header.last_offset == entry.last_offset
+
+    def resume_at(self, position: int, next_offset: int) -> None:
+        """Forget what the indexes say of `next_offset` and later; what is `note`d afterwards begins
+        at `position`. For recovery, which then goes through the batches from there."""
+        if not (self.offsets.is_plausible(self.size) and self.times.is_plausible()):
+            self.clear_indexes()
+            if position:
+                self.extend_indexes_to(position)
+        else:
+            self.offsets.truncate(next_offset)
+            self.times.truncate(next_offset)
+        self._indexes_checked = True
+        self._largest = None
+        self._bytes_since_entry = 0
+
+    def extend_indexes_to(self, position: int) -> None:
+        """Index the batches up to `position`."""
+        for place, header in self.headers(0, position, scan_bytes=SCRUB_BYTES):
+            self.note(place, header, 4096)
+
+    def note(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
+        """Index a batch that is in the file already."""
+        batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
+        self._note(position, batch, index_interval_bytes)
+
+    def end_at(self, position: int, next_offset: int) -> None:
+        """What is behind `position` does not count; the file stays as it is."""
+        self._end = (position, next_offset)
+        self._hints = {}
+
+    def set_aside(self) -> None:
+        """Rename the log so that it is no longer used, and remove what can be made again."""
+        self.close()
+        for kind in SegmentFile:
+            path = self._path(kind)
+            if kind is not SegmentFile.LOG:
+                self._disk.unlink(path)
+            elif self._disk.exists(path):
+                self._disk.rename(path, path + CORRUPT_SUFFIX)
+
+    def close(self) -> None:
+        """Release the handles. Does not write what the indexes hold in memory."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.offsets.table.close()
+        self.times.table.close()
+
+
+def _hint(hints: dict[int, int], offset: int, position: int) -> None:
+    if len(hints) >= _HINTS_MAX:
+        hints.clear()
+    hints[offset] = position

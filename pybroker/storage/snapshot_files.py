@@ -1,0 +1,71 @@
+"""The producer snapshots of one log: which are there, writing one, and starting from one.
+
+They are not made durable: each carries its checksum, and where one is lost or damaged an older one
+and more of the log do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from pybroker.errors import CorruptionError, StorageError
+from pybroker.ports import Disk
+from pybroker.storage.filename import SegmentFile, segment_file
+from pybroker.storage.producer_snapshot import decode, encode
+from pybroker.storage.producer_state import ProducerState
+
+_logger = logging.getLogger(__name__)
+_KEPT_MIN: Final = 2
+
+
+class SnapshotFiles:
+    """`offsets` are those of the files in the directory, as the caller has listed them."""
+
+    __slots__ = ("_directory", "_disk", "_offsets")
+
+    def __init__(self, directory: str, disk: Disk, offsets: Iterable[int] = ()) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._offsets = sorted(offsets)
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{segment_file(offset, SegmentFile.SNAPSHOT)}"
+
+    @property
+    def latest(self) -> int:
+        """Offset of the newest snapshot, -1 if there is none."""
+        return self._offsets[-1] if self._offsets else -1
+
+    def write(self, offset: int, state: ProducerState) -> None:
+        """Keep `state` as that before `offset`."""
+        self._disk.write(self._path(offset), encode(state.entries.values()))
+        if offset not in self._offsets:
+            self._offsets = sorted([*self._offsets, offset])
+
+    def load(self, offset_max: int, offset_min: int) -> tuple[int, ProducerState] | None:
+        """The newest undamaged snapshot from `offset_min` to `offset_max`, and its offset."""
+        for offset in reversed(self._offsets):
+            if not offset_min <= offset <= offset_max:
+                continue
+            path = self._path(offset)
+            try:
+                return offset, ProducerState.restored(decode(self._disk.read(path), path))
+            except (CorruptionError, FileNotFoundError) as error:
+                _logger.warning("producer snapshot not usable path=%s error=%s", path, error)
+        return None
+
+    def keep(self, bases: Iterable[int], end_offset: int) -> None:
+        """Remove snapshots beyond `end_offset`, and those that are neither at the begin of a
+        segment nor among the newest."""
+        wanted = {offset for offset in self._offsets if offset <= end_offset}
+        newest = sorted(wanted)[-_KEPT_MIN:]
+        kept = wanted & {*bases, *newest}
+        for offset in self._offsets:
+            if offset not in kept:
+                try:
+                    self._disk.unlink(self._path(offset))
+                except StorageError as error:
+                    _logger.warning("snapshot not removed offset=%d error=%s", offset, error)
+        self._offsets = sorted(kept)

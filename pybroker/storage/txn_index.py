@@ -1,0 +1,85 @@
+"""The index of aborted transactions of a segment (`.txnindex`).
+
+File: entries of 34 bytes, big-endian `i16 version 0, i64 producer id, i64 first offset, i64 last
+offset, i64 last stable offset`, in the order of the markers. The last offset is that of the abort
+marker. Segments without aborted transactions need no file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from pybroker.errors import CorruptionError
+from pybroker.ports import Disk
+
+ENTRY: Final = struct.Struct(">hqqqq")
+_VERSION: Final = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """Records of `producer_id` from `first_offset` to the marker at `last_offset` do not count.
+    `last_stable_offset` is that of the partition once the marker was written."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def decode(data: bytes, path: str) -> list[AbortedTransaction]:
+    """Raises CorruptionError where the bytes are no such file."""
+    if len(data) % ENTRY.size:
+        raise CorruptionError(f"{path}: {len(data)} bytes are no multiple of {ENTRY.size}")
+    entries = []
+    for version, *fields in ENTRY.iter_unpack(data):
+        if version != _VERSION:
+            raise CorruptionError(f"{path}: an entry has version {version}, expected {_VERSION}")
+        entries.append(AbortedTransaction(*fields))
+    return entries
+
+
+class TxnIndex:
+    """Read and written as a whole; it is small, and written at once since it is rarely added to."""
+
+    __slots__ = ("_disk", "path")
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        self.path = path
+        self._disk = disk
+
+    def append(self, entry: AbortedTransaction) -> None:
+        file = self._disk.open(self.path, create=True)
+        try:
+            file.append(ENTRY.pack(_VERSION, *entry))
+        finally:
+            file.close()
+
+    def entries(self) -> list[AbortedTransaction]:
+        """Raises CorruptionError where the file is damaged."""
+        try:
+            return decode(self._disk.read(self.path), self.path)
+        except FileNotFoundError:
+            return []
+
+    def keep(self, entries: list[AbortedTransaction]) -> None:
+        """Make these the only entries."""
+        if entries:
+            self._disk.write(self.path, b"".join(ENTRY.pack(_VERSION, *entry) for entry in entries))
+        else:
+            self._disk.unlink(self.path)
+
+    def truncate(self, offset: int) -> None:
+        """Forget transactions whose marker is at `offset` or later."""
+        before = self.entries()
+        after = [entry for entry in before if entry.last_offset < offset]
+        if len(after) != len(before):
+            self.keep(after)
+
+    def sync(self) -> None:
+        if self._disk.exists(self.path):
+            file = self._disk.open(self.path)
+            try:
+                file.sync()
+            finally:
+                file.close()
