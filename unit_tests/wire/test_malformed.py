@@ -1,0 +1,197 @@
+"""Whatever bytes come, decoding gives a message or MalformedInput."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import pytest
+
+from pybroker.errors import MalformedInput
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import decode_request, decode_response
+from unit_tests.wire.vocabulary import CASES, Case, case_name
+
+_FETCH = "ffffffff 00000000 00000000 00000000 00 00000000 00000000 01 01 01"  # up to the tags
+_PRODUCE = "ffff 0001 000003e8 00000001 0001 74 00000001 00000000"  # up to the records
+
+# What is wrong: the API, the version, the bytes, and what the error says of them.
+MALFORMED: dict[str, tuple[ApiKey, int, str, str]] = {
+    "nothing at all": (ApiKey.METADATA, 1, "", "requires a buffer"),
+    "count cut off": (ApiKey.METADATA, 1, "0000", "requires a buffer"),
+    "trailing byte": (ApiKey.METADATA, 1, "00000000 00", "1 bytes follow"),
+    "null where null is not allowed": (ApiKey.METADATA, 0, "ffffffff", "topics may not be null"),
+    "array of negative length": (ApiKey.METADATA, 1, "fffffffe", "topics: negative length"),
+    "more elements than bytes": (ApiKey.METADATA, 1, "7fffffff 0001 74", "topics: more elements"),
+    "one element too many": (ApiKey.METADATA, 1, "00000002 0003 616161", "requires a buffer"),
+    "element null": (ApiKey.METADATA, 1, "00000001 ffff", "name may not be null"),
+    "string beyond the end": (ApiKey.METADATA, 1, "00000001 0005 7475", "name reaches beyond"),
+    "string of negative length": (ApiKey.METADATA, 1, "00000001 8000", "name may not be null"),
+    "nullable string of negative length": (
+        ApiKey.PRODUCE,
+        3,
+        "fffe 0001 000003e8 00000000",
+        "transactional_id: negative",
+    ),
+    "string not UTF-8": (ApiKey.METADATA, 1, "00000001 0001 ff", "codec can't decode"),
+    "string with a lone surrogate": (
+        ApiKey.METADATA,
+        1,
+        "00000001 0003 eda080",
+        "codec can't decode",
+    ),
+    "boolean missing": (ApiKey.METADATA, 4, "00000000", "requires a buffer"),
+    "compact null where null is not allowed": (
+        ApiKey.METADATA,
+        9,
+        "02 00 00 01 00 00 00",
+        "name may not be null",
+    ),
+    "compact array of more elements than bytes": (
+        ApiKey.METADATA,
+        9,
+        "ffffffff0f 00",
+        "topics: more elements",
+    ),
+    "compact string beyond the end": (ApiKey.METADATA, 9, "02 05 74", "name reaches beyond"),
+    "compact string of 32768 bytes": (
+        ApiKey.METADATA,
+        9,
+        "02 818002" + "61" * 0x8000 + "00 01 00 00 00",
+        "name is too long",
+    ),
+    "no tagged section": (ApiKey.METADATA, 9, "01 01 00 00", "index out of bounds"),
+    "element without tagged section": (ApiKey.METADATA, 9, "02 02 74", "index out of bounds"),
+    "varint of six bytes": (ApiKey.METADATA, 9, "808080808000 01 00 00 00", "more than 32 bits"),
+    "varint of 35 bits": (ApiKey.METADATA, 9, "8080808010 01 00 00 00", "more than 32 bits"),
+    "varint without an end": (ApiKey.METADATA, 9, "8080", "varint at byte 0 is cut off"),
+    "more tags than bytes": (
+        ApiKey.METADATA,
+        9,
+        "01 01 00 00 05 00 00",
+        "5 tagged fields cannot fit",
+    ),
+    "unknown tag beyond the end": (
+        ApiKey.METADATA,
+        9,
+        "01 01 00 00 01 07 05 00",
+        "tag 7 says 5 bytes, 1 remain",
+    ),
+    "unknown tag twice": (ApiKey.METADATA, 9, "01 01 00 00 02 07 00 07 00", "tag 7 is given twice"),
+    "size of a tag cut off": (ApiKey.METADATA, 9, "01 01 00 00 01 07 80", "is cut off"),
+    "more tags than bytes where some are known": (
+        ApiKey.FETCH,
+        12,
+        _FETCH + "05 00 00",
+        "too many tagged fields",
+    ),
+    "known tag twice": (
+        ApiKey.FETCH,
+        12,
+        _FETCH + "02 00 02 02 61 00 02 02 62",
+        "tag 0 is given twice",
+    ),
+    "known tag longer than its value": (
+        ApiKey.FETCH,
+        12,
+        _FETCH + "01 00 03 02 61 00",
+        "size of the tagged field is wrong",
+    ),
+    "known tag shorter than its value": (
+        ApiKey.FETCH,
+        12,
+        _FETCH + "02 00 02 03 61 05 00",
+        "size of the tagged field is wrong",
+    ),
+    "known tag beyond the end": (ApiKey.FETCH, 12, _FETCH + "01 00 09 02 61", "tag 0 says 9 bytes"),
+    "records beyond the end": (
+        ApiKey.PRODUCE,
+        3,
+        _PRODUCE + "00000009 5252",
+        "records reaches beyond",
+    ),
+    "records of negative length": (
+        ApiKey.PRODUCE,
+        3,
+        _PRODUCE + "fffffffe",
+        "records: negative length",
+    ),
+    "compact records beyond the end": (
+        ApiKey.PRODUCE,
+        9,
+        "00 0001 000003e8 02 02 74 02 00000000 ffffffff0f 5252 00 00 00",
+        "records reaches beyond",
+    ),
+    "partitions missing": (
+        ApiKey.PRODUCE,
+        3,
+        "ffff 0001 000003e8 00000001 0005 6162636465",
+        "requires a buffer",
+    ),
+    "a million topics in two bytes": (
+        ApiKey.PRODUCE,
+        3,
+        "ffff 0001 000003e8 000f4240 0001",
+        "topic_data: more elements",
+    ),
+    "a million integers in four bytes": (
+        ApiKey.CREATE_TOPICS,
+        0,
+        "00000001 0000 00000001 0001 00000001 00000000 000f4240 00000000",
+        "broker_ids: more elements",
+    ),
+    "element smaller than any": (ApiKey.METADATA, 12, "02 0000000000", "topics: more elements"),
+}
+
+
+@pytest.mark.parametrize("row", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_requests(row: tuple[ApiKey, int, str, str]) -> None:
+    key, version, text, complaint = row
+    with pytest.raises(MalformedInput, match=complaint):
+        decode_request(APIS[key], version, bytes.fromhex(text))
+
+
+def test_malformed_responses_are_no_better() -> None:
+    with pytest.raises(MalformedInput):
+        decode_response(APIS[ApiKey.METADATA], 1, b"\x7f\xff\xff\xff")
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_no_prefix_of_a_message_is_a_message(case: Case) -> None:
+    for message in case.samples(2):
+        encoded = case.encode(message)
+        lengths = {*range(min(60, len(encoded))), len(encoded) - 1, len(encoded) // 2}
+        for length in lengths - {-1, len(encoded)}:
+            with pytest.raises(MalformedInput):
+                case.decode(encoded[:length])
+        with pytest.raises(MalformedInput):
+            case.decode(encoded + b"\0")
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_damaged_messages_never_raise_anything_else(case: Case) -> None:
+    source = random.Random(case.name)
+    for message in case.samples(2):
+        encoded = case.encode(message)[:2000]
+        for _ in range(15):
+            damaged = bytearray(encoded)
+            for _ in range(source.randrange(1, 4)):
+                place = source.randrange(len(damaged) + 1)
+                damaged[place : place + source.randrange(3)] = source.choice(
+                    [b"", b"\xff", b"\x7f\xff\xff\xff", b"\x80", source.randbytes(3)]
+                )
+            try:
+                case.decode(bytes(damaged))
+            except MalformedInput:
+                continue
+
+
+def test_a_small_frame_cannot_ask_for_much_memory() -> None:
+    tracemalloc.start()
+    try:
+        for key, version, text, _ in MALFORMED.values():
+            with pytest.raises(MalformedInput):
+                decode_request(APIS[key], version, bytes.fromhex(text))
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
