@@ -1,0 +1,209 @@
+"""The composition root: one broker, put together from its rooms, started and stopped in order.
+
+It is given what reaches outside (a session with ZooKeeper, recovered logs, bound sockets); `run.py`
+provides the real ones. Connections are accepted last at start and closed first at stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from pybroker.broker_config import BrokerConfig
+from pybroker.coordinator.controller.controller import Controller
+from pybroker.coordinator.controller.reign import ControllerSettings
+from pybroker.coordinator.controller.topics import topic_configs
+from pybroker.coordinator.transactions.producer_ids import ProducerIds
+from pybroker.coordinator.zookeeper.registry import register_broker, unregister
+from pybroker.errors import CoordError, StartupError
+from pybroker.handlers.context import BrokerOptions, Services
+from pybroker.handlers.dispatch import Dispatcher
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
+from pybroker.local_channel import LocalBrokerChannel
+from pybroker.membership import Membership
+from pybroker.metrics import Metrics
+from pybroker.model import Broker, Endpoint
+from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, Rng
+from pybroker.replication.housekeeping import Housekeeping, Intervals
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.purgatory import Purgatory
+from pybroker.server.connection import Answer, Peer
+from pybroker.server.limits import ServerLimits
+from pybroker.server.listener import Server
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.manager import LogManager
+from pybroker.topic_logs import topic_log_config
+
+log = logging.getLogger(__name__)
+
+_READY_WAIT_S = 30.0
+"""How long the start waits for a controller to tell this broker of the cluster."""
+DRAIN_S = 1.0
+"""How long requests in flight may take to be answered at stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a broker is given of the world around it."""
+
+    coord: Coord
+    clock: Clock
+    rng: Rng
+    blocking: Blocking
+
+
+class BrokerApp:
+    """A broker between `start` and `stop`. `lost` is called with a reason when it must not go on."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        broker_id: int,
+        cluster_id: str,
+        advertised: tuple[Endpoint, ...],
+        logs: LogManager,
+        world: World,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._broker = Broker(broker_id, advertised, rack=config.broker_rack)
+        self._logs = logs
+        self._world = world
+        self.metadata = MetadataView()
+        self.replicas = ReplicaManager(
+            broker_id=broker_id,
+            logs=logs,
+            blocking=world.blocking,
+            topic_config=self._topic_log_config,
+            fetches=Purgatory(),
+            produces=Purgatory(),
+        )
+        self.controller = Controller(
+            coord=world.coord,
+            broker_id=broker_id,
+            clock=world.clock,
+            rng=world.rng,
+            channels=self._channel,
+            settings=ControllerSettings(delete_topic_enable=config.delete_topic_enable),
+        )
+        self._membership = Membership(
+            coord=world.coord,
+            register=self._register,
+            replicas=self.replicas,
+            controller=self.controller,
+            lost=lost,
+        )
+        self._housekeeping = Housekeeping(
+            logs=logs,
+            replicas=self.replicas,
+            blocking=world.blocking,
+            clock=world.clock,
+            intervals=_intervals(config),
+        )
+        self.dispatcher = Dispatcher(self._services(cluster_id))
+        self._server = Server(handle=self._answer, limits=_server_limits(config), clock=world.clock)
+
+    async def start(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Join the cluster, wait until the controller has told us of it, then accept connections
+        on `sockets` (listener name -> bound socket).
+
+        Raises StartupError if the broker id is taken or no controller comes up.
+        """
+        try:
+            registered = await self._membership.join()
+        except CoordError as error:
+            raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
+        log.info("registered broker=%d epoch=%d", registered.id, registered.epoch)
+        self.controller.start()
+        self._housekeeping.start()
+        known = await self.metadata.wait_until(
+            lambda: self._broker.id in self.metadata.brokers, _READY_WAIT_S
+        )
+        if not known:
+            raise StartupError(
+                f"no controller has told broker {self._broker.id} of the cluster within "
+                f"{_READY_WAIT_S:.0f} s; look at /controller in ZooKeeper and at that broker"
+            )
+        await self._server.open(list(sockets.items()))
+
+    async def stop(self) -> None:
+        """Leave the cluster and make the logs' state durable. Idempotent, also after a start that
+        failed half-way."""
+        await self._server.close(DRAIN_S)
+        await self._housekeeping.stop()
+        await self._membership.leave()
+        await self.controller.stop()
+        try:
+            await unregister(self._world.coord, self._broker.id)
+        except CoordError as error:
+            log.warning("registration not removed, it ends with the session error=%r", error)
+        await self._world.blocking.run(self._logs.shutdown, self.replicas.high_watermarks())
+
+    # how the rooms reach each other
+
+    def _answer(self, frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]:
+        return self.dispatcher.answer(frame, peer.listener, peer.host)
+
+    def _channel(self, broker: Broker) -> BrokerChannel:
+        if broker.id != self._broker.id:
+            raise StartupError(
+                f"broker {broker.id} is registered in this cluster, but clusters of several "
+                "brokers are not supported; give each broker its own zookeeper.connect chroot"
+            )
+        return LocalBrokerChannel(self.replicas, self.metadata)
+
+    async def _register(self) -> Broker:
+        return await register_broker(self._world.coord, self._broker, clock=self._world.clock)
+
+    async def _topic_log_config(self, topic: str) -> LogConfig:
+        overrides = await topic_configs(self._world.coord, topic)
+        return topic_log_config(self._config, topic, overrides)
+
+    def _services(self, cluster_id: str) -> Services:
+        config, world = self._config, self._world
+        producer_ids = ProducerIds(world.coord, self._broker.id)
+        return Services(
+            broker_id=self._broker.id,
+            cluster_id=cluster_id,
+            options=BrokerOptions(
+                auto_create_topics=config.auto_create_topics_enable,
+                delete_topics=config.delete_topic_enable,
+                partitions_default=config.num_partitions,
+                replication_factor_default=config.default_replication_factor,
+                fetch_bytes_max=config.fetch_max_bytes,
+            ),
+            replicas=self.replicas,
+            metadata=self.metadata,
+            controller=self.controller,
+            topics=ZooKeeperTopicAdmin(
+                coord=world.coord, config=config, metadata=self.metadata, rng=world.rng
+            ),
+            producer_ids=producer_ids.next_id,
+            clock=world.clock,
+            blocking=world.blocking,
+            metrics=Metrics(),
+        )
+
+
+def _intervals(config: BrokerConfig) -> Intervals:
+    return Intervals(
+        high_watermark_checkpoint_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        retention_check_ms=config.log_retention_check_interval_ms,
+        idle_flush_ms=config.pybroker_idle_flush_interval_ms,
+    )
+
+
+def _server_limits(config: BrokerConfig) -> ServerLimits:
+    return ServerLimits(
+        request_bytes_max=config.socket_request_max_bytes,
+        connections_max=config.max_connections,
+        connections_per_ip_max=config.max_connections_per_ip,
+        connections_per_ip_overrides=config.connections_per_ip_overrides,
+        idle_ms_max=config.connections_max_idle_ms,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes,
+        send_buffer_bytes=config.socket_send_buffer_bytes,
+    )

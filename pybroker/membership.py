@@ -1,0 +1,92 @@
+"""The broker's membership in the cluster over the life of its ZooKeeper sessions.
+
+When a session expires, the controller role is dropped at once; when a new one exists, the broker
+registers again and stands for election again. Partitions keep their logs; their roles come from the
+controller, which sees a new broker epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from pybroker.coordinator.controller.controller import Controller
+from pybroker.errors import CoordError, StartupError
+from pybroker.model import Broker
+from pybroker.ports import Coord, SessionEvent
+from pybroker.replication.manager import ReplicaManager
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.2
+
+Register = Callable[[], Awaitable[Broker]]
+"""Registers this broker in the current session; gives it back with epoch and incarnation."""
+
+
+class Membership:
+    """Owns the task that registers again. `lost` is called, with the reason, when the cluster does
+    not take us back: another process has our id."""
+
+    def __init__(
+        self,
+        *,
+        coord: Coord,
+        register: Register,
+        replicas: ReplicaManager,
+        controller: Controller,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._coord = coord
+        self._register = register
+        self._replicas = replicas
+        self._controller = controller
+        self._lost = lost
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def join(self) -> Broker:
+        """Register for the first time and begin to watch over the session. Raises StartupError if
+        the id is taken, CoordError if ZooKeeper does not answer."""
+        broker = await self._register()
+        self._replicas.broker_epoch = broker.epoch
+        self._coord.add_listener(self._on_session)
+        return broker
+
+    async def leave(self) -> None:
+        """Stop reacting to the session. Idempotent."""
+        self._stopped = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if self._stopped:
+            return
+        log.warning("zookeeper session %s", event.value)
+        if event is SessionEvent.EXPIRED:
+            self._controller.session_expired()
+        elif event is SessionEvent.CONNECTED:
+            if self._task is not None:
+                self._task.cancel()
+            self._task = asyncio.create_task(self._rejoin(), name="membership")
+
+    async def _rejoin(self) -> None:
+        generation = self._coord.generation
+        while generation == self._coord.generation:
+            try:
+                broker = await self._register()
+            except StartupError as error:
+                log.error("registration refused error=%s", error)
+                self._lost(str(error))
+                return
+            except CoordError as error:
+                log.warning("registration failed, trying again error=%r", error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._replicas.broker_epoch = broker.epoch
+            self._controller.session_renewed()
+            log.info("registered again broker=%d epoch=%d", broker.id, broker.epoch)
+            return

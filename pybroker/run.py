@@ -1,0 +1,190 @@
+"""A broker as a process: everything real around `app.py`, from the ports to the last signal.
+
+Nothing is changed before it is known that the broker can run: ports are bound, configuration and
+`meta.properties` compared, the data directories locked, and ZooKeeper asked, in this order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from pybroker.app import BrokerApp, World
+from pybroker.broker_config import BrokerConfig
+from pybroker.clock import SystemClock
+from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
+from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents, generate_broker_id
+from pybroker.coordinator.zookeeper.session import KazooCoord
+from pybroker.coordinator.zookeeper.session_store import FileSessionStore
+from pybroker.errors import CoordError, StartupError
+from pybroker.listeners import endpoints
+from pybroker.ports import Rng
+from pybroker.process import SystemProc, ThreadedBlocking, raise_open_files_limit
+from pybroker.server.listener import Bind, bind
+from pybroker.storage.files import SystemDisk
+from pybroker.storage.manager import LogManager
+from pybroker.topic_logs import topic_log_config
+
+log = logging.getLogger("pybroker.server")
+
+EMBEDDED_DIRECTORY: Final = "zookeeper"
+"""Under the first log directory."""
+_LOG_FORMAT: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+
+
+def run_broker(config: BrokerConfig) -> None:
+    """Run a broker until SIGTERM or SIGINT. Raises StartupError if it cannot start or may not go
+    on."""
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stdout)
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(config))
+
+
+async def _run(config: BrokerConfig) -> None:
+    """Start, wait for a signal or a reason to end, stop. A signal also ends a start."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str | None] = loop.create_future()
+
+    def end(reason: str | None) -> None:
+        if not ended.done():
+            ended.set_result(reason)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, None)
+    async with AsyncExitStack() as stack:
+        starting = asyncio.create_task(_start(config, stack, end), name="start")
+        await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        else:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        reason = await ended
+        log.info("shutting down reason=%s", reason or "signal")
+    log.info("shut down")
+    if reason is not None:
+        raise StartupError(reason)
+
+
+async def _start(
+    config: BrokerConfig, stack: AsyncExitStack, end: Callable[[str | None], None]
+) -> None:
+    """Bring everything up; what has to be undone at the end is left in `stack`."""
+    for warning in config.warnings:
+        log.warning("%s", warning)
+    raise_open_files_limit()
+    sockets = _bind_all(config, stack)
+    clock, proc, rng, disk = SystemClock(), SystemProc(), random.SystemRandom(), SystemDisk()
+    blocking = ThreadedBlocking(config.background_threads)
+    stack.callback(blocking.close)
+    directories = config.log_directories
+    stored_id, stored_cluster = LogManager.peek(directories, disk)
+    _check_broker_id(config, stored_id)
+    logs = LogManager(
+        directories=directories,
+        disk=disk,
+        clock=clock,
+        proc=proc,
+        defaults=topic_log_config(config, "", {}),
+        rng=rng,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        flush_idle_ms=config.pybroker_idle_flush_interval_ms // 2,
+    )
+    logs.lock()
+    stack.callback(logs.unlock)
+    connect = config.zookeeper_connect
+    where = connect
+    if connect is None:
+        embedded = EmbeddedZooKeeper(
+            str(Path(directories[0]) / EMBEDDED_DIRECTORY),
+            port=config.pybroker_embedded_zookeeper_port,
+        )
+        stack.push_async_callback(embedded.stop)
+        connect = await embedded.start()
+        where = f"{connect} (embedded)"
+    coord = KazooCoord(
+        connect,
+        clock=clock,
+        session_timeout_ms=config.zookeeper_session_timeout_ms,
+        store=FileSessionStore(directories[0]),
+    )
+    stack.push_async_callback(coord.close)
+    await coord.start(config.zookeeper_wait_ms / 1000)
+    try:
+        cluster = await _settle_cluster_id(coord, stored_cluster, rng)
+        broker_id = await _settle_broker_id(coord, config, stored_id)
+    except CoordError as error:
+        raise StartupError(f"ZooKeeper at {connect} failed: {error!r}") from error
+    await blocking.run(logs.start, broker_id, cluster)
+    advertised = endpoints(
+        config.advertised,
+        {name: bound.getsockname()[1] for name, bound in sockets.items()},
+        socket.getfqdn(),
+    )
+    app = BrokerApp(
+        config=config,
+        broker_id=broker_id,
+        cluster_id=cluster,
+        advertised=advertised,
+        logs=logs,
+        world=World(coord, clock, rng, blocking),
+        lost=end,
+    )
+    stack.push_async_callback(app.stop)
+    await app.start(sockets)
+    log.info("data %s", ", ".join(directories))
+    for endpoint in advertised:
+        log.info("listening %s://%s:%d", endpoint.listener, endpoint.host, endpoint.port)
+    log.info("zookeeper %s cluster=%s", where, cluster)
+    log.info("[KafkaServer id=%d] started", broker_id)
+
+
+def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socket.socket]:
+    sockets = {}
+    for listener in config.bound_listeners:
+        bound = bind(Bind(listener.name, listener.host, listener.port))
+        stack.callback(bound.close)
+        sockets[listener.name] = bound
+    return sockets
+
+
+def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
+    if config.broker_id != -1 and stored is not None and stored != config.broker_id:
+        raise StartupError(
+            f"the data in {config.log_directories[0]} belongs to broker {stored}, but broker.id is "
+            f"{config.broker_id}; set broker.id={stored} or another log.dirs"
+        )
+
+
+async def _settle_cluster_id(coord: KazooCoord, stored: str | None, rng: Rng) -> str:
+    """The cluster's id. Raises StartupError, before anything is written, if the data belongs to
+    another cluster."""
+    known = await read_cluster_id(coord)
+    if stored is not None and known != stored:
+        raise StartupError(
+            f"the data belongs to cluster {stored}, but ZooKeeper holds "
+            f"{'no cluster yet' if known is None else f'cluster {known}'}; "
+            "check zookeeper.connect and its chroot, or use another data directory"
+        )
+    await create_parents(coord)
+    return known or await cluster_id(coord, rng)
+
+
+async def _settle_broker_id(coord: KazooCoord, config: BrokerConfig, stored: int | None) -> int:
+    """broker.id, else the id of the data, else a generated one."""
+    if config.broker_id != -1:
+        return config.broker_id
+    if stored is not None:
+        return stored
+    return await generate_broker_id(coord, config.reserved_broker_max_id)

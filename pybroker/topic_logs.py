@@ -1,0 +1,54 @@
+"""From a topic's configuration, as operators write it, to that of its logs."""
+
+from __future__ import annotations
+
+import logging
+
+from pybroker.broker_config import BrokerConfig
+from pybroker.records.batch import TimestampType
+from pybroker.storage.log_config import LogConfig
+from pybroker.topic_config import TopicConfig, effective_topic_config, usable_overrides
+
+log = logging.getLogger(__name__)
+
+_TIMESTAMP_TYPES = {
+    "CreateTime": TimestampType.CREATE_TIME,
+    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
+}
+
+
+def log_config(config: TopicConfig) -> LogConfig:
+    """The options that a partition's log goes by."""
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        segment_jitter_ms=config.segment_jitter_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        index_size_bytes_max=config.segment_index_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        max_message_bytes=config.max_message_bytes,
+        cleanup_policies=frozenset(config.cleanup_policy),
+        timestamp_type=_TIMESTAMP_TYPES[config.message_timestamp_type],
+        message_timestamp_before_max_ms=config.timestamp_before_max_ms,
+        message_timestamp_after_max_ms=config.timestamp_after_max_ms,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
+        min_insync_replicas=config.min_insync_replicas,
+        unclean_leader_election=config.unclean_leader_election_enable,
+        compression_type=config.compression_type,
+        delete_retention_ms=config.delete_retention_ms,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
+    )
+
+
+def topic_log_config(broker: BrokerConfig, topic: str, overrides: dict[str, str]) -> LogConfig:
+    """The options of a topic's logs from what ZooKeeper holds for it. A value that is no value is
+    left out with a warning: it must not keep the partition from opening."""
+    usable, faults = usable_overrides(broker, overrides)
+    for fault in faults:
+        log.warning("topic option ignored topic=%s fault=%s", topic, fault)
+    return log_config(effective_topic_config(broker, usable))

@@ -1,0 +1,93 @@
+"""`pybroker start`: run a broker until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from pybroker.app import run_broker
+from pybroker.broker_config import BrokerConfig, small_cluster_properties
+from pybroker.errors import ConfigError, StartupError
+from pybroker.properties import parse_overrides, read_properties
+
+DEFAULT_DATA = "pybroker-data"
+
+
+def broker_properties(
+    config_path: str | None,
+    *,
+    data: str | None,
+    port: int | None,
+    zookeeper: str | None,
+    overrides: tuple[str, ...],
+) -> dict[str, str]:
+    """What the command line means as Kafka's options; the later of these wins: the values of a
+    small cluster (without a file), the file, the flags, the overrides.
+
+    Raises ConfigError for a file or an override that cannot be read.
+    """
+    if config_path is None:
+        properties = small_cluster_properties(1)
+        properties["listeners"] = "PLAINTEXT://127.0.0.1:9092"
+        properties["log.dirs"] = str(Path(DEFAULT_DATA).absolute())
+    else:
+        properties = read_properties(config_path)
+    if data is not None:
+        properties.pop("log.dir", None)
+        properties["log.dirs"] = str(Path(data).absolute())
+    if port is not None:
+        properties["listeners"] = f"PLAINTEXT://127.0.0.1:{port}"
+        properties.pop("advertised.listeners", None)
+    if zookeeper is not None:
+        properties["zookeeper.connect"] = zookeeper
+    properties.update(parse_overrides(overrides))
+    return properties
+
+
+@click.command("start")
+@click.argument("config", required=False, metavar="[CONFIG]")
+@click.option(
+    "--data",
+    metavar="DIR",
+    help=f"Directory of the data (log.dirs). Default: ./{DEFAULT_DATA}, or what CONFIG says.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen on 127.0.0.1:PORT.")
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT/CHROOT",
+    help="The ensemble to join. Default: an embedded ZooKeeper, kept under the data directory.",
+)
+@click.option(
+    "--override",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set one option, whatever CONFIG says. May be given several times.",
+)
+def command(
+    config: str | None,
+    data: str | None,
+    port: int | None,
+    zookeeper: str | None,
+    overrides: tuple[str, ...],
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    CONFIG is a server.properties file with Kafka's options. Without it a broker for this machine
+    alone is started: on 127.0.0.1:9092, with an embedded ZooKeeper.
+    """
+    try:
+        properties = broker_properties(
+            config, data=data, port=port, zookeeper=zookeeper, overrides=overrides
+        )
+        parsed = BrokerConfig.parse(properties)
+        run_broker(parsed)
+    except ConfigError as error:
+        for fault in error.faults:
+            click.echo(f"pybroker start: {fault}", err=True)
+        sys.exit(1)
+    except StartupError as error:
+        click.echo(f"pybroker start: {error}", err=True)
+        sys.exit(1)
