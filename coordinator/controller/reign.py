@@ -449,7 +449,7 @@ class Reign:
         kind for each broker."""
         changed, self._machine.changed = self._machine.changed, {}
         described, self._to_describe = self._to_describe | changed.keys(), set()
-        for key in described:
+        for key in sorted(described):
             partition = self.context.partitions.get(key)
             if partition is None or key.topic in self.context.deletions:
                 continue

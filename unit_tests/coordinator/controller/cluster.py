@@ -8,9 +8,12 @@ controller. What a broker was told reads as lines, for example
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
+import uuid
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from pybroker.clock import ManualClock
 from pybroker.coordinator.controller.channel import Backoff
@@ -28,17 +31,19 @@ from pybroker.model import (
     StopReplica,
     TopicPartition,
     UpdateMetadata,
+    decode_uuid,
 )
 from pybroker.ports import CreateOp, SetOp
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 
 PATIENCE_S = 5.0
+T = TypeVar("T")
 
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until the condition holds."""
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():
+        for _ in itertools.takewhile(lambda _: not condition(), itertools.count()):
             await asyncio.sleep(0)
 
 
@@ -123,7 +128,7 @@ class Cluster:
         self.rng = random.Random(7)
 
     async def prepare(self) -> None:
-        self.tool = MemoryCoord(self.tree, name="tool")
+        self.tool = ForgetfulCoord(self.tree, name="tool")
         await self.tool.start()
         for path in (*paths.PERSISTENT_PARENTS, paths.DELETE_TOPICS):
             prefix = ""
@@ -141,12 +146,20 @@ class Cluster:
 
     # ---- doing
 
-    async def member(self, broker_id: int, *, delete_topic_enable: bool = True) -> Member:
-        """A broker that runs: session, registration, controller."""
+    async def member(
+        self,
+        broker_id: int,
+        *,
+        delete_topic_enable: bool = True,
+        lose: tuple[int, bool] | None = None,
+    ) -> Member:
+        """A broker that runs: session, registration, controller. `lose`: see `lose_request`."""
         member = Member(self, broker_id, delete_topic_enable)
         self.members.append(member)
         await member.coord.start()
         await member.register()
+        if lose is not None:
+            member.lose_request(lose[0], applied=lose[1])
         member.controller.start()
         await until(lambda: member.controller.controller_id is not None)
         return member
@@ -164,6 +177,15 @@ class Cluster:
             await self.tool.set(path, data)
         else:
             await self.tool.create(path, data)
+
+    async def prepare_state(self, name: str, content: object) -> None:
+        """A state node that lies there while its topic has no node yet: the topic's node is made
+        without data first, which no controller takes for a topic."""
+        path = paths.partition_state(key(name))
+        for parent in (paths.topic(key(name).topic), paths.partitions(key(name).topic)):
+            await self.tool.create(parent)
+        await self.tool.create(paths.partition(key(name)))
+        await self.write_json(path, content)
 
     # ---- seeing
 
@@ -183,6 +205,9 @@ class Cluster:
         node = self.tree.node(path)
         return None if node is None else schemas.decode_state(path, node[0])
 
+    def topic_id(self, name: str) -> uuid.UUID:
+        return decode_uuid(str(self.json(paths.topic(name))["topic_id"]))
+
     def stored_epoch(self, name: str) -> int:
         state = self.state(name)
         return -1 if state is None else state.leader_epoch
@@ -200,13 +225,26 @@ class Cluster:
         await until(lambda: line in self.lines(broker_id))
 
 
+class ForgetfulCoord(MemoryCoord):
+    """A client that loses the reply of one request, counted from now."""
+
+    countdown = -1
+    applied = True
+
+    async def _request(self, work: Callable[[], T]) -> T:
+        if self.countdown == 0:
+            self.lose_reply(applied=self.applied)
+        self.countdown -= 1
+        return await super()._request(work)
+
+
 class Member:
     """One broker of the cluster."""
 
     def __init__(self, cluster: Cluster, broker_id: int, delete_topic_enable: bool) -> None:
         self.cluster = cluster
         self.id = broker_id
-        self.coord = MemoryCoord(cluster.tree, name=f"broker-{broker_id}")
+        self.coord = ForgetfulCoord(cluster.tree, name=f"broker-{broker_id}")
         self.controller = Controller(
             coord=self.coord,
             broker_id=broker_id,
@@ -222,6 +260,10 @@ class Member:
         data = schemas.encode_broker((Endpoint("PLAINTEXT", f"host{self.id}", 9092),), None, 0)
         path = paths.broker(self.id)
         await self.coord.multi([CreateOp(path, b"", ephemeral=True), SetOp(path, data, 0)])
+
+    def lose_request(self, position: int, *, applied: bool) -> None:
+        """Of the requests from now on, the one at `position` (from 0) gets no reply."""
+        self.coord.countdown, self.coord.applied = position, applied
 
     async def renew(self) -> None:
         """What a broker does after its session expired."""

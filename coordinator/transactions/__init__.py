@@ -1,0 +1,1 @@
+"""Transactions and the ids of producers."""

@@ -1,0 +1,120 @@
+"""Producer ids, never given twice in the whole cluster: each broker takes blocks of them from
+/latest_producer_id_block by compare-and-set (KIP-98).
+
+A block is taken ahead of need, so that handing out an id waits only when blocks go faster than
+ZooKeeper answers. Ids of a block that was left unfinished (a restart, a lost reply) are never used:
+there are 2^63 of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.schemas import ProducerIdBlock
+from pybroker.errors import (
+    BadVersion,
+    BrokerError,
+    ConnectionLoss,
+    CoordError,
+    ErrorCode,
+    NodeExists,
+    NoNode,
+)
+from pybroker.ports import Coord
+
+logger = logging.getLogger(__name__)
+
+BLOCK_SIZE: Final = 1000
+PRODUCER_ID_MAX: Final = 2**63 - 1
+RESERVE_BELOW: Final = BLOCK_SIZE // 10
+"""When so few ids are left, the next block is taken."""
+ATTEMPTS_MAX: Final = 10
+PAUSE_S: Final = 0.05
+
+
+class ProducerIds:
+    """Hands out the producer ids of one broker. Owns at most one task, which `close` ends."""
+
+    def __init__(self, coord: Coord, broker_id: int) -> None:
+        self._coord = coord
+        self._broker_id = broker_id
+        self._next = 0
+        self._end = 0
+        """Invariant: the ids from `_next` up to, not including, `_end` are ours and unused."""
+        self._reserve: asyncio.Task[ProducerIdBlock] | None = None
+
+    async def next_id(self) -> int:
+        """An id that nobody has had before.
+
+        Raises BrokerError: COORDINATOR_NOT_AVAILABLE while ZooKeeper gives no block.
+        """
+        while self._next == self._end:
+            await self._begin_next_block()
+        given = self._next
+        self._next += 1
+        if self._end - self._next < RESERVE_BELOW:
+            self._start_reserving()
+        return given
+
+    async def close(self) -> None:
+        """Idempotent."""
+        task, self._reserve = self._reserve, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _begin_next_block(self) -> None:
+        task = self._start_reserving()
+        try:
+            block = await asyncio.shield(task)
+        except CoordError as error:
+            if self._reserve is task:
+                self._reserve = None
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no block of producer ids: {error}"
+            ) from error
+        if self._reserve is task:
+            self._reserve = None
+            self._next, self._end = block.first, block.last + 1
+
+    def _start_reserving(self) -> asyncio.Task[ProducerIdBlock]:
+        if self._reserve is None or _has_failed(self._reserve):
+            self._reserve = asyncio.create_task(self._take_block(), name="producer-id-block")
+        return self._reserve
+
+    async def _take_block(self) -> ProducerIdBlock:
+        failures: list[CoordError] = []
+        while len(failures) < ATTEMPTS_MAX:
+            try:
+                return await self._try_to_take_block()
+            except (BadVersion, NodeExists) as error:
+                failures.append(error)
+            except ConnectionLoss as error:
+                # The block may be ours or not: taking another is always right.
+                failures.append(error)
+                await asyncio.sleep(PAUSE_S)
+            logger.info("producer_id_block_retried reason=%r", failures[-1])
+        raise failures[-1]
+
+    async def _try_to_take_block(self) -> ProducerIdBlock:
+        path = paths.PRODUCER_ID_BLOCK
+        try:
+            data, stat = await self._coord.get(path)
+        except NoNode:
+            await self._coord.create(path)
+            data, stat = await self._coord.get(path)
+        latest = schemas.decode_producer_id_block(path, data)
+        first = 0 if latest is None else latest.last + 1
+        if first > PRODUCER_ID_MAX - BLOCK_SIZE:
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
+        block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
+        await self._coord.set(path, schemas.encode_producer_id_block(block), stat.version)
+        logger.info("producer_id_block_taken first=%d last=%d", block.first, block.last)
+        return block
+
+
+def _has_failed(task: asyncio.Task[ProducerIdBlock]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

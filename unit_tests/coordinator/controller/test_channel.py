@@ -1,0 +1,143 @@
+"""What a broker is told, and in which order, when news pile up."""
+
+from __future__ import annotations
+
+import uuid
+
+from pybroker.coordinator.controller.channel import Backoff, PendingWork
+from pybroker.model import (
+    LEADER_DURING_DELETION,
+    Broker,
+    PartitionFacts,
+    PartitionState,
+    StopReplicaPartition,
+    TopicPartition,
+)
+from unit_tests.coordinator.controller.cluster import Note, key
+
+ONE, TWO = Broker(1, (), epoch=11), Broker(2, (), epoch=12)
+
+
+def work() -> PendingWork:
+    pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
+    pending.set_brokers((ONE,))
+    assert told(pending) == ["brokers 1"]
+    return pending
+
+
+def told(pending: PendingWork) -> list[str]:
+    """Everything that is pending, as the broker would hear it."""
+    lines: list[str] = []
+    while (command := pending.take()) is not None:
+        assert (command.controller_id, command.controller_epoch, command.broker_epoch) == (2, 5, 11)
+        lines.extend(Note(1, command).lines)
+    return lines
+
+
+def facts(name: str, epoch: int, leader: int = 1, *, is_new: bool = False) -> PartitionFacts:
+    return PartitionFacts(
+        key(name), uuid.UUID(int=1), PartitionState(leader, epoch, (1,), 5), 0, (1,), (), is_new
+    )
+
+
+def removal(name: str) -> StopReplicaPartition:
+    return StopReplicaPartition(key(name), LEADER_DURING_DELETION, delete=True)
+
+
+def test_nothing_new_means_silence() -> None:
+    pending = work()
+    pending.set_brokers((ONE,))
+    assert told(pending) == []
+
+
+def test_brokers_first_then_stop_then_lead_then_metadata() -> None:
+    pending = work()
+    pending.describe(facts("a-0", 1))
+    pending.describe(facts("b-0", 1, LEADER_DURING_DELETION))
+    pending.lead_or_follow(facts("a-0", 1))
+    pending.stop(removal("b-0"))
+    pending.set_brokers((ONE, TWO))
+    assert told(pending) == [
+        "brokers 1,2",
+        "metadata b-0 leader=-2 epoch=1",
+        "delete b-0 epoch=-2",
+        "lead a-0 leader=1 epoch=1 isr=1",
+        "brokers 1,2",
+        "metadata a-0 leader=1 epoch=1",
+    ]
+
+
+def test_newer_facts_replace_older_ones() -> None:
+    pending = work()
+    for epoch in (1, 2, 3):
+        pending.lead_or_follow(facts("a-0", epoch, is_new=epoch == 1))
+        pending.describe(facts("a-0", epoch))
+    assert told(pending) == [
+        "lead a-0 leader=1 epoch=3 isr=1 new",
+        "brokers 1",
+        "metadata a-0 leader=1 epoch=3",
+    ]
+
+
+def test_a_removal_replaces_what_was_to_be_led() -> None:
+    pending = work()
+    pending.lead_or_follow(facts("a-0", 1))
+    pending.stop(removal("a-0"))
+    assert told(pending) == ["delete a-0 epoch=-2"]
+
+
+def test_a_topic_made_anew_is_removed_first() -> None:
+    pending = work()
+    pending.stop(removal("a-0"))
+    pending.lead_or_follow(facts("a-0", 0, is_new=True))
+    assert told(pending) == ["delete a-0 epoch=-2", "lead a-0 leader=1 epoch=0 isr=1 new"]
+
+
+def test_a_stop_is_called_off_by_a_newer_state() -> None:
+    pending = work()
+    pending.stop(StopReplicaPartition(key("a-0"), 1, delete=False))
+    pending.lead_or_follow(facts("a-0", 2))
+    assert told(pending) == ["lead a-0 leader=1 epoch=2 isr=1"]
+
+
+def test_what_failed_comes_back_unless_something_newer_came() -> None:
+    pending = work()
+    pending.lead_or_follow(facts("a-0", 1))
+    pending.lead_or_follow(facts("b-0", 1))
+    failed = pending.take()
+    assert failed is not None
+    pending.lead_or_follow(facts("a-0", 2))
+    pending.give_back(failed)
+    assert told(pending) == ["lead a-0 leader=1 epoch=2 isr=1", "lead b-0 leader=1 epoch=1 isr=1"]
+
+
+def test_metadata_that_failed_names_the_brokers_again() -> None:
+    pending = work()
+    pending.set_brokers((ONE, TWO))
+    failed = pending.take()
+    assert failed is not None
+    pending.give_back(failed)
+    assert told(pending) == ["brokers 1,2"]
+
+
+def test_what_was_deferred_is_dropped_when_a_removal_was_sent_since() -> None:
+    pending = work()
+    pending.defer(facts("a-0", 1))
+    pending.defer(facts("b-0", 1))
+    pending.stop(removal("a-0"))
+    assert told(pending) == ["delete a-0 epoch=-2"]
+    pending.resume(TopicPartition("a", 0))
+    pending.resume(TopicPartition("b", 0))
+    assert told(pending) == ["lead b-0 leader=1 epoch=1 isr=1"]
+
+
+def test_pauses_grow_up_to_a_limit() -> None:
+    backoff = Backoff(initial_s=0.1, max_s=1.0)
+    assert [backoff.pause_s(attempt) for attempt in (0, 1, 2, 3, 4, 99)] == [
+        0.1,
+        0.2,
+        0.4,
+        0.8,
+        1.0,
+        1.0,
+    ]

@@ -1,0 +1,117 @@
+"""Where replicas go: spread, balanced, over racks, and exactly as Kafka's rule says."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pybroker.coordinator.controller.placement import alternate_racks, assign_replicas
+from pybroker.model import Broker
+
+
+class Draws:
+    """An `Rng` that gives these numbers."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = list(numbers)
+
+    def randrange(self, stop: int, /) -> int:
+        return self._numbers.pop(0) % stop
+
+    def randbytes(self, n: int, /) -> bytes:
+        return bytes(n)
+
+
+def brokers(*ids: int, racks: dict[int, str] | None = None) -> list[Broker]:
+    return [Broker(broker_id, (), (racks or {}).get(broker_id)) for broker_id in ids]
+
+
+def test_the_rule_without_racks() -> None:
+    """Five brokers, start 0, shift 0: the followers' distance grows by one with every round."""
+    assert assign_replicas(brokers(0, 1, 2, 3, 4), 10, 3, Draws(0, 0)) == {
+        0: (0, 1, 2),
+        1: (1, 2, 3),
+        2: (2, 3, 4),
+        3: (3, 4, 0),
+        4: (4, 0, 1),
+        5: (0, 2, 3),
+        6: (1, 3, 4),
+        7: (2, 4, 0),
+        8: (3, 0, 1),
+        9: (4, 1, 2),
+    }
+
+
+def test_the_rule_with_racks() -> None:
+    """Six brokers in three racks, start 0, shift 0."""
+    racks = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
+    assert alternate_racks(racks) == [0, 3, 1, 5, 4, 2]
+    assert assign_replicas(brokers(*range(6), racks=racks), 7, 3, Draws(0, 0)) == {
+        0: (0, 3, 1),
+        1: (3, 1, 5),
+        2: (1, 5, 4),
+        3: (5, 4, 2),
+        4: (4, 2, 0),
+        5: (2, 0, 3),
+        6: (0, 4, 2),
+    }
+
+
+def test_growth_goes_on_where_the_topic_ends() -> None:
+    whole = assign_replicas(brokers(1, 2, 3), 6, 2, Draws(0, 0))
+    tail = assign_replicas(brokers(1, 2, 3), 2, 2, Draws(0, 1), first_partition=4)
+    assert tail == {key: whole[key] for key in (4, 5)}
+
+
+def test_some_racks_unknown_means_no_racks() -> None:
+    some = brokers(1, 2, 3, racks={1: "a", 2: "a"})
+    assert assign_replicas(some, 9, 2, Draws(1, 2)) == assign_replicas(
+        brokers(1, 2, 3), 9, 2, Draws(1, 2)
+    )
+
+
+@pytest.mark.parametrize(("partitions", "factor"), [(1, 0), (1, 4), (0, 1)])
+def test_what_cannot_be_placed_is_refused(partitions: int, factor: int) -> None:
+    with pytest.raises(ValueError):
+        assign_replicas(brokers(1, 2, 3), partitions, factor, Draws(0, 0))
+
+
+@settings(max_examples=60)
+@given(
+    count=st.integers(1, 9),
+    partitions=st.integers(1, 40),
+    factor=st.integers(1, 9),
+    seed=st.integers(0, 999),
+    rack_count=st.integers(0, 4),
+)
+def test_replicas_are_distinct_and_leaders_balanced(
+    count: int, partitions: int, factor: int, seed: int, rack_count: int
+) -> None:
+    factor = min(factor, count)
+    racks = {key: f"rack{key % rack_count}" for key in range(count)} if rack_count else None
+    assignment = assign_replicas(
+        brokers(*range(count), racks=racks), partitions, factor, random.Random(seed)
+    )
+    assert sorted(assignment) == list(range(partitions))
+    leaders = Counter(dict.fromkeys(range(count), 0))
+    for replicas in assignment.values():
+        assert len(set(replicas)) == len(replicas) == factor
+        leaders[replicas[0]] += 1
+        if racks is not None:
+            used = Counter(racks[replica] for replica in replicas)
+            assert len(used) == min(factor, len(set(racks.values())))
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+
+
+@given(st.dictionaries(st.integers(0, 30), st.sampled_from("abc"), min_size=1))
+def test_alternating_keeps_every_broker_once(racks: dict[int, str]) -> None:
+    order = alternate_racks(racks)
+    assert sorted(order) == sorted(racks)
+    sizes = Counter(racks.values())
+    if len(set(sizes.values())) == 1 and len(sizes) > 1:
+        assert all(racks[one] != racks[other] for one, other in pairwise(order))
