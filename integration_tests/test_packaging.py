@@ -55,8 +55,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project as a clone would hold it: no environment, no caches, nothing compiled."""
     target = tmp_path_factory.mktemp("sources") / "project"
     unwanted = shutil.ignore_patterns(
-        ".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "data", "pybroker-data",
-        "*.egg-info", "*.so", "_speedups.c",
+        ".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "data",
+        "pybroker-data", "*.egg-info", "*.so", "_speedups.c",
     )  # fmt: skip
     shutil.copytree(ROOT, target, symlinks=True, ignore=unwanted)
     return target

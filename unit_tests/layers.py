@@ -14,6 +14,7 @@ PARTS_OF_APP: Final = (
     "pybroker.local_channel",
     "pybroker.membership",
     "pybroker.process",
+    "pybroker.run",
     "pybroker.topic_logs",
 )
 """Modules that the composition root is cut into; app, the tools, the test helpers and
