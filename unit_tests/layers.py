@@ -60,7 +60,7 @@ SIDEWAYS: Final = frozenset(
     (importer, imported)
     for importer in ("pybroker.app", "pybroker.tools", "pybroker.testing", *PARTS_OF_APP)
     for imported in ("pybroker.app", *PARTS_OF_APP)
-    if not (imported == "pybroker.app" and importer in PARTS_OF_APP)
+    if imported != "pybroker.app" or importer not in PARTS_OF_APP or importer == "pybroker.run"
 )
 """Imports between rooms of one layer that are allowed: (importer, imported)."""
 
