@@ -76,9 +76,9 @@ class Loader:
         return deletions, left_out
 
     async def add_topics(self, names: Iterable[str]) -> set[str]:
-        """Read topics that are new to the context. Gives those that exist but could not be taken
-        up now (damaged, or changed by somebody at this moment)."""
-        nodes, damaged = await read_topics(self._coord, names, self._watches.topic)
+        """Read topics that are new to the context. Gives those that could not be taken up only for
+        now; a damaged one is read again when somebody changes it."""
+        nodes, _ = await read_topics(self._coord, names, self._watches.topic)
         identified = await self.identify(nodes.values())
         keys = [
             TopicPartition(name, partition)
@@ -89,7 +89,7 @@ class Loader:
         for topic in identified.values():
             self._context.put_topic(topic)
         self._put_partitions(keys, states, unreadable)
-        return damaged | (nodes.keys() - identified.keys())
+        return nodes.keys() - identified.keys()
 
     async def grow_topic(self, topic: TopicDescription, added: Iterable[TopicPartition]) -> None:
         """Take up `added`, new partitions of a topic that the context knows."""

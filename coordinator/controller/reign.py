@@ -251,11 +251,13 @@ class Reign:
     async def _one_topic_changed(self, name: str) -> None:
         nodes, damaged = await read_topics(self._coord, [name], self._watches.topic)
         known = self.context.topics.get(name)
-        if known is None or name in damaged:
-            return
         node = nodes.get(name)
-        if node is None:
+        if name in damaged:
+            return
+        if known is not None and node is None:
             self._forget_topic(name)
+        if known is None or node is None:
+            await self._topics_changed()
             return
         if node.assignment.topic_id not in (None, known.topic_id):
             logger.warning("topic_replaced topic=%s", name)

@@ -66,13 +66,18 @@ class FencedWriter:
         return outcomes
 
     async def _write_batch(self, batch: Sequence[Write]) -> list[WriteOutcome]:
+        ops = [op for write in batch for op in write.ops]
         try:
-            results = await self._multi([op for write in batch for op in write.ops])
-        except (MultiFailed, ConnectionLoss) as error:
-            if len(batch) == 1 and isinstance(error, MultiFailed):
-                return [error.cause]
-            if isinstance(error, ConnectionLoss):
+            try:
+                results = await self._multi(ops)
+            except ConnectionLoss:
                 await asyncio.sleep(RETRY_PAUSE_S)
+                results = await self._multi(ops)
+        except ConnectionLoss as error:
+            return [error] * len(batch)
+        except MultiFailed as error:
+            if len(batch) == 1:
+                return [error.cause]
             logger.info("multi_redone_singly writes=%d reason=%r", len(batch), error)
             return [await self._write_one(write) for write in batch]
         outcomes: list[WriteOutcome] = []

@@ -1,3 +1,5 @@
+"""The cluster that every test of the controller may ask for."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

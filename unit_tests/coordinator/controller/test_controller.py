@@ -117,6 +117,21 @@ async def test_a_damaged_topic_does_not_stop_the_others(cluster: Cluster) -> Non
     await cluster.tool.create("/brokers/topics/broken", b"{not json")
     await cluster.create("orders", {0: (1,)})
     await cluster.told(1, "lead orders-0 leader=1 epoch=0 isr=1 new")
+    await cluster.write_json("/brokers/topics/broken", {"version": 1, "partitions": {"0": [1]}})
+    await cluster.told(1, "lead broken-0 leader=1 epoch=0 isr=1 new")
+
+
+async def test_a_damaged_state_is_never_overwritten(cluster: Cluster) -> None:
+    await cluster.member(1)
+    await cluster.prepare_state("orders-0", ["not", "a", "state"])
+    await cluster.write_json(ORDERS, {"version": 1, "partitions": {"0": [1], "1": [1]}})
+    await cluster.told(1, "metadata orders-1 leader=1 epoch=0")
+    node = cluster.tree.node(f"{ORDERS}/partitions/0/state")
+    assert node is not None
+    assert node[0] == b'["not", "a", "state"]'
+    await cluster.delete("orders")
+    await until(lambda: not cluster.exists(ORDERS))
+    assert "delete orders-0 epoch=-2" in cluster.lines(1)
 
 
 async def test_brokers_forget_a_topic_whose_nodes_were_removed_by_hand(cluster: Cluster) -> None:
@@ -174,6 +189,31 @@ async def test_another_replica_leads_when_the_leader_dies(cluster: Cluster) -> N
     await cluster.member(2)
     await cluster.told(2, "lead orders-2 leader=2 epoch=2 isr=2")
     await cluster.told(2, "lead orders-0 leader=1 epoch=1 isr=1")
+
+
+async def test_an_isr_that_the_leader_has_just_written_is_respected(cluster: Cluster) -> None:
+    """The controller's picture of the ISR is old when the leader dies."""
+    await cluster.member(1)
+    second, _ = await cluster.member(2), await cluster.member(3)
+    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
+    await cluster.create("orders", {0: (2, 1, 3), 1: (2, 1, 3)})
+    await cluster.told(3, "metadata orders-1 leader=2 epoch=0")
+    path = f"{ORDERS}/partitions/0/state"
+    await cluster.write_json(path, {**cluster.json(path), "isr": [2, 3]})
+    await second.kill()
+    await cluster.told(1, "lead orders-0 leader=3 epoch=1 isr=3")
+    await cluster.told(1, "lead orders-1 leader=1 epoch=1 isr=1,3")
+
+
+async def test_a_state_of_a_newer_controller_deposes(cluster: Cluster) -> None:
+    first, second = await cluster.member(1), await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (2, 1)})
+    await cluster.told(2, "metadata orders-0 leader=2 epoch=0")
+    path = f"{ORDERS}/partitions/0/state"
+    await cluster.write_json(path, {**cluster.json(path), "controller_epoch": 99})
+    await second.kill()
+    await until(lambda: not first.controller.is_active)
 
 
 async def test_a_bounced_broker_was_lost_and_has_started(cluster: Cluster) -> None:
