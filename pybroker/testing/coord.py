@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper.limits import check_request_size
+from pybroker.coordinator.zookeeper.watches import WatchTable
 from pybroker.errors import (
     BadVersion,
     ConnectionLoss,
@@ -78,24 +79,6 @@ class _Node:
         other = copy.copy(self)
         other.children = set(self.children)
         return other
-
-
-class _Watches:
-    """The one-shot watches of one session: callbacks by path, each at most once a path, in the
-    order in which they were set."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, dict[Watch, None]] = {}
-        self.child: dict[str, dict[Watch, None]] = {}
-
-    def take(self, event: WatchEvent) -> list[Watch]:
-        """Remove and give the watches that this event fires."""
-        fired: dict[Watch, None] = {}
-        if event.kind is not WatchKind.CHILD:
-            fired.update(self.data.pop(event.path, {}))
-        if event.kind in (WatchKind.CHILD, WatchKind.DELETED):
-            fired.update(self.child.pop(event.path, {}))
-        return list(fired)
 
 
 class MemoryTree:
@@ -249,7 +232,7 @@ class MemoryCoord:
         self._name = name
         self._generation = 0
         self._session_id = 0
-        self._watches = _Watches()
+        self._watches = WatchTable()
         self._listeners: list[SessionListener] = []
         self._closed = False
         self._suspended_at: float | None = None
@@ -270,7 +253,7 @@ class MemoryCoord:
         """End the session in good order: its ephemeral nodes vanish at once. Idempotent."""
         self._closed = True
         session_id, self._session_id = self._session_id, 0
-        self._watches = _Watches()
+        self._watches = WatchTable()
         self._fail_waiting()
         self._tree.end_session(session_id)
         await self._turn()
@@ -337,15 +320,17 @@ class MemoryCoord:
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
         def read() -> tuple[bytes, NodeStat]:
             node = self._tree.lookup(path)
-            _add(self._watches.data, path, watch)
+            if watch is not None:
+                self._watches.add_data(path, watch)
             return node.data, node.stat()
 
         return await self._request(read)
 
     async def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
         def read() -> NodeStat | None:
-            _add(self._watches.data, _checked(path), watch)
-            found = self._tree.node(path)
+            found = self._tree.node(_checked(path))
+            if watch is not None:
+                self._watches.add_data(path, watch, exists=found is not None)
             return None if found is None else found[1]
 
         return await self._request(read)
@@ -353,7 +338,8 @@ class MemoryCoord:
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         def read() -> list[str]:
             names = sorted(self._tree.lookup(path).children)
-            _add(self._watches.child, path, watch)
+            if watch is not None:
+                self._watches.add_child(path, watch)
             return names
 
         return await self._request(read)
@@ -390,7 +376,8 @@ class MemoryCoord:
             return
         generation = self._generation
         for watch in self._watches.take(event):
-            self._soon(partial(self._fire, generation, watch, event))
+            fire = partial(self._fire, generation, watch, event)
+            self._soon(partial(self._soon, fire))  # after the answer of the read that set it
 
     # ---- private
 
@@ -452,7 +439,7 @@ class MemoryCoord:
     def _begin_anew(self) -> None:
         self._earlier_session_ids.add(self._session_id)
         self._session_id = 0
-        self._watches = _Watches()
+        self._watches = WatchTable()
         self._missed.clear()
         self._fail_waiting()
         self._announce(SessionEvent.EXPIRED)
@@ -469,11 +456,6 @@ class MemoryCoord:
     @staticmethod
     def _soon(action: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(action)
-
-
-def _add(watches: dict[str, dict[Watch, None]], path: str, watch: Watch | None) -> None:
-    if watch is not None:
-        watches.setdefault(path, {})[watch] = None
 
 
 def _parent(path: str) -> str:

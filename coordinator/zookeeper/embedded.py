@@ -1,0 +1,344 @@
+"""The real ZooKeeper server as a child process, for brokers to whom no ensemble is given.
+
+Two servers on one data directory diverge silently, so two locks guard it. `owner.lock` is held by
+the broker: a second broker on the directory stops with an error. `server.lock` is inherited by the
+server and so held exactly as long as it lives: if it is taken although we own the directory, the
+server of a killed broker is still alive, and it is ended before another is started.
+
+The child dies with us, also when we are killed (see `child_launcher.py`), stands in a process group
+of its own so that Ctrl-C does not reach it, and is started again if it dies by itself. Nothing here
+knows what the nodes hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pybroker.coordinator.zookeeper import child_launcher
+from pybroker.coordinator.zookeeper.handshake import open_and_close
+from pybroker.coordinator.zookeeper.java import server_command
+from pybroker.errors import StartupError
+
+_log = logging.getLogger(__name__)
+
+_HOST: Final = "127.0.0.1"
+_START_TIMEOUT_S: Final = 20.0
+_END_TIMEOUT_S: Final = 3.0
+_POLL_S: Final = 0.02
+_RESTART_DELAY_S: Final = 1.0
+_LEAST_SESSION_MS: Final = 1000
+_LAST_WORDS_BYTES: Final = 4000
+
+_SERVER_PROPERTIES: Final = """\
+tickTime=500
+minSessionTimeout=1000
+maxSessionTimeout=60000
+maxClientCnxns=1000
+autopurge.purgeInterval=1
+autopurge.snapRetainCount=3
+admin.enableServer=false
+4lw.commands.whitelist=srvr
+"""
+_LOGGING_PROPERTIES: Final = """\
+status=error
+appender.file.type=RollingFile
+appender.file.name=file
+appender.file.fileName={directory}/zookeeper.log
+appender.file.filePattern={directory}/zookeeper.log.%i
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=[%d] %p %m (%c{{1}})%n%ex
+appender.file.policies.type=SizeBasedTriggeringPolicy
+appender.file.policies.size=10MB
+appender.file.strategy.type=DefaultRolloverStrategy
+appender.file.strategy.max=3
+rootLogger.level=info
+rootLogger.appenderRef.file.ref=file
+"""
+
+
+class EmbeddedZooKeeper:
+    """Owns the directory and the child from `start` to `stop`.
+
+    The directory holds `data/` (ZooKeeper's), `zookeeper.log`, `zookeeper.out` (what the JVM itself
+    says) and the small files by which the next start finds port and process.
+    """
+
+    def __init__(self, directory: str, *, port: int = 0) -> None:
+        """`port` 0: the one of the last start if it is free, else any."""
+        self._directory = Path(directory).absolute()
+        self._asked_port = port
+        self._port = 0
+        self._owner_lock = -1
+        self._child: subprocess.Popen[bytes] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """0 before `start`."""
+        return self._port
+
+    @property
+    def connect(self) -> str:
+        """A value for `zookeeper.connect`."""
+        return f"{_HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """0 while there is no child."""
+        return self._child.pid if self._child is not None else 0
+
+    async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Returns when the server answers. Raises StartupError, and then leaves nothing running."""
+        command = server_command(self._config_file, self._directory / "log4j2.properties")
+        self._take_directory()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._start_child(command)
+        except TimeoutError:
+            await self.stop()
+            raise StartupError(
+                f"the embedded ZooKeeper did not answer on port {self._port} within"
+                f" {timeout_s:g} s; see {self._directory}/zookeeper.log"
+            ) from None
+        except BaseException:
+            await self.stop()
+            raise
+        self._supervisor = asyncio.create_task(self._supervise(command))
+
+    async def stop(self) -> None:
+        """End the child and give the directory free. Idempotent. Takes a few seconds at most."""
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.cancel()
+            with suppress(asyncio.CancelledError):
+                await supervisor
+        child, self._child = self._child, None
+        if child is not None and child.poll() is None:
+            child.terminate()
+            try:
+                async with asyncio.timeout(_END_TIMEOUT_S):
+                    await _ended(child)
+            except TimeoutError:
+                child.kill()
+                await _ended(child)
+        if self._owner_lock >= 0:
+            os.close(self._owner_lock)
+            self._owner_lock = -1
+
+    # ---- private: the directory
+
+    @property
+    def _config_file(self) -> Path:
+        return self._directory / "zoo.cfg"
+
+    @property
+    def _record_file(self) -> Path:
+        return self._directory / "server.json"
+
+    def _take_directory(self) -> None:
+        try:
+            (self._directory / "data").mkdir(parents=True, exist_ok=True)
+            self._owner_lock = _locked(self._directory / "owner.lock")
+        except BlockingIOError:
+            raise StartupError(
+                f"the ZooKeeper directory {self._directory} is in use by another process;"
+                " stop that one or give another --data directory"
+            ) from None
+        except OSError as error:
+            raise StartupError(
+                f"the ZooKeeper directory {self._directory} cannot be used: {error.strerror}"
+            ) from error
+
+    def _record(self) -> dict[str, int]:
+        """Of the last start: pid, start (the kernel's start time of the process) and port."""
+        try:
+            content = json.loads(self._record_file.read_bytes())
+            return {key: int(content[key]) for key in ("pid", "start", "port")}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {"pid": 0, "start": 0, "port": 0}
+
+    def _write_record(self, pid: int) -> None:
+        record = {"pid": pid, "start": _start_time(pid), "port": self._port}
+        temporary = self._record_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(record))
+        temporary.replace(self._record_file)
+
+    def _write_config(self) -> None:
+        directory = str(self._directory).replace("\\", "\\\\")
+        lines = f"dataDir={directory}/data\nclientPort={self._port}\nclientPortAddress={_HOST}\n"
+        self._config_file.write_text(_SERVER_PROPERTIES + lines)
+        (self._directory / "log4j2.properties").write_text(
+            _LOGGING_PROPERTIES.format(directory=directory)
+        )
+
+    # ---- private: the child
+
+    async def _start_child(self, command: list[str]) -> None:
+        lock = await self._lock_for_server()
+        try:
+            self._port = self._choose_port()
+            self._write_config()
+            self._child = self._spawn(command, lock)
+        finally:
+            os.close(lock)  # the child has its own
+        self._write_record(self._child.pid)
+        await self._await_answer(self._child)
+
+    async def _lock_for_server(self) -> int:
+        """Take `server.lock`, ending the server that still holds it."""
+        path = self._directory / "server.lock"
+        try:
+            return _locked(path)
+        except BlockingIOError:
+            self._kill_orphan()
+        while True:
+            try:
+                return _locked(path)
+            except BlockingIOError:
+                await asyncio.sleep(_POLL_S)
+
+    def _kill_orphan(self) -> None:
+        record = self._record()
+        pid = record["pid"]
+        if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
+            _log.warning("zookeeper pid=%d outlived its broker, ending it", pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        elif pid and _start_time(pid):
+            raise StartupError(
+                f"another ZooKeeper runs on the directory {self._directory};"
+                " stop it or give another --data directory"
+            )
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return os.fsencode(self._config_file) in arguments
+
+    def _choose_port(self) -> int:
+        for port in (self._asked_port, self._record()["port"]):
+            if port and _is_free(port):
+                return port
+            if port and port == self._asked_port:
+                raise StartupError(
+                    f"port {port} for the embedded ZooKeeper is in use; free it or give another"
+                )
+        with socket.create_server((_HOST, 0)) as probe:
+            return int(probe.getsockname()[1])
+
+    def _spawn(self, command: list[str], lock: int) -> subprocess.Popen[bytes]:
+        launcher = [sys.executable, "-I", "-S", child_launcher.__file__, str(os.getpid())]
+        with (self._directory / "zookeeper.out").open("wb") as output:
+            return subprocess.Popen(
+                launcher + command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._directory,
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
+
+    async def _await_answer(self, child: subprocess.Popen[bytes]) -> None:
+        while child.poll() is None:
+            with suppress(OSError):
+                await open_and_close(
+                    [(_HOST, self._port)], timeout_ms=_LEAST_SESSION_MS, timeout_s=1.0
+                )
+                return
+            await asyncio.sleep(_POLL_S)
+        raise StartupError(
+            f"the embedded ZooKeeper ended at its start (exit code {child.returncode}):"
+            f" {self._last_words()}; see {self._directory}/zookeeper.log"
+        )
+
+    def _last_words(self) -> str:
+        for name in ("zookeeper.out", "zookeeper.log"):
+            with suppress(OSError):
+                text = (
+                    (self._directory / name)
+                    .read_bytes()[-_LAST_WORDS_BYTES:]
+                    .decode("utf-8", "replace")
+                )
+                lines = [line.strip() for line in text.splitlines() if line.strip()]
+                faults = [line for line in lines if "rror" in line or "xception" in line]
+                if faults or lines:
+                    return (faults or lines)[-1]
+        return "it said nothing"
+
+    async def _supervise(self, command: list[str]) -> None:
+        """Start the child again whenever it ends. Sessions survive if it is back in time."""
+        while True:
+            child = self._child
+            if child is not None:
+                await _ended(child)
+                _log.error(
+                    "zookeeper pid=%d ended exit_code=%s; starting it again",
+                    child.pid,
+                    child.returncode,
+                )
+            await asyncio.sleep(_RESTART_DELAY_S)
+            try:
+                async with asyncio.timeout(_START_TIMEOUT_S):
+                    await self._start_child(command)
+            except (StartupError, OSError, TimeoutError) as error:
+                _log.error("zookeeper cannot be started again: %s", error)
+
+
+async def _ended(child: subprocess.Popen[bytes]) -> None:
+    """Wait until the child has ended, without a thread."""
+    while child.poll() is None:
+        try:
+            descriptor = os.pidfd_open(child.pid)
+        except (OSError, AttributeError):
+            await asyncio.sleep(_POLL_S)
+            continue
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        loop.add_reader(descriptor, done.set)
+        try:
+            await done.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the lock of the file. Raises BlockingIOError if it is taken."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _start_time(pid: int) -> int:
+    """In clock ticks since the boot; 0 if there is no such process or no /proc."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((_HOST, port)).close()
+    except OSError:
+        return False
+    return True

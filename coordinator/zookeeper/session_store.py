@@ -1,0 +1,69 @@
+"""Where the keys of our ZooKeeper sessions outlive the process.
+
+A broker that is killed leaves its session, and with it its registration, alive at the server. Who
+starts next in the same data directory reads the key, closes that session in milliseconds, and can
+tell that a registration it still finds was its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from pybroker.coordinator.zookeeper.handshake import SessionKey
+
+_log = logging.getLogger(__name__)
+_FILE_NAME: Final = "zookeeper.session"
+_SESSIONS_MAX: Final = 8
+
+
+class SessionStore(Protocol):
+    """Keeps the keys of sessions, oldest first."""
+
+    def load(self) -> list[SessionKey]:
+        """Empty if nothing usable is kept. Never raises because of what is kept."""
+
+    def save(self, keys: Sequence[SessionKey]) -> None:
+        """Replace what is kept. Raises OSError."""
+
+
+class NoSessionStore:
+    """Keeps nothing: every start is the first."""
+
+    def load(self) -> list[SessionKey]:
+        return []
+
+    def save(self, keys: Sequence[SessionKey]) -> None:
+        del keys
+
+
+class FileSessionStore:
+    """A file in `directory`, readable by its owner only: a key is a password. Replaced atomically,
+    but not synced: after a power loss the sessions have expired anyway."""
+
+    def __init__(self, directory: str, name: str = _FILE_NAME) -> None:
+        self._path = Path(directory) / name
+
+    def load(self) -> list[SessionKey]:
+        try:
+            items = json.loads(self._path.read_bytes())["sessions"]
+            keys = [SessionKey(int(item["id"]), bytes.fromhex(item["password"])) for item in items]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            _log.warning("session_file=%s is ignored: %s", self._path, error)
+            return []
+        return [key for key in keys if len(key.password) == 16 and -(2**63) <= key.id < 2**63]
+
+    def save(self, keys: Sequence[SessionKey]) -> None:
+        items = [{"id": key.id, "password": key.password.hex()} for key in keys[-_SESSIONS_MAX:]]
+        temporary = self._path.with_name(f"{self._path.name}.tmp")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(json.dumps({"version": 1, "sessions": items}).encode())
+        temporary.replace(self._path)
