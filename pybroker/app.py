@@ -56,7 +56,7 @@ class World:
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `lost` is called with a reason when it must not go on."""
+    """A broker between `start` and `stop`. `lost` is told the reason when it must not go on."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""How the controller of this process reaches the broker of this process: without a network, but with
-the same commands, the same order and the same refusals.
+"""How the controller of this process reaches the broker of this process: without a network, but
+with the same commands, the same order and the same refusals.
 """
 
 from __future__ import annotations

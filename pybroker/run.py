@@ -28,6 +28,7 @@ from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import CoordError, StartupError
 from pybroker.listeners import endpoints
+from pybroker.model import Endpoint
 from pybroker.ports import Rng
 from pybroker.process import SystemProc, ThreadedBlocking, raise_open_files_limit
 from pybroker.server.listener import Bind, bind
@@ -85,29 +86,58 @@ async def _start(
         log.warning("%s", warning)
     raise_open_files_limit()
     sockets = _bind_all(config, stack)
-    clock, proc, rng, disk = SystemClock(), SystemProc(), random.SystemRandom(), SystemDisk()
+    clock, rng, disk = SystemClock(), random.SystemRandom(), SystemDisk()
     blocking = ThreadedBlocking(config.background_threads)
     stack.callback(blocking.close)
-    directories = config.log_directories
-    stored_id, stored_cluster = LogManager.peek(directories, disk)
+    stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)
+    coord, where = await _connect(config, clock, stack)
+    try:
+        cluster = await _settle_cluster_id(coord, stored_cluster, rng)
+        broker_id = await _settle_broker_id(coord, config, stored_id)
+    except CoordError as error:
+        raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
     logs = LogManager(
-        directories=directories,
+        directories=config.log_directories,
+        broker_id=broker_id,
+        cluster_id=cluster,
         disk=disk,
         clock=clock,
-        proc=proc,
+        proc=SystemProc(),
         defaults=topic_log_config(config, "", {}),
         rng=rng,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         flush_idle_ms=config.pybroker_idle_flush_interval_ms // 2,
     )
-    logs.lock()
-    stack.callback(logs.unlock)
+    await blocking.run(logs.start)
+    app = BrokerApp(
+        config=config,
+        broker_id=broker_id,
+        cluster_id=cluster,
+        advertised=_advertised(config, sockets),
+        logs=logs,
+        world=World(coord, clock, rng, blocking),
+        lost=end,
+    )
+    stack.push_async_callback(app.stop)
+    await app.start(sockets)
+    log.info("data %s", ", ".join(config.log_directories))
+    for name, bound in sockets.items():
+        log.info("listener %s bound to %s:%d", name, *bound.getsockname()[:2])
+    log.info("zookeeper %s cluster %s", where, cluster)
+    log.info("[KafkaServer id=%d] started", broker_id)
+
+
+async def _connect(
+    config: BrokerConfig, clock: SystemClock, stack: AsyncExitStack
+) -> tuple[KazooCoord, str]:
+    """A session with the ensemble of the configuration, or with an embedded server; and where."""
+    directory = config.log_directories[0]
     connect = config.zookeeper_connect
-    where = connect
+    where = connect or ""
     if connect is None:
         embedded = EmbeddedZooKeeper(
-            str(Path(directories[0]) / EMBEDDED_DIRECTORY),
+            str(Path(directory) / EMBEDDED_DIRECTORY),
             port=config.pybroker_embedded_zookeeper_port,
         )
         stack.push_async_callback(embedded.stop)
@@ -117,37 +147,16 @@ async def _start(
         connect,
         clock=clock,
         session_timeout_ms=config.zookeeper_session_timeout_ms,
-        store=FileSessionStore(directories[0]),
+        store=FileSessionStore(directory),
     )
     stack.push_async_callback(coord.close)
     await coord.start(config.zookeeper_wait_ms / 1000)
-    try:
-        cluster = await _settle_cluster_id(coord, stored_cluster, rng)
-        broker_id = await _settle_broker_id(coord, config, stored_id)
-    except CoordError as error:
-        raise StartupError(f"ZooKeeper at {connect} failed: {error!r}") from error
-    await blocking.run(logs.start, broker_id, cluster)
-    advertised = endpoints(
-        config.advertised,
-        {name: bound.getsockname()[1] for name, bound in sockets.items()},
-        socket.getfqdn(),
-    )
-    app = BrokerApp(
-        config=config,
-        broker_id=broker_id,
-        cluster_id=cluster,
-        advertised=advertised,
-        logs=logs,
-        world=World(coord, clock, rng, blocking),
-        lost=end,
-    )
-    stack.push_async_callback(app.stop)
-    await app.start(sockets)
-    log.info("data %s", ", ".join(directories))
-    for endpoint in advertised:
-        log.info("listening %s://%s:%d", endpoint.listener, endpoint.host, endpoint.port)
-    log.info("zookeeper %s cluster=%s", where, cluster)
-    log.info("[KafkaServer id=%d] started", broker_id)
+    return coord, where
+
+
+def _advertised(config: BrokerConfig, sockets: Mapping[str, socket.socket]) -> tuple[Endpoint, ...]:
+    ports = {name: bound.getsockname()[1] for name, bound in sockets.items()}
+    return endpoints(config.advertised, ports, socket.getfqdn())
 
 
 def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socket.socket]:

@@ -64,6 +64,7 @@ async def _look_up(
     wanted: ListOffsetsPartition,
     read_committed: bool,
 ) -> ListOffsetsPartitionResponse:
+    found: _Found | None
     try:
         partition = services.replicas.leader(key, wanted.current_leader_epoch)
         _check_special_time(wanted.timestamp, request.version)
@@ -100,7 +101,7 @@ def _end_of_log(partition: Partition, which: int, read_committed: bool) -> _Foun
     if which == LATEST:
         return partition.readable_end(read_committed), NO_TIMESTAMP, partition.leader_epoch
     start = partition.log.log_start_offset
-    return start, NO_TIMESTAMP, partition.log.epoch_at(start)
+    return start, NO_TIMESTAMP, partition.log.epochs.epoch_of(start)
 
 
 async def _search(

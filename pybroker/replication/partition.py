@@ -14,8 +14,9 @@ from pybroker.model import NO_EPOCH, PartitionFacts, PartitionState, TopicPartit
 from pybroker.records.batch import BatchHeader
 from pybroker.records.validate import BatchRules
 from pybroker.replication.isr import committed_end, has_enough_replicas
-from pybroker.storage.log import AppendResult, Log
+from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_parts import AppendResult
 
 
 class Role(enum.Enum):
