@@ -2,7 +2,7 @@
 only."""
 
 from pybroker.client.accumulator import RecordMetadata
-from pybroker.client.admin import Admin, ClusterDescription, NewTopic, TopicResult
+from pybroker.client.admin import Admin, ClusterDescription, ConfigEntry, NewTopic, TopicResult
 from pybroker.client.consumer import Consumer
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
@@ -17,6 +17,7 @@ __all__ = [
     "MAX_TIMESTAMP",
     "Admin",
     "ClusterDescription",
+    "ConfigEntry",
     "Consumer",
     "ConsumerRecord",
     "NewTopic",

@@ -43,7 +43,7 @@ from pybroker.wire.messages.topics import (
 T = TypeVar("T")
 
 TOPIC_RESOURCE = 2
-DYNAMIC_TOPIC_CONFIG = 1
+DEFAULT_CONFIG = 5
 DEFAULT = -1
 DELETE_BY_STATE_VERSION = 6
 
@@ -77,6 +77,15 @@ class TopicResult:
         if self.error is not None:
             raise self.error
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """An option that holds for a resource. `is_default`: nobody has set it anywhere."""
+
+    name: str
+    value: str | None
+    is_default: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +217,13 @@ class Admin:
         nodes = tuple(view.nodes[number] for number in sorted(view.nodes))
         return ClusterDescription(view.cluster_id, view.nodes.get(view.controller_id), nodes)
 
-    async def topic_overrides(self, names: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """The options that are set for each topic itself. A topic whose options cannot be read has
-        none. Raises ClientError if no broker answers."""
+    async def topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        """The options of each topic with their values, in the broker's order; an empty list where
+        they cannot be read. Raises ClientError if no broker answers."""
         resources = [
-            DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name)
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+            )
             for name in names
         ]
         if not resources:
@@ -225,14 +236,16 @@ class Admin:
             )
 
         response = await self._ask(
-            self._cluster.any_connection, ask, self.options.default_api_timeout_ms
+            self._cluster.any_connection,
+            ask,
+            self.options.default_api_timeout_ms,
+            repeatable=True,
         )
         return {
-            result.resource_name: {
-                row.name: row.value
+            result.resource_name: [
+                ConfigEntry(row.name, row.value, row.config_source == DEFAULT_CONFIG)
                 for row in result.configs
-                if row.config_source == DYNAMIC_TOPIC_CONFIG
-            }
+            ]
             for result in response.results
         }
 
@@ -282,8 +295,10 @@ class Admin:
         choose: Callable[[], Awaitable[Connection]],
         ask: Callable[[Connection, float], Awaitable[T]],
         limit_ms: int,
+        *,
+        repeatable: bool = False,
     ) -> T:
-        """Ask until there is an answer; only what was certainly not done is asked again."""
+        """Ask until there is an answer."""
         self._check_running()
         deadline = Deadline(self._clock, limit_ms)
         failures = 0
@@ -294,7 +309,7 @@ class Admin:
                 return await ask(connection, max(limit_s, 0.001))
             except ClientError as error:
                 failures += 1
-                await self._before_retry(error, failures, deadline)
+                await self._before_retry(error, failures, deadline, repeatable=repeatable)
 
     async def _before_retry(
         self, error: ClientError, failures: int, deadline: Deadline, *, repeatable: bool = False

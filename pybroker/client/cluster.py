@@ -90,7 +90,7 @@ class Cluster:
         self.view = ClusterView()
         self._auto_create_topics = auto_create_topics
         self._connector = connector
-        self._links: dict[Address, _Link] = {}
+        self._links: dict[tuple[Address, str], _Link] = {}
         self._topics: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self._wanted = asyncio.Event()
@@ -233,15 +233,18 @@ class Cluster:
 
     # Connections
 
-    def connected(self, node_id: int) -> Connection | None:
+    def connected(self, node_id: int, lane: str = "") -> Connection | None:
         """The connection to a broker if there is one. If not, one is opened in the background,
-        unless that failed a moment ago; listeners hear of the outcome."""
+        unless that failed a moment ago; listeners hear of the outcome.
+
+        Brokers answer in order, so whatever may wait for long there takes a lane of its own: each
+        is a connection."""
         node = self.view.nodes.get(node_id)
         if node is None:
             self.request_refresh()
             return None
         address = (node.host, node.port)
-        link = self._link(address)
+        link = self._link(address, lane)
         if link.connection is not None:
             return link.connection
         if link.opening is None and self.clock.monotonic() >= link.next_try and not self._closed:
@@ -249,12 +252,6 @@ class Cluster:
                 self._open_quietly(address, link), f"connect {format_address(*address)}"
             )
         return None
-
-    def next_try_s(self, node_id: int) -> float:
-        """Seconds until `connected` may try again to open a connection to this broker."""
-        node = self.view.nodes.get(node_id)
-        link = self._links.get((node.host, node.port)) if node else None
-        return max(0.0, link.next_try - self.clock.monotonic()) if link else 0.0
 
     async def connection(self, node_id: int) -> Connection:
         """The connection to a broker, opened if need be. Raises ConnectFailed, NotConnected."""
@@ -285,8 +282,8 @@ class Cluster:
         known = list(dict.fromkeys([*nodes, *self.options.bootstrap_servers]))
         yield from sorted(known, key=lambda address: self._link(address).connection is None)
 
-    def _link(self, address: Address) -> _Link:
-        link = self._links.setdefault(address, _Link())
+    def _link(self, address: Address, lane: str = "") -> _Link:
+        link = self._links.setdefault((address, lane), _Link())
         if link.connection is not None and not link.connection.usable:
             link.connection = None
         return link

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 
 from pybroker.client.backoff import Deadline
-from pybroker.client.cluster import Cluster
+from pybroker.client.cluster import HOPELESS, Cluster, leaders
 from pybroker.client.connection import Connection
 from pybroker.client.errors import ClientError, OffsetUnavailable, ResponseError
 from pybroker.client.metadata import error_code
@@ -33,6 +33,7 @@ from pybroker.wire.messages.fetch import (
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
+FETCH_LANE = "fetch"
 SESSIONLESS_EPOCH = -1
 RESET_MOMENTS = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -94,7 +95,7 @@ class Fetcher:
                         by_node.setdefault(leader, []).append(reader)
             for node, readers in by_node.items():
                 if node not in self._in_flight:
-                    connection = self._cluster.connected(node)
+                    connection = self._cluster.connected(node, FETCH_LANE)
                     if connection is not None:
                         self._in_flight.add(node)
                         self._tasks.start(
@@ -144,13 +145,23 @@ class Fetcher:
             )  # fmt: skip
 
     def _look_up_positions(self, now: float) -> None:
-        wanted = {
+        lost = {
             topic_partition: reader
             for topic_partition, reader in self.readers.items()
             if reader.reset is not None
             and topic_partition not in self._resetting
             and now >= reader.next_try
         }
+        by_node, without_leader = leaders(self._cluster.view, lost)
+        for key in without_leader:
+            topic = self._cluster.view.topics.get(key.topic)
+            if topic is not None and topic.error in HOPELESS:
+                lost[key].reset = None
+                lost[key].problem = ResponseError(topic.error, f"topic {key.topic}")
+                self.news.set()
+            else:
+                self._cluster.request_refresh()
+        wanted = {key: lost[key] for keys in by_node.values() for key in keys}
         if wanted:
             self._resetting |= wanted.keys()
             self._tasks.start(self._find_positions(wanted), "find positions")

@@ -40,6 +40,9 @@ WITHOUT_EFFECT = frozenset(
         "enable_auto_commit",
         "auto_commit_interval_ms",
         "group_id",
+        "retries",
+        "send_buffer_bytes",
+        "receive_buffer_bytes",
     }
 )
 """Kafka's options that are accepted, for the sake of existing properties files, with a warning."""

@@ -1,0 +1,70 @@
+"""`pybroker TOOL ...`: finds the tool by its name and runs it, loading nothing else.
+
+The start of a broker is watched by people with a stopwatch, so the list of tools is plain data and
+each tool's module is imported only when it is called for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pybroker import __version__
+
+
+class Tool(NamedTuple):
+    """A row of the list: where the command is, and what it does in one line."""
+
+    module: str
+    summary: str
+
+
+TOOLS: Final[Mapping[str, Tool]] = {
+    "start": Tool("pybroker.tools.start", "run a broker"),
+    "topics": Tool("pybroker.tools.topics", "create, list, describe and delete topics"),
+    "console-producer": Tool("pybroker.tools.console_producer", "send lines of standard input"),
+    "console-consumer": Tool("pybroker.tools.console_consumer", "print the records of a topic"),
+    "get-offsets": Tool("pybroker.tools.get_offsets", "print where partitions begin and end"),
+}
+
+
+def tool_name(word: str) -> str:
+    """The name in the list: Kafka's own spellings `kafka-topics` and `kafka-topics.sh` are taken,
+    too."""
+    return word.removesuffix(".sh").removeprefix("kafka-")
+
+
+def usage() -> str:
+    width = max(len(name) for name in TOOLS)
+    rows = "\n".join(f"  {name:{width}}  {tool.summary}" for name, tool in TOOLS.items())
+    return (
+        "Usage: pybroker TOOL [OPTIONS]\n\n"
+        f"Tools:\n{rows}\n\n"
+        "pybroker TOOL --help tells what a tool can do; pybroker --version says which this is."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("--help", "-h", "help"):
+        print(usage())
+        return 0 if words else 1
+    if words[0] == "--version":
+        print(f"pybroker {__version__}")
+        return 0
+    name = tool_name(words[0])
+    tool = TOOLS.get(name)
+    if tool is None:
+        print(f"pybroker: there is no tool {words[0]}; see pybroker --help", file=sys.stderr)
+        return 1
+    runner = importlib.import_module("pybroker.tools._cli")
+    command = importlib.import_module(tool.module).command
+    code: int = runner.run(command, words[1:], f"pybroker {name}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

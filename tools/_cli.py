@@ -1,0 +1,182 @@
+"""What the tools share: options, the boundary at which errors become one line, output.
+
+Knows no tool. Wrong usage and failures end with exit code 1 as Kafka's tools do, never with a stack
+trace unless --debug asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from pybroker.client.errors import ResponseError
+from pybroker.errors import ConfigError, PybrokerError
+from pybroker.properties import parse_overrides, read_properties
+
+T = TypeVar("T")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+class Failure(PybrokerError):
+    """The tool cannot do what it was asked; the message is for the user."""
+
+
+class Tool(click.Command):
+    """A command whose failures begin with `error_prefix`, and which knows --debug."""
+
+    def __init__(self, *args: Any, error_prefix: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.error_prefix = error_prefix
+        self.params.append(
+            click.Option(
+                ["--debug"],
+                is_flag=True,
+                expose_value=False,
+                callback=_debug,
+                help="Log everything, and show stack traces.",
+            )
+        )
+
+
+def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta["debug"] = value
+    logging.basicConfig(
+        level=logging.DEBUG if value else logging.WARNING,
+        format="%(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+
+
+def run(command: click.Command, words: Sequence[str], program: str) -> int:
+    """Run a command with these arguments; the exit code."""
+    prefix = getattr(command, "error_prefix", "")
+    debug = "--debug" in words
+    try:
+        result = command.main(list(words), prog_name=program, standalone_mode=False)
+        sys.stdout.flush()
+    except click.UsageError as error:
+        _complain(_usage_text(error))
+        _complain(f"Try {program} --help.")
+        return EXIT_FAILED
+    except click.ClickException as error:
+        _complain(error.format_message())
+        return EXIT_FAILED
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _forget_output()
+        return 0
+    except PybrokerError as error:
+        if debug:
+            traceback.print_exc()
+        for line in _error_lines(error):
+            _complain(prefix + line)
+        return EXIT_FAILED
+    return result if isinstance(result, int) else 0
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, on an event loop of its own."""
+    return asyncio.run(work)
+
+
+def write_json(value: object) -> None:
+    """One document of --format json on standard output."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+# Options
+
+
+def bootstrap_option(*aliases: str) -> Callable[[FunctionT], FunctionT]:
+    return click.option(
+        "--bootstrap-server",
+        *aliases,
+        "bootstrap_server",
+        required=True,
+        metavar="HOST:PORT[,HOST:PORT]",
+        help="The brokers to start from.",
+    )
+
+
+def config_file_option(*names: str) -> Callable[[FunctionT], FunctionT]:
+    return click.option(
+        *names,
+        "config_file",
+        metavar="FILE",
+        help="Properties file with options of the client.",
+    )
+
+
+def property_option(name: str, target: str, meaning: str) -> Callable[[FunctionT], FunctionT]:
+    return click.option(name, target, multiple=True, metavar="KEY=VALUE", help=meaning)
+
+
+def format_option() -> Callable[[FunctionT], FunctionT]:
+    return click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="text is what Kafka prints; json is one document a line.",
+    )
+
+
+def client_options(
+    bootstrap_server: str,
+    config_file: str | None = None,
+    overrides: Iterable[str] = (),
+    **given: object,
+) -> dict[str, Any]:
+    """The options for a client: those given by flags, over which go the file and then the
+    key=value words. Raises ConfigError."""
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    layers: list[Mapping[str, object]] = [
+        read_properties(config_file) if config_file else {},
+        parse_overrides(overrides),
+    ]
+    for layer in layers:
+        for name, value in layer.items():
+            options[name.replace(".", "_")] = value
+    options["bootstrap_servers"] = bootstrap_server
+    return options
+
+
+# Errors
+
+
+def _usage_text(error: click.UsageError) -> str:
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        option = error.param.opts[0].lstrip("-")
+        return f'Missing required argument "[{option}]"'
+    return error.format_message()
+
+
+def _error_lines(error: PybrokerError) -> list[str]:
+    if isinstance(error, ConfigError):
+        return error.faults
+    if isinstance(error, ResponseError):
+        return [error.detail]
+    return [str(error)]
+
+
+def _complain(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _forget_output() -> None:
+    """Nobody reads our output any more; keep the interpreter from saying so when it ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

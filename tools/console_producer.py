@@ -1,0 +1,259 @@
+"""`pybroker console-producer`: Kafka's kafka-console-producer. Each line of standard input becomes
+a record, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple
+
+import click
+
+from pybroker.client.accumulator import RecordMetadata
+from pybroker.client.errors import ClientError
+from pybroker.client.producer import Producer
+from pybroker.properties import parse_overrides
+from pybroker.records.record import Headers
+from pybroker.tools._cli import (
+    EXIT_FAILED,
+    Failure,
+    Tool,
+    bootstrap_option,
+    client_options,
+    config_file_option,
+    property_option,
+    run_async,
+)
+
+CHUNK_BYTES = 65_536
+CHUNKS_AHEAD_MAX = 8
+UNCONFIRMED_MAX = 10_000
+"""So many records may be on their way before the oldest is looked at."""
+
+
+class Line(NamedTuple):
+    """A line taken apart."""
+
+    headers: Headers
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """How a line is taken apart: the --property words of Kafka's reader."""
+
+    parse_key: bool = False
+    parse_headers: bool = False
+    key_separator: bytes = b"\t"
+    headers_delimiter: bytes = b"\t"
+    headers_separator: bytes = b","
+    headers_key_separator: bytes = b":"
+    null_marker: bytes | None = None
+    ignore_error: bool = False
+
+    def parse(self, line: bytes, number: int) -> Line:
+        """Raises Failure if a part is missing, unless ignore.error=true."""
+        rest, headers = line, b""
+        if self.parse_headers:
+            headers, rest = self._cut(rest, self.headers_delimiter, "header", number)
+        key, value = b"", rest
+        if self.parse_key:
+            key, value = self._cut(rest, self.key_separator, "key", number)
+        return Line(
+            self._headers(headers, number) if headers else (),
+            self._null(key) if self.parse_key and (key or value is not rest) else None,
+            self._null(value),
+        )
+
+    def _cut(self, text: bytes, separator: bytes, what: str, number: int) -> tuple[bytes, bytes]:
+        before, found, after = text.partition(separator)
+        if found:
+            return before, after
+        if self.ignore_error:
+            return b"", text
+        name = "key separator" if what == "key" else "headers delimiter"
+        raise Failure(f"No {name} found on line number {number}: {_quoted(text)}")
+
+    def _headers(self, text: bytes, number: int) -> Headers:
+        found = []
+        for pair in text.split(self.headers_separator):
+            name, separator, content = pair.partition(self.headers_key_separator)
+            if not separator and not self.ignore_error:
+                raise Failure(
+                    f"No header key separator found in pair {_quoted(pair)} on line number {number}"
+                )
+            found.append((name.decode(errors="replace"), self._null(content)))
+        return tuple(found)
+
+    def _null(self, content: bytes) -> bytes | None:
+        return None if self.null_marker is not None and content == self.null_marker else content
+
+
+def line_format(properties: Mapping[str, str]) -> LineFormat:
+    """Raises Failure for a property that the reader does not know."""
+    flags = {"parse.key", "parse.headers", "ignore.error"}
+    words = {
+        "key.separator",
+        "headers.delimiter",
+        "headers.separator",
+        "headers.key.separator",
+        "null.marker",
+    }
+    given: dict[str, bytes | bool] = {}
+    for name, value in properties.items():
+        if name in flags:
+            given[name.replace(".", "_")] = value.strip().lower() == "true"
+        elif name in words:
+            if not value:
+                raise Failure(f"--property {name} must not be empty")
+            given[name.replace(".", "_")] = value.encode()
+        else:
+            raise Failure(f"unknown --property {name}; known: {', '.join(sorted(flags | words))}")
+    return LineFormat(**given)  # type: ignore[arg-type]  # the two sets say which is which
+
+
+@click.command("console-producer", cls=Tool, error_prefix="Error: ")
+@bootstrap_option("--broker-list")
+@click.option("--topic", required=True, help="The topic to send to.")
+@property_option(
+    "--property",
+    "properties",
+    "How lines are read: parse.key, key.separator (tab), parse.headers, headers.delimiter (tab),"
+    " headers.separator (,), headers.key.separator (:), null.marker, ignore.error.",
+)
+@property_option("--producer-property", "producer_properties", "An option of the producer.")
+@config_file_option("--producer.config", "--command-config")
+@click.option(
+    "--compression-codec",
+    is_flag=False,
+    flag_value="gzip",
+    metavar="[CODEC]",
+    help="none, gzip, snappy, lz4 or zstd; gzip if nothing follows.",
+)
+@click.option("--request-required-acks", metavar="ACKS", help="all (-1), 1 or 0. Default: all.")
+@click.option("--sync", is_flag=True, help="Wait for each record before reading the next.")
+@click.option("--batch-size", "--max-partition-memory-bytes", type=int, help="Bytes of a batch.")
+@click.option("--timeout", type=int, default=1_000, help="linger.ms. Default: 1000.")
+@click.option("--max-block-ms", type=int, help="How long a record may wait to be taken.")
+@click.option("--max-memory-bytes", type=int, help="buffer.memory.")
+@click.option("--request-timeout-ms", type=int, help="How long to wait for an answer.")
+@click.option("--retry-backoff-ms", type=int, help="Wait before a record is sent again.")
+@click.option("--metadata-expiry-ms", type=int, help="metadata.max.age.ms.")
+@click.option(
+    "--message-send-max-retries", type=int, help="Without effect; see delivery.timeout.ms."
+)
+def command(
+    bootstrap_server: str,
+    topic: str,
+    properties: tuple[str, ...],
+    producer_properties: tuple[str, ...],
+    config_file: str | None,
+    sync: bool,
+    **flags: int | str | None,
+) -> int:
+    """Send each line of standard input as a record."""
+    options = client_options(
+        bootstrap_server,
+        config_file,
+        producer_properties,
+        client_id="console-producer",
+        compression_type=flags["compression_codec"],
+        acks=flags["request_required_acks"],
+        batch_size=flags["batch_size"],
+        linger_ms=0 if sync else flags["timeout"],
+        max_block_ms=flags["max_block_ms"],
+        buffer_memory=flags["max_memory_bytes"],
+        request_timeout_ms=flags["request_timeout_ms"],
+        retry_backoff_ms=flags["retry_backoff_ms"],
+        metadata_max_age_ms=flags["metadata_expiry_ms"],
+    )
+    reader = line_format(parse_overrides(properties))
+    return run_async(send_lines(Producer(**options), topic, reader, sys.stdin.buffer, sync=sync))
+
+
+async def send_lines(
+    producer: Producer, topic: str, reader: LineFormat, source: BinaryIO, *, sync: bool
+) -> int:
+    """Send every line; the exit code is 1 if a record was not delivered. Raises Failure at a line
+    that cannot be read; what came before it is sent."""
+    failures = Failures(topic)
+    number = 0
+    async with producer:
+        async for line in lines_of(source):
+            number += 1
+            headers, key, value = reader.parse(line, number)
+            delivery = await producer.send(topic, value, key=key, headers=headers)
+            failures.watch(delivery, key, value)
+            if sync:
+                await asyncio.wait([delivery])
+            elif failures.unconfirmed >= UNCONFIRMED_MAX:
+                await producer.flush()
+    return EXIT_FAILED if failures.count else 0
+
+
+class Failures:
+    """Tells of records that were not delivered, in Kafka's words."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self.unconfirmed = 0
+        self.count = 0
+
+    def watch(
+        self, delivery: asyncio.Future[RecordMetadata], key: bytes | None, value: bytes | None
+    ) -> None:
+        self.unconfirmed += 1
+
+        def done(outcome: asyncio.Future[RecordMetadata]) -> None:
+            self.unconfirmed -= 1
+            error = outcome.exception()
+            if isinstance(error, ClientError):
+                self.count += 1
+                click.echo(
+                    f"Error when sending message to topic {self._topic} with key: {_length(key)},"
+                    f" value: {_length(value)} with error: {error}",
+                    err=True,
+                )
+
+        delivery.add_done_callback(done)
+
+
+async def lines_of(source: BinaryIO) -> AsyncIterator[bytes]:
+    """The lines without their ends (LF or CRLF). A daemon thread reads, so that Ctrl-C need not
+    wait for input; a terminal shows a prompt."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_AHEAD_MAX)
+    prompt = source.isatty()
+
+    def read() -> None:
+        while True:
+            if prompt:
+                click.echo(">", nl=False)
+            chunk = source.readline() if prompt else source.read1(CHUNK_BYTES)  # type: ignore[attr-defined]
+            try:
+                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
+            except (RuntimeError, asyncio.CancelledError):
+                return  # the loop has ended
+            if not chunk:
+                return
+
+    threading.Thread(target=read, name="standard input", daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest.removesuffix(b"\r")
+
+
+def _length(content: bytes | None) -> str:
+    return "null" if content is None else f"{len(content)} bytes"
+
+
+def _quoted(text: bytes) -> str:
+    return "'" + text.decode(errors="replace") + "'"
