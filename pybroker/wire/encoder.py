@@ -128,7 +128,8 @@ class _EncoderCompiler:
         source.dedent()
         self.length(length, "h" if kind is Kind.STRING else "i")
         if kind is Kind.RECORDS:
-            source.line(f"if {length} < {SCATTER_BYTES_MIN}: {self.out} += {value}")
+            smallest = SCATTER_BYTES_MIN + self.flexible  # compact lengths are one more
+            source.line(f"if {length} < {smallest}: {self.out} += {value}")
             source.line("else:")
             source.indent()
             source.line(f"parts.append({self.out})")

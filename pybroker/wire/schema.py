@@ -198,9 +198,11 @@ def octets(meaning: str, *, default: bytes | None = b"", **bounds: Unpack[Bounds
     return value
 
 
-def records(meaning: str, **bounds: Unpack[Bounds]) -> Buffer | None:
+def records(
+    meaning: str, *, default: Buffer | None = None, **bounds: Unpack[Bounds]
+) -> Buffer | None:
     """Record batches; decoding gives a slice of the input, not a copy. Never tagged."""
-    value: Buffer | None = _specifier(Wire(Kind.RECORDS, meaning, **bounds), None)
+    value: Buffer | None = _specifier(Wire(Kind.RECORDS, meaning, **bounds), default)
     return value
 
 

@@ -63,7 +63,7 @@ class DescribeConfigsResourceResult(Message):
         "Its value; null if sensitive or unset.", nullable_since=0, default=None
     )
     read_only: bool = boolean("Whether it cannot be changed.")
-    is_default: bool = boolean("Whether nobody has set it.", until=0)
+    is_default: bool = boolean("Whether nobody has set it.", until=0, ignorable=True)
     config_source: int = int8(
         "Where the value comes from: 1 topic, 2 broker, 3 all brokers, 4 file, 5 default.",
         since=1,

@@ -173,7 +173,9 @@ class PartitionData(Message):
         "A replica nearer to the consumer, or -1 (KIP-392).", since=11, default=-1
     )
     records: Buffer | None = records(
-        "Whole batches, the first of which may begin before the offset asked for.", nullable_since=0
+        "Whole batches, the first of which may begin before the offset asked for; never send null.",
+        nullable_since=0,
+        default=b"",
     )
 
 

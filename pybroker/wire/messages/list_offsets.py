@@ -64,7 +64,9 @@ class ListOffsetsPartitionResponse(Message):
     old_style_offsets: list[int] = int64_array("Segment starts, newest first.", until=0)
     timestamp: int = int64("The found record's timestamp, or -1.", since=1, default=-1)
     offset: int = int64("The offset found, or -1.", since=1, default=-1)
-    leader_epoch: int = int32("The epoch of the leader that wrote it, or -1.", since=4, default=-1)
+    leader_epoch: int = int32(
+        "The epoch of the leader that wrote it, or -1.", since=4, ignorable=True, default=-1
+    )
 
 
 @message
