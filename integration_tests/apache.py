@@ -7,9 +7,12 @@ the fixture of our own broker (`integration_tests.broker`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
+
+import kazoo.client
 
 from integration_tests import maven
 from integration_tests.process import ChildProcess, answers, free_ports, wait_until
@@ -57,6 +60,17 @@ class ApacheZooKeeper:
         )
         wait_until(lambda: answers(self.port), what=f"ZooKeeper on port {self.port}")
 
+    @contextlib.contextmanager
+    def client(self) -> Iterator[kazoo.client.KazooClient]:
+        """A session of one's own."""
+        client = kazoo.client.KazooClient(self.connect)
+        client.start()
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
     def close(self) -> None:
         """Ends the server. Idempotent."""
         if self._process is not None:
@@ -64,7 +78,7 @@ class ApacheZooKeeper:
 
 
 class ApacheKafka:
-    """One Apache broker with a ZooKeeper of its own.
+    """One Apache broker, with a ZooKeeper of its own unless `zookeeper` names another.
 
     `heap_mib` is the broker's -Xmx and -Xms. `overrides` are lines of server.properties.
     """
@@ -74,6 +88,7 @@ class ApacheKafka:
         folder: Path,
         *,
         overrides: Mapping[str, str] | None = None,
+        zookeeper: str | None = None,
         heap_mib: int = 1024,
     ) -> None:
         zookeeper_port, self.port = free_ports(2)
@@ -81,18 +96,15 @@ class ApacheKafka:
         self._folder = folder
         self._heap_mib = heap_mib
         self._zookeeper = ApacheZooKeeper(folder / "zookeeper", port=zookeeper_port)
+        self.zookeeper_connect = zookeeper or self._zookeeper.connect
         self._overrides = dict(overrides or {})
         self._process: ChildProcess | None = None
-        self._zookeeper_started = False
+        self._zookeeper_started = zookeeper is not None
         self._earlier_output = ""
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def zookeeper_connect(self) -> str:
-        return self._zookeeper.connect
 
     @property
     def process(self) -> ChildProcess:
@@ -138,7 +150,8 @@ class ApacheKafka:
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "log.dirs": str(self.data),
-            "zookeeper.connect": self._zookeeper.connect,
+            "zookeeper.connect": self.zookeeper_connect,
+            "zookeeper.session.timeout.ms": "2000",
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.replication.factor": "1",
@@ -155,10 +168,13 @@ class ApacheKafka:
         return code
 
     def kill9(self) -> None:
-        """SIGKILL of the broker; its ZooKeeper lives on."""
+        """SIGKILL of the broker; its ZooKeeper lives on. Returns when its session there is over,
+        since it does not start before."""
         self._earlier_output += self.process.output
         self.process.kill9()
         self._process = None
+        with self._zookeeper.client() as client:
+            wait_until(lambda: not client.exists("/brokers/ids/0"), what="the session is over")
 
     def close(self) -> None:
         """Ends everything at once. Idempotent."""

@@ -27,7 +27,9 @@ _LOG_LINES_SHOWN: Final = 60
 class BrokerMaker(Protocol):
     """Makes a broker that is not started; it is ended with the test."""
 
-    def __call__(self, *, overrides: Mapping[str, str] | None = None) -> Broker: ...
+    def __call__(
+        self, *, overrides: Mapping[str, str] | None = None, zookeeper: str | None = None
+    ) -> Broker: ...
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,10 +59,13 @@ def pytest_runtest_makereport(
 _BROKERS = pytest.StashKey[list[Broker]]()
 
 
-def _make(folder: Path, overrides: Mapping[str, str] | None) -> Broker:
+def _make(
+    folder: Path, overrides: Mapping[str, str] | None, zookeeper: str | None = None
+) -> Broker:
     if ON_APACHE:
-        return ApacheKafka(folder, overrides=overrides, heap_mib=512)
-    return PybrokerProcess(folder / "data", overrides=overrides)
+        folder.mkdir(exist_ok=True)
+        return ApacheKafka(folder, overrides=overrides, zookeeper=zookeeper, heap_mib=512)
+    return PybrokerProcess(folder / "data", overrides=overrides, zookeeper=zookeeper)
 
 
 @pytest.fixture
@@ -69,8 +74,8 @@ def new_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Broke
     made: list[Broker] = []
     request.node.stash[_BROKERS] = made
 
-    def make(*, overrides: Mapping[str, str] | None = None) -> Broker:
-        made.append(_make(tmp_path / f"broker-{len(made)}", overrides))
+    def make(*, overrides: Mapping[str, str] | None = None, zookeeper: str | None = None) -> Broker:
+        made.append(_make(tmp_path / f"broker-{len(made)}", overrides, zookeeper))
         return made[-1]
 
     yield make

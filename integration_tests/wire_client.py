@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeVar
 
+from integration_tests.process import wait_until
+from pybroker.errors import ErrorCode
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
 from pybroker.wire.api import APIS, ApiKey
@@ -74,6 +77,10 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long sending and receiving may take from now on."""
+        self._socket.settimeout(seconds)
 
     def send_bytes(self, data: bytes) -> None:
         """Bytes as they are."""
@@ -169,10 +176,11 @@ def batch_of(
     sequence: int = -1,
     key: bytes | None = b"key",
 ) -> bytes:
-    """A record batch with these values; `producer` is id and epoch."""
+    """A record batch with these values; `producer` is id and epoch. The time is now: what an
+    idempotent producer wrote long ago is forgotten at the next start."""
     builder = BatchBuilder(codec)
     for index, value in enumerate(values):
-        timestamp = timestamps[index] if timestamps else 1_700_000_000_000 + index
+        timestamp = timestamps[index] if timestamps else int(time.time() * 1000)
         builder.append(timestamp, key, value)
     return builder.build(*producer, base_sequence=sequence)
 
@@ -302,12 +310,28 @@ def metadata(
     return connection.ask(version, request, MetadataResponse)
 
 
-def new_producer(connection: Connection) -> tuple[int, int]:
-    """An id and epoch for an idempotent producer."""
-    answer = connection.ask(
-        4,
-        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
-        InitProducerIdResponse,
-    )
-    assert answer.error_code == 0, answer
-    return answer.producer_id, answer.producer_epoch
+def wait_for_leader(connection: Connection, topic: str) -> None:
+    """Returns when all partitions of the topic have a leader, e.g. after a restart."""
+
+    def is_led() -> bool:
+        (found,) = metadata(connection, topic).topics
+        return found.error_code == 0 and all(p.error_code == 0 for p in found.partitions)
+
+    wait_until(is_led, what=f"{topic} has leaders")
+
+
+def new_producer(
+    connection: Connection, *, version: int = 4, timeout_ms: int = 0
+) -> tuple[int, int]:
+    """An id and epoch for an idempotent producer. Right after a start a broker may answer that it
+    is still loading (14), until it has a block of ids."""
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=timeout_ms)
+    answers = []
+
+    def has_id() -> bool:
+        answers.append(connection.ask(version, request, InitProducerIdResponse))
+        return answers[-1].error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    wait_until(has_id, what="a producer id")
+    assert answers[-1].error_code == 0, answers[-1]
+    return answers[-1].producer_id, answers[-1].producer_epoch
