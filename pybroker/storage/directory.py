@@ -26,7 +26,6 @@ from pybroker.storage.filename import (
     RECOVERY_POINTS,
     TEMPORARY_SUFFIX,
     is_deleted_directory,
-    is_future_directory,
     parse_partition_directory,
 )
 
@@ -76,9 +75,10 @@ class OffsetCheckpoint:
 class LogDirectory:
     """Life: `check`, `lock`, `begin`, then the partitions' logs are opened, at last `end`."""
 
-    def __init__(self, path: str, disk: Disk) -> None:
+    def __init__(self, path: str, disk: Disk, foreign_names: frozenset[str] = frozenset()) -> None:
         self.path = path
         self._disk = disk
+        self._foreign_names = foreign_names
         self._release: Callable[[], None] | None = None
         self._boot: meta.Boot | None = None
         self.was_clean = False
@@ -211,8 +211,10 @@ class LogDirectory:
                 self._disk.remove_tree(path)
             elif name.endswith(TEMPORARY_SUFFIX):
                 self._disk.unlink(path)
-            elif is_future_directory(name) or not (
-                name in DIRECTORY_FILES or parse_partition_directory(name)
+            elif not (
+                name in DIRECTORY_FILES
+                or name in self._foreign_names
+                or parse_partition_directory(name)
             ):
                 _logger.warning("unexpected entry left alone path=%s", path)
 

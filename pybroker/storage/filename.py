@@ -46,8 +46,10 @@ CORRUPT_SUFFIX: Final = ".corrupt"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)")
-_DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
-_FUTURE_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-future")
+DELETED_DIRECTORY: Final = "delete"
+STRAY_DIRECTORY: Final = "stray"
+
+_MARKED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9]\d*)")
 
 
@@ -91,22 +93,20 @@ def partition_directory(topic_partition: TopicPartition) -> str:
 def parse_partition_directory(name: str) -> TopicPartition | None:
     """The partition, or None if `name` is not that of a partition's directory."""
     match = _PARTITION.fullmatch(name)
-    if match is None or is_deleted_directory(name) or is_future_directory(name):
+    if match is None or _MARKED_DIRECTORY.fullmatch(name):
         return None
     return TopicPartition(match[1], int(match[2]))
 
 
-def deleted_directory(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
-    """The name of a partition's directory from the deletion of the topic to that of its files.
-    Kafka cuts the topic so that the name stays within 255 characters."""
-    suffix = f"-{topic_partition.partition}.{unique.hex}-delete"
+def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
+    """The name of a partition's directory that is not in use any more: from the deletion of the
+    topic to that of its files (DELETED_DIRECTORY), or because it belongs to an earlier topic of
+    that name (STRAY_DIRECTORY). As in Kafka the topic is cut so that the name stays within 255
+    characters."""
+    suffix = f"-{topic_partition.partition}.{unique.hex}-{purpose}"
     return topic_partition.topic[: 255 - len(suffix)] + suffix
 
 
 def is_deleted_directory(name: str) -> bool:
-    return _DELETED_DIRECTORY.fullmatch(name) is not None
-
-
-def is_future_directory(name: str) -> bool:
-    """Whether Apache Kafka left the directory behind while it moved a replica between disks."""
-    return _FUTURE_DIRECTORY.fullmatch(name) is not None
+    match = _MARKED_DIRECTORY.fullmatch(name)
+    return match is not None and match[1] == DELETED_DIRECTORY

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import resource
 import shutil
 import threading
 from collections import OrderedDict
@@ -23,8 +22,6 @@ from pybroker.errors import StorageError
 from pybroker.ports import Buffer
 
 HANDLES_DEFAULT: Final = 4096
-HANDLES_RESERVED: Final = 512
-"""Handles that are left to connections when the LRU is sized by the limit of the process."""
 SCRATCH_BYTES: Final = 1024**2
 _FILE_MODE: Final = 0o644
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
@@ -341,16 +338,3 @@ class SystemDisk:
                 os.close(descriptor)
 
         return release
-
-
-def raise_handle_limit() -> int:
-    """Let this process open as many files as the system allows; gives the number of handles that
-    the log may keep."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-        except (ValueError, OSError):
-            pass
-    return max(64, min(HANDLES_DEFAULT, soft // 2, soft - HANDLES_RESERVED))

@@ -8,11 +8,12 @@ missing or damaged; batches are believed only as far as `recovery.py` says.
 from __future__ import annotations
 
 import logging
+import uuid
 from dataclasses import dataclass
 from typing import Final
 
 from pybroker.errors import CorruptionError
-from pybroker.model import NO_TOPIC_ID, TopicPartition
+from pybroker.model import TopicPartition
 from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader
 from pybroker.storage import lookup, meta, recovery
@@ -80,13 +81,12 @@ def create_log(
         directory,
         disk,
         config,
-        Segments([Segment.created(directory, 0, disk)]),
+        Segments(directory, disk, [Segment.created(directory, 0, disk)], is_new=True),
         EpochHistory(),
         ProducerState(),
         SnapshotFiles(directory, disk),
         log_start_offset=0,
         recovery_point=0,
-        is_new=True,
     )
     return Log(topic_partition, parts, owner)
 
@@ -105,7 +105,7 @@ def open_log(
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     found = loader.find_end()
-    segments = Segments(found.segments)
+    segments = Segments(directory, disk, found.segments)
     end = segments.active.next_offset
     start = max(known.log_start_offset or 0, segments.first.base_offset)
     log_start = min(start, end)
@@ -249,12 +249,12 @@ class _Loader:
                 changed |= history.assign(epoch, start_offset)
         return history, changed
 
-    def topic_id(self) -> meta.Uuid:
+    def topic_id(self) -> uuid.UUID | None:
         if PARTITION_METADATA not in self._names:
-            return NO_TOPIC_ID
+            return None
         path = f"{self._directory}/{PARTITION_METADATA}"
         try:
             return meta.decode_partition_metadata(self._disk.read(path), path)
         except CorruptionError as error:
             _logger.warning("topic id not known path=%s error=%s", path, error)
-            return NO_TOPIC_ID
+            return None

@@ -7,27 +7,24 @@ replication, not here; looking things up is `lookup.py`'s, opening a log `loader
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+import uuid
 
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode, StorageError
-from pybroker.model import NO_TIMESTAMP, NO_TOPIC_ID, TopicPartition
+from pybroker.model import NO_TIMESTAMP, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader, TimestampType, restamp_log_append_time, stamp
 from pybroker.records.control import EndTransaction
-from pybroker.storage import lookup
-from pybroker.storage.checkpoints import encode_epochs
+from pybroker.storage import lookup, rolling
+from pybroker.storage.durability import Durability
+from pybroker.storage.epoch_file import EpochFile
 from pybroker.storage.epochs import EpochHistory
-from pybroker.storage.filename import LEADER_EPOCHS
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner, LogParts
 from pybroker.storage.producer_state import ProducerState
 from pybroker.storage.reading import NotCached
 from pybroker.storage.retention import SegmentFacts, expired
-from pybroker.storage.segment import Appended, Segment
+from pybroker.storage.segment import Appended
 from pybroker.storage.txn_index import AbortedTransaction
-
-_RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class Log:
@@ -39,28 +36,20 @@ class Log:
 
     def __init__(self, topic_partition: TopicPartition, parts: LogParts, owner: LogOwner) -> None:
         self.topic_partition = topic_partition
-        self.topic_id = NO_TOPIC_ID
+        self.topic_id: uuid.UUID | None = None
         self.directory = parts.directory
         self.config = parts.config
         self.damage = parts.damage
         self.log_start_offset = parts.log_start_offset
-        self.recovery_point = parts.recovery_point
+        self._durability = Durability(parts.recovery_point)
         self.last_append_ms = 0
-        self.last_flush_ms = 0
-        self._disk = parts.disk
         self._segments = parts.segments
         self._unreachable = parts.unreachable
-        self._epochs = parts.epochs
+        self._epochs = EpochFile(parts.directory, parts.disk, parts.epochs, parts.epochs_changed)
         self._producers = parts.producers
         self._snapshots = parts.snapshots
         self._owner = owner
         self._failure: StorageError | None = None
-        self._epochs_changed = parts.epochs_changed
-        self._directory_changed = False
-        self._truncations = 0
-        self._parent_changed = parts.is_new
-        self._flush_lock = threading.Lock()
-        self._doomed: list[tuple[int, list[str]]] = []
         self._active_since_ms = 0
         self._jitter_ms = self._new_jitter()
 
@@ -82,17 +71,22 @@ class Log:
         return self._segments.first.base_offset
 
     @property
+    def recovery_point(self) -> int:
+        """What lies below has been made durable."""
+        return self._durability.recovery_point
+
+    @property
     def segment_count(self) -> int:
         return len(self._segments)
 
     @property
     def latest_epoch(self) -> int:
         """The last leader epoch that is recorded, -1 if there is none."""
-        return self._epochs.latest_epoch
+        return self._epochs.history.latest_epoch
 
     @property
     def epochs(self) -> EpochHistory:
-        return self._epochs
+        return self._epochs.history
 
     @property
     def producers(self) -> ProducerState:
@@ -146,7 +140,7 @@ class Log:
         last_offset = first_offset + header.last_offset_delta
         batch = Appended(0, len(data), last_offset, header.max_timestamp)
         stamp(data, 0, first_offset, leader_epoch)
-        if self._is_due(batch, now_ms, 0, first_offset):
+        if self._is_due(batch, now_ms, 0):
             self._start_segment(first_offset, now_ms)
         self._record_epoch(leader_epoch, first_offset)
         self._write(data, [batch])
@@ -167,25 +161,19 @@ class Log:
         if not batches:
             return None
         run: list[tuple[int, BatchHeader]] = []
-        run_bytes = 0
         with memoryview(data) as view:
             for position, header in batches:
                 batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
-                if self._is_due(batch, now_ms, run_bytes, header.base_offset):
+                if self._is_due(batch, now_ms, position - run[0][0] if run else 0):
                     self._write_run(view, run, now_ms)
                     self._start_segment(header.base_offset, now_ms)
-                    run, run_bytes = [], 0
+                    run = []
                 self._record_epoch(header.leader_epoch, header.base_offset)
                 run.append((position, header))
-                run_bytes += header.size
             self._write_run(view, run, now_ms)
         self._after_append(now_ms)
-        return AppendResult(
-            batches[0][1].base_offset,
-            batches[-1][1].last_offset,
-            NO_TIMESTAMP,
-            self.log_start_offset,
-        )
+        first, last = batches[0][1].base_offset, batches[-1][1].last_offset
+        return AppendResult(first, last, NO_TIMESTAMP, self.log_start_offset)
 
     def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
         """Write consecutive batches of `view` and remember their producers."""
@@ -193,38 +181,27 @@ class Log:
             return
         start = run[0][0]
         end = run[-1][0] + run[-1][1].size
-        self._write(
-            view[start:end],
-            [
-                Appended(position - start, header.size, header.last_offset, header.max_timestamp)
-                for position, header in run
-            ],
-        )
+        batches = [
+            Appended(position - start, header.size, header.last_offset, header.max_timestamp)
+            for position, header in run
+        ]
+        self._write(view[start:end], batches)
         for position, header in run:
             if header.producer_id >= 0:
                 marker = lookup.marker_of(view[position : position + header.size], header)
                 self._remember(header, header.base_offset, now_ms, marker)
 
-    def _is_due(self, batch: Appended, now_ms: int, pending_bytes: int, first_offset: int) -> bool:
+    def _is_due(self, batch: Appended, now_ms: int, pending_bytes: int) -> bool:
         """Whether the active segment must end before `batch`, with `pending_bytes` about to be
         written to it."""
-        active = self._segments.active
-        size = active.size + pending_bytes
-        if not size:
-            return False
-        config = self.config
-        if size + batch.size > config.segment_bytes:
-            return True
-        if batch.last_offset - active.base_offset > _RELATIVE_OFFSET_MAX:
-            return True
-        if active.indexes_reach(config.index_size_bytes_max):
-            return True
-        first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
-        if first_ms >= 0 and batch.max_timestamp >= 0:
-            age_ms = batch.max_timestamp - first_ms
-        else:
-            age_ms = now_ms - (self._active_since_ms or now_ms)
-        return age_ms > config.segment_ms - self._jitter_ms
+        return rolling.is_due(
+            self._segments.active,
+            batch,
+            self.config,
+            pending_bytes=pending_bytes,
+            jitter_ms=self._jitter_ms,
+            age_ms=now_ms - self._active_since_ms if self._active_since_ms else 0,
+        )
 
     def _write(self, data: Buffer, batches: list[Appended]) -> None:
         active = self._segments.active
@@ -236,7 +213,7 @@ class Log:
                 # written behind the remains.
                 active.file.truncate(active.size)
             except StorageError as worse:
-                raise self._fail(worse) from error
+                raise self.fail(worse) from error
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _after_append(self, now_ms: int) -> None:
@@ -247,9 +224,9 @@ class Log:
             self.flush()
 
     def _record_epoch(self, epoch: int, start_offset: int) -> None:
-        if epoch > self._epochs.latest_epoch:
-            self.begin_epoch(epoch, start_offset)
-        if self._epochs_changed:
+        if epoch > self._epochs.history.latest_epoch:
+            self._epochs.assign(epoch, start_offset)
+        if self._epochs.changed:
             self.persist_epochs()
 
     def _remember(
@@ -263,38 +240,25 @@ class Log:
             self._segments.active.transactions.append(entry)
         except StorageError as error:
             # Readers of committed records would be shown the aborted ones.
-            raise self._fail(error) from error
+            raise self.fail(error) from error
 
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(self._failure))
         if self.damage is not None:
-            raise self._damaged()
+            raise self.damage.as_error(self.topic_partition)
 
-    def _damaged(self) -> BrokerError:
-        damage = self.damage
-        assert damage is not None
-        return BrokerError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self.topic_partition} is damaged from offset {damage.offset}: {damage.reason}",
-        )
-
-    def fail(self, error: StorageError) -> None:
-        """End the use of the log: its disk has failed."""
-        if self._failure is None:
-            self._failure = error
-
-    def release(self) -> None:
-        """Close the files of a log that is deleted; it answers KAFKA_STORAGE_ERROR from now on."""
-        self.fail(StorageError(f"{self.topic_partition} is deleted"))
-        self.close()
-
-    def _fail(self, error: StorageError) -> BrokerError:
-        """End the use of the log; gives what to raise."""
+    def fail(self, error: StorageError) -> BrokerError:
+        """End the use of the log, because its disk has failed; gives what to raise."""
         if self._failure is None:
             self._failure = error
             self._owner.failed(self.topic_partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+    def release(self) -> None:
+        """Close the files of a log that is deleted; it answers KAFKA_STORAGE_ERROR from now on."""
+        self._failure = StorageError(f"{self.topic_partition} is deleted")
+        self._segments.close()
 
     # -- segments
 
@@ -308,12 +272,10 @@ class Log:
         try:
             self._segments.active.seal()
             self._snapshots.write(base_offset, self._producers)
-            segment = Segment.created(self.directory, base_offset, self._disk)
+            self._segments.begin(base_offset)
         except StorageError as error:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        self._segments.add(segment)
-        self._snapshots.keep((each.base_offset for each in self._segments.all), base_offset)
-        self._directory_changed = True
+        self._snapshots.keep(self._segments.bases, base_offset)
         self._active_since_ms = now_ms
         self._jitter_ms = self._new_jitter()
 
@@ -342,7 +304,7 @@ class Log:
         """
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
-            raise self._damaged()
+            raise self.damage.as_error(self.topic_partition)
         if not self.log_start_offset <= offset <= end:
             raise self._out_of_range(offset)
         if offset >= upper_offset or offset == end:
@@ -404,26 +366,17 @@ class Log:
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch that is at most `epoch` and the offset at which it ends (KIP-279); see
         `EpochHistory.end_offset`."""
-        return self._epochs.end_offset(epoch, self.log_end_offset)
+        return self._epochs.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
         """A leader of `epoch` goes on from `start_offset`. Durable before the first append of that
         epoch: that append sees to it, unless `persist_epochs` was called elsewhere before."""
-        if epoch >= 0 and self._epochs.assign(epoch, start_offset):
-            self._epochs_changed = True
+        self._epochs.assign(epoch, start_offset)
 
     def persist_epochs(self) -> None:
         """Make the epochs durable if they have changed. Waits for the disk."""
-        with self._flush_lock:
-            if not self._epochs_changed:
-                return
-            self._epochs_changed = False
-            content = encode_epochs(self._epochs.entries)
-            try:
-                self._disk.replace(f"{self.directory}/{LEADER_EPOCHS}", content)
-            except StorageError as error:
-                self._epochs_changed = True
-                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        with lookup.reported():
+            self._epochs.persist()
 
     # -- shortening
 
@@ -438,17 +391,18 @@ class Log:
             return
         self._owner.lowering(self.topic_partition, offset)
         try:
-            self._remove([s for s in self._segments.all if s.base_offset >= offset], 0)
+            self._segments.remove([s for s in self._segments.all if s.base_offset >= offset], 0)
             self._segments.active.truncate(offset, self.config.index_interval_bytes)
             end = self.log_end_offset
-            self._epochs_changed |= self._epochs.truncate_end(end)
-            self._snapshots.keep((s.base_offset for s in self._segments.all), end)
+            self._epochs.truncate_end(end)
+            self._snapshots.keep(self._segments.bases, end)
             self._producers = lookup.rebuild_producers(
                 self._segments, self._snapshots, self.log_start_offset, self.last_append_ms
             )
         except (StorageError, CorruptionError) as error:
-            raise self._fail(StorageError(str(error))) from error
-        self._lower_to(end)
+            raise self.fail(StorageError(str(error))) from error
+        self._durability.shorten(end)
+        self.log_start_offset = min(self.log_start_offset, end)
         self.persist_epochs()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -459,36 +413,20 @@ class Log:
         self._owner.lowering(self.topic_partition, 0)
         try:
             if self.damage is None:
-                self._remove(self._segments.all, 0)
+                self._segments.remove(self._segments.all, 0)
             else:
-                self._set_aside()
+                self._segments.set_aside((*self._segments.all, *self._unreachable))
+                self._unreachable = ()
             self._snapshots.keep((), -1)
-            self._segments.add(Segment.created(self.directory, offset, self._disk))
+            self._segments.begin(offset)
         except StorageError as error:
-            raise self._fail(error) from error
+            raise self.fail(error) from error
         self.damage = None
-        self._directory_changed = True
         self._producers = ProducerState()
-        self._epochs = EpochHistory()
-        self._epochs_changed = True
+        self._epochs.clear()
         self.log_start_offset = offset
-        self._lower_to(offset)
-        self.recovery_point = offset
+        self._durability.restart(offset)
         self.persist_epochs()
-
-    def _set_aside(self) -> None:
-        """Take all segments of a damaged log out of use, but keep their bytes."""
-        segments = (*self._segments.all, *self._unreachable)
-        self._segments.remove(segments)
-        self._unreachable = ()
-        for segment in segments:
-            segment.set_aside()
-
-    def _lower_to(self, end: int) -> None:
-        with self._flush_lock:
-            self._truncations += 1
-            self.recovery_point = min(self.recovery_point, end)
-            self.log_start_offset = min(self.log_start_offset, end)
 
     def advance_log_start(self, offset: int) -> None:
         """Records below `offset` are no longer served; their segments go with the next retention.
@@ -498,7 +436,7 @@ class Log:
             raise self._out_of_range(offset)
         if offset > self.log_start_offset:
             self.log_start_offset = offset
-            self._epochs_changed |= self._epochs.truncate_start(offset)
+            self._epochs.truncate_start(offset)
 
     def delete_expired(self, now_ms: int, high_watermark: int) -> int:
         """Delete the segments that retention allows and give their number. Their files are only
@@ -519,39 +457,21 @@ class Log:
                 return 0
             if count == len(segments):
                 self._start_segment(self.log_end_offset, now_ms)
-            self._remove(segments[:count], now_ms + self.config.file_delete_delay_ms)
+            self._segments.remove(segments[:count], now_ms + self.config.file_delete_delay_ms)
         except StorageError as error:
-            raise self._fail(error) from error
+            raise self.fail(error) from error
         self.advance_log_start(max(self.log_start_offset, self._segments.first.base_offset))
         return count
 
-    def _remove(self, segments: Sequence[Segment], due_ms: int) -> None:
-        """Take segments out of the log, oldest first, so that a crash in between leaves no hole."""
-        self._segments.remove(segments)
-        for segment in segments:
-            self._doomed.append((due_ms, segment.mark_deleted()))
-            self._directory_changed = True
-
     def remove_doomed(self, now_ms: int) -> None:
         """Remove the files of deleted segments whose time has come."""
-        waiting = []
-        for due_ms, paths in self._doomed:
-            if due_ms > now_ms:
-                waiting.append((due_ms, paths))
-                continue
-            for path in paths:
-                self._disk.unlink(path)
-        self._doomed = waiting
+        self._segments.remove_doomed(now_ms)
 
     # -- making durable
 
     def needs_flush(self, now_ms: int) -> bool:
         """Whether flush.messages or flush.ms ask for a flush now."""
-        unflushed = self.log_end_offset - self.recovery_point
-        return unflushed > 0 and (
-            unflushed >= self.config.flush_messages
-            or now_ms - self.last_flush_ms >= self.config.flush_ms
-        )
+        return self._durability.is_due(self.log_end_offset, self.config, now_ms)
 
     @property
     def has_closed_unflushed(self) -> bool:
@@ -566,37 +486,19 @@ class Log:
         sync nobody knows what the disk holds.
         """
         self._check_usable()
-        truncations = self._truncations
+        begun = self._durability.begin()
         end = self._segments.active.base_offset if closed_only else self.log_end_offset
-        if end <= self.recovery_point and not (self._directory_changed or self._epochs_changed):
+        changed = self._segments.directory_changed or self._epochs.changed
+        if end <= self.recovery_point and not changed:
             return
         try:
-            self._sync(end)
+            self._epochs.persist()
+            self._segments.sync(self.recovery_point, end)
         except StorageError as error:
-            raise self._fail(error) from error
-        with self._flush_lock:
-            if truncations == self._truncations:
-                self.recovery_point = max(self.recovery_point, end)
+            raise self.fail(error) from error
+        self._durability.done(begun, end)
         if now_ms is not None:
-            self.last_flush_ms = now_ms
-
-    def _sync(self, end: int) -> None:
-        self.persist_epochs()
-        changed, self._directory_changed = self._directory_changed, False
-        active = self._segments.active
-        for segment in self._segments.from_offset(self.recovery_point):
-            if segment.base_offset >= end:
-                break
-            try:
-                segment.sync(indexes=segment is not active)
-            except StorageError:
-                if segment in self._segments.all:
-                    raise
-        if changed:
-            self._disk.sync_dir(self.directory)
-        if self._parent_changed:
-            self._disk.sync_dir(self.directory.rpartition("/")[0])
-            self._parent_changed = False
+            self._durability.last_flush_ms = now_ms
 
     def close(self) -> None:
         """Write the indexes and the producers' state, and release the files. Not a flush: what
@@ -604,7 +506,5 @@ class Log:
         if self._failure is None and self.damage is None:
             self._segments.active.seal()
             self._snapshots.write(self.log_end_offset, self._producers)
-            bases = [segment.base_offset for segment in self._segments.all]
-            self._snapshots.keep(bases, self.log_end_offset)
-        for segment in self._segments.all:
-            segment.close()
+            self._snapshots.keep(self._segments.bases, self.log_end_offset)
+        self._segments.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pybroker.errors import StorageError
+from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Disk, Rng
 from pybroker.storage.epochs import EpochHistory
@@ -39,6 +39,13 @@ class Damage:
     position: int
     reason: str
 
+    def as_error(self, topic_partition: TopicPartition) -> BrokerError:
+        """What is answered at the hole and behind it."""
+        return BrokerError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{topic_partition} is damaged from offset {self.offset}: {self.reason}",
+        )
+
 
 @dataclass(slots=True)
 class LogParts:
@@ -58,8 +65,6 @@ class LogParts:
     """Segments behind the hole of a damaged log."""
     epochs_changed: bool = False
     """The epochs differ from those in the file."""
-    is_new: bool = False
-    """The directory has just been made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """All logs of a broker: finding them at the start, making and deleting them, and the chores.
 
-Methods that say so wait for the disk and belong in the Blocking port; of those only one may run at
-a time. `log` and `all` may be called meanwhile.
+Methods that say so wait for the disk and belong in the Blocking port, where several may run at a
+time.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -16,8 +17,15 @@ from pybroker.errors import BrokerError, ErrorCode, StartupError, StorageError
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.ports import Clock, Disk, Proc, Rng
 from pybroker.storage import meta
+from pybroker.storage.deletions import PendingDeletions
 from pybroker.storage.directory import LogDirectory
-from pybroker.storage.filename import PARTITION_METADATA, deleted_directory, partition_directory
+from pybroker.storage.filename import (
+    DELETED_DIRECTORY,
+    PARTITION_METADATA,
+    STRAY_DIRECTORY,
+    marked_directory,
+    partition_directory,
+)
 from pybroker.storage.loader import Known, Opened, create_log, open_log
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
@@ -40,8 +48,6 @@ class LogManager:
         self,
         *,
         directories: Sequence[str],
-        broker_id: int,
-        cluster_id: str,
         disk: Disk,
         clock: Clock,
         proc: Proc,
@@ -51,13 +57,14 @@ class LogManager:
         producer_id_expiration_ms: int = EXPIRATION_MS_DEFAULT,
         flush_idle_ms: int = FLUSH_IDLE_MS_DEFAULT,
         on_failure: Callable[[str, StorageError], None] | None = None,
+        foreign_names: Iterable[str] = (),
     ) -> None:
         """`config_of` gives a topic's configuration where it is known before the start.
         `on_failure` is told the directory whose disk has failed, once; its partitions answer
-        KAFKA_STORAGE_ERROR from then on."""
-        self._directories = [LogDirectory(path, disk) for path in _normalized(directories)]
-        self._broker_id = broker_id
-        self._cluster_id = cluster_id
+        KAFKA_STORAGE_ERROR from then on. `foreign_names` are entries of a log directory that
+        others own."""
+        names = frozenset(foreign_names)
+        self._directories = [LogDirectory(path, disk, names) for path in _normalized(directories)]
         self._disk = disk
         self._clock = clock
         self._boot_id = proc.boot_id()
@@ -71,9 +78,12 @@ class LogManager:
         self._owner = LogOwner(self._lower_checkpoints, self._log_failed, self._rng)
         self._logs: dict[TopicPartition, Log] = {}
         self._home: dict[TopicPartition, LogDirectory] = {}
-        self._deleted: list[tuple[int, str]] = []
+        self._deleted = PendingDeletions(disk.remove_tree)
         self._suspects: frozenset[TopicPartition] = frozenset()
         self._started = False
+        # Held around changes of the maps and of what is checkpointed, so that methods which wait
+        # for the disk may run in several threads. Never taken while a log's own lock is held.
+        self._lock = threading.RLock()
 
     # -- start and stop
 
@@ -102,19 +112,19 @@ class LogManager:
             for directory in self._directories:
                 directory.lock(self._process_id)
         except StartupError:
-            self._unlock()
+            self.unlock()
             raise
 
-    def start(self) -> None:
+    def start(self, broker_id: int, cluster_id: str) -> None:
         """Check everything, then open all logs. Waits for the disk. Raises StartupError with one
         line; then nothing has been changed but that new directories and lock files exist."""
         for directory in self._directories:
-            directory.check(self._broker_id, self._cluster_id)
+            directory.check(broker_id, cluster_id)
         self.lock()
         try:
             found = self._find_partitions()
             for directory in self._directories:
-                directory.begin(self._broker_id, self._cluster_id, self._boot_id)
+                directory.begin(broker_id, cluster_id, self._boot_id)
             opened = {
                 partition: self._open(partition, path, directory)
                 for partition, (path, directory) in found.items()
@@ -123,10 +133,10 @@ class LogManager:
                 directory.forget_others(self._in(directory))
                 directory.in_use(self._boot_id)
         except StorageError as error:
-            self._unlock()
+            self.unlock()
             raise StartupError(f"the logs cannot be opened: {error}") from error
         except StartupError:
-            self._unlock()
+            self.unlock()
             raise
         self._suspects = frozenset(
             partition for partition, result in opened.items() if self._is_suspect(result)
@@ -199,7 +209,7 @@ class LogManager:
         """Make all logs durable, write the checkpoints and leave the clean mark in each directory
         where nothing failed and no log is damaged. Waits for the disk. Idempotent."""
         if not self._started:
-            self._unlock()
+            self.unlock()
             return
         self._started = False
         for log in self._logs.values():
@@ -209,11 +219,11 @@ class LogManager:
         finally:
             for directory in self._directories:
                 try:
-                    if not any(self._logs[each].damage for each in self._in(directory)):
+                    if not any(log.damage for log in self._in(directory).values()):
                         directory.end(broker_epoch)
                 except StorageError as error:
                     self._directory_failed(directory, error)
-            self._unlock()
+            self.unlock()
 
     def _end_log(self, log: Log) -> None:
         try:
@@ -224,7 +234,9 @@ class LogManager:
             failure = StorageError(str(error))
             self._directory_failed(self._home[log.topic_partition], failure)
 
-    def _unlock(self) -> None:
+    def unlock(self) -> None:
+        """Release the locks, as `shutdown` does; without it a crash is what the next start sees.
+        Idempotent."""
         for directory in self._directories:
             directory.unlock()
 
@@ -235,45 +247,44 @@ class LogManager:
 
     def all(self) -> Mapping[TopicPartition, Log]:
         """A snapshot."""
-        return dict(self._logs)
+        with self._lock:
+            return dict(self._logs)
 
     def damaged(self) -> Mapping[TopicPartition, Damage]:
-        return {key: log.damage for key, log in self._logs.items() if log.damage is not None}
+        return {key: log.damage for key, log in self.all().items() if log.damage is not None}
 
     def create(self, partition: TopicPartition, config: LogConfig, topic_id: uuid.UUID) -> Log:
         """The log of a partition, made in the directory with the fewest partitions if there is
-        none. Raises BrokerError: INCONSISTENT_TOPIC_ID if there is one of another topic,
-        KAFKA_STORAGE_ERROR."""
-        existing = self._logs.get(partition)
-        if existing is not None:
-            return self._adopt(existing, config, topic_id)
-        usable = self._usable()
-        if not usable:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "all log directories have failed")
-        counts = {directory.path: 0 for directory in usable}
-        for home in self._home.values():
-            if home.path in counts:
-                counts[home.path] += 1
-        directory = min(usable, key=lambda each: counts[each.path])
-        try:
+        none; an existing one takes the configuration and, if it has none, the topic id. Raises
+        BrokerError INCONSISTENT_TOPIC_ID if there is one of another topic, StorageError."""
+        with self._lock:
+            existing = self._logs.get(partition)
+            if existing is not None:
+                return self._adopt(existing, config, topic_id)
+            usable = self._usable()
+            if not usable:
+                raise StorageError(f"create {partition}: all log directories have failed")
+            counts = {directory.path: 0 for directory in usable}
+            for home in self._home.values():
+                if home.path in counts:
+                    counts[home.path] += 1
+            directory = min(usable, key=lambda each: counts[each.path])
             directory.forget(partition)
             path = f"{directory.path}/{partition_directory(partition)}"
             log = create_log(partition, path, config, self._disk, self._owner)
             self._write_topic_id(log, topic_id)
-        except StorageError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        self._logs[partition] = log
-        self._home[partition] = directory
-        return log
+            self._home[partition] = directory
+            self._logs[partition] = log
+            return log
 
     def _adopt(self, log: Log, config: LogConfig, topic_id: uuid.UUID) -> Log:
-        if NO_TOPIC_ID not in (topic_id, log.topic_id) and topic_id != log.topic_id:
+        if log.topic_id is not None and topic_id not in (NO_TOPIC_ID, log.topic_id):
             raise BrokerError(
                 ErrorCode.INCONSISTENT_TOPIC_ID,
                 f"{log.topic_partition} holds data of topic id {log.topic_id}, not {topic_id}",
             )
         log.set_config(config)
-        if log.topic_id == NO_TOPIC_ID:
+        if log.topic_id is None:
             self._write_topic_id(log, topic_id)
         return log
 
@@ -291,23 +302,37 @@ class LogManager:
 
     def delete(self, partition: TopicPartition) -> None:
         """Forget the partition and rename its directory; the files go with `remove_deleted` after
-        file.delete.delay.ms, or at the next start. No error if there is none. Raises BrokerError
-        KAFKA_STORAGE_ERROR."""
-        log = self._logs.pop(partition, None)
-        if log is None:
-            return
-        directory = self._home.pop(partition)
+        file.delete.delay.ms, or at the next start. No error if there is none. Waits for the disk.
+        Raises StorageError."""
+        with self._lock:
+            log = self._logs.get(partition)
+            if log is not None:
+                path = self._take_away(log, DELETED_DIRECTORY)
+                due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
+                self._deleted.add(due_ms, path)
+
+    def set_aside(self, partition: TopicPartition) -> None:
+        """Forget the partition, but keep its files in a renamed directory: they belong to another
+        topic of the same name. Waits for the disk. Raises StorageError."""
+        with self._lock:
+            log = self._logs.get(partition)
+            if log is not None:
+                path = self._take_away(log, STRAY_DIRECTORY)
+                _logger.warning("partition set aside partition=%s path=%s", partition, path)
+
+    def _take_away(self, log: Log, purpose: str) -> str:
+        """Rename the directory of a log that is not used any more; gives the new path."""
+        partition = log.topic_partition
+        directory = self._home[partition]
         unique = uuid.UUID(bytes=self._rng.randbytes(16))
-        path = f"{directory.path}/{deleted_directory(partition, unique)}"
-        try:
-            log.release()
-            self._disk.rename(log.directory, path)
-            self._disk.sync_dir(directory.path)
-            directory.forget(partition)
-        except StorageError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
-        self._deleted.append((due_ms, path))
+        path = f"{directory.path}/{marked_directory(partition, unique, purpose)}"
+        log.release()
+        self._disk.rename(log.directory, path)
+        self._disk.sync_dir(directory.path)
+        directory.forget(partition)
+        del self._logs[partition]
+        del self._home[partition]
+        return path
 
     # -- checkpoints
 
@@ -321,37 +346,38 @@ class LogManager:
         without a high watermark keeps the one that it had. Waits for the disk, where anything has
         changed."""
         for directory in self._usable():
-            logs = [(key, self._logs[key]) for key in self._in(directory) if key in self._logs]
-            known = directory.high_watermarks.offsets
-            try:
-                directory.high_watermarks.write(
-                    {key: high_watermarks.get(key, known.get(key, 0)) for key, _ in logs}
-                )
-                directory.log_starts.write(
-                    {
-                        key: log.log_start_offset
-                        for key, log in logs
-                        if log.log_start_offset > log.first_base_offset
-                    }
-                )
-                self._write_recovery_points(directory)
-            except StorageError as error:
-                self._directory_failed(directory, error)
+            with self._lock:
+                logs = self._in(directory)
+                wanted = {**directory.high_watermarks.offsets, **high_watermarks}
+                try:
+                    directory.high_watermarks.write(
+                        {
+                            key: min(wanted.get(key, 0), log.log_end_offset)
+                            for key, log in logs.items()
+                        }
+                    )
+                    directory.log_starts.write(
+                        {
+                            key: log.log_start_offset
+                            for key, log in logs.items()
+                            if log.log_start_offset > log.first_base_offset
+                        }
+                    )
+                    self._write_recovery_points(directory)
+                except StorageError as error:
+                    self._directory_failed(directory, error)
 
     def _write_recovery_points(self, directory: LogDirectory) -> None:
         directory.recovery_points.write(
-            {
-                key: self._logs[key].recovery_point
-                for key in self._in(directory)
-                if key in self._logs
-            }
+            {key: log.recovery_point for key, log in self._in(directory).items()}
         )
 
     def _lower_checkpoints(self, partition: TopicPartition, offset: int) -> None:
-        home = self._home.get(partition)
-        if home is not None:
-            home.recovery_points.lower(partition, offset)
-            home.high_watermarks.lower(partition, offset)
+        with self._lock:
+            home = self._home.get(partition)
+            if home is not None:
+                home.recovery_points.lower(partition, offset)
+                home.high_watermarks.lower(partition, offset)
 
     # -- chores
 
@@ -360,7 +386,7 @@ class LogManager:
         flush.ms or flush.messages has come; gives how many were touched. Waits for the disk. To be
         called every 10 s."""
         touched = 0
-        for log in list(self._logs.values()):
+        for log in self.all().values():
             if log.failure is not None or log.damage is not None:
                 continue
             quiet = now_ms - log.last_append_ms >= self._flush_idle_ms
@@ -376,10 +402,11 @@ class LogManager:
                 continue
         if touched:
             for directory in self._usable():
-                try:
-                    self._write_recovery_points(directory)
-                except StorageError as error:
-                    self._directory_failed(directory, error)
+                with self._lock:
+                    try:
+                        self._write_recovery_points(directory)
+                    except StorageError as error:
+                        self._directory_failed(directory, error)
         return touched
 
     def run_retention(self, now_ms: int, hw_of: Callable[[TopicPartition], int]) -> int:
@@ -387,7 +414,7 @@ class LogManager:
         idle producers; gives the number of segments deleted. `hw_of` gives a partition's high
         watermark."""
         count = 0
-        for partition, log in list(self._logs.items()):
+        for partition, log in self.all().items():
             try:
                 deleted = log.delete_expired(now_ms, hw_of(partition))
                 log.remove_doomed(now_ms)
@@ -407,17 +434,9 @@ class LogManager:
         return count
 
     def remove_deleted(self, now_ms: int) -> None:
-        """Remove the files of deleted partitions whose delay has passed."""
-        waiting = []
-        for due_ms, path in self._deleted:
-            if due_ms > now_ms:
-                waiting.append((due_ms, path))
-                continue
-            try:
-                self._disk.remove_tree(path)
-            except StorageError as error:
-                _logger.warning("deleted partition not removed path=%s error=%s", path, error)
-        self._deleted = waiting
+        """Remove the files of deleted partitions whose delay has passed. Waits for the disk."""
+        with self._lock:
+            self._deleted.remove_due(now_ms)
 
     # -- directories
 
@@ -428,8 +447,9 @@ class LogManager:
     def _usable(self) -> list[LogDirectory]:
         return [directory for directory in self._directories if directory.failure is None]
 
-    def _in(self, directory: LogDirectory) -> list[TopicPartition]:
-        return [key for key, home in list(self._home.items()) if home is directory]
+    def _in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
+        with self._lock:
+            return {key: log for key, log in self._logs.items() if self._home[key] is directory}
 
     def _log_failed(self, partition: TopicPartition, error: StorageError) -> None:
         home = self._home.get(partition)
@@ -441,8 +461,8 @@ class LogManager:
             return
         directory.failure = error
         _logger.error("log directory failed path=%s error=%s", directory.path, error)
-        for partition in self._in(directory):
-            self._logs[partition].fail(error)
+        for log in self._in(directory).values():
+            log.fail(error)
         if self._on_failure is not None:
             self._on_failure(directory.path, error)
 

@@ -13,7 +13,6 @@ from typing import Final
 from pybroker.errors import CorruptionError
 from pybroker.model import decode_uuid, encode_uuid
 
-Uuid = uuid.UUID
 META_VERSION: Final = 0
 """Version 1 is that of KRaft, which names a node.id."""
 
@@ -94,7 +93,7 @@ def encode_meta(meta: Meta) -> bytes:
     )
 
 
-def decode_partition_metadata(data: bytes, path: str) -> Uuid:
+def decode_partition_metadata(data: bytes, path: str) -> uuid.UUID:
     """The topic id in `version: 0`, `topic_id: <22 characters>`. Raises CorruptionError."""
     try:
         pairs = [line.partition(":") for line in data.decode().splitlines()]
@@ -106,7 +105,7 @@ def decode_partition_metadata(data: bytes, path: str) -> Uuid:
         raise CorruptionError(f"{path}: {error}") from error
 
 
-def encode_partition_metadata(topic_id: Uuid) -> bytes:
+def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
     return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
 
 

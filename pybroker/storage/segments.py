@@ -1,26 +1,37 @@
-"""The segments of one log in order. Only the list: what a segment is, `segment.py` knows."""
+"""The segments of one log in order, and what is done to them as files. When they begin and which of
+them go is decided elsewhere."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable
 
+from pybroker.errors import StorageError
+from pybroker.ports import Disk
+from pybroker.storage.deletions import PendingDeletions
 from pybroker.storage.segment import Segment
 
 
 class Segments:
     """Sorted by base offset, never empty once the log is open. The last one is the active one.
 
-    Changes come from one thread. The list is replaced, never changed, so a reader in another
-    thread goes on with the one that it began with.
+    Changes come from one thread, `sync` from any. The list is replaced, never changed, so a reader
+    in another thread goes on with the one that it began with. Methods may raise StorageError.
     """
 
-    __slots__ = ("_state",)
+    __slots__ = ("_changed", "_directory", "_disk", "_doomed", "_parent_changed", "_state")
 
-    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+    def __init__(
+        self, directory: str, disk: Disk, segments: Iterable[Segment], *, is_new: bool = False
+    ) -> None:
+        self._directory = directory
+        self._disk = disk
         self._state: tuple[Segment, ...] = tuple(
             sorted(segments, key=lambda segment: segment.base_offset)
         )
+        self._doomed = PendingDeletions(disk.unlink)
+        self._changed = False
+        self._parent_changed = is_new
 
     @property
     def all(self) -> tuple[Segment, ...]:
@@ -34,6 +45,22 @@ class Segments:
     def first(self) -> Segment:
         return self._state[0]
 
+    def __len__(self) -> int:
+        return len(self._state)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._state)
+
+    @property
+    def bases(self) -> list[int]:
+        return [segment.base_offset for segment in self._state]
+
+    @property
+    def directory_changed(self) -> bool:
+        """Whether files were made or renamed since the directory was last made durable."""
+        return self._changed
+
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
         """The segments that may hold `offset` or later ones: from the last that begins at or
         before it."""
@@ -43,17 +70,51 @@ class Segments:
         found = bisect.bisect_right(segments, offset, key=lambda segment: segment.base_offset)
         return segments[max(0, found - 1) :]
 
-    def add(self, segment: Segment) -> None:
-        """Make `segment` the active one."""
-        self._state = (*self._state, segment)
+    def begin(self, base_offset: int) -> None:
+        """Make a new segment the active one."""
+        self._state = (*self._state, Segment.created(self._directory, base_offset, self._disk))
+        self._changed = True
 
-    def remove(self, gone: Iterable[Segment]) -> None:
-        removed = set(gone)
+    def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
+        """Take segments out, oldest first, so that a crash in between leaves no hole. Their files
+        are renamed, and go with `remove_doomed` at `due_ms`."""
+        for segment in self._taken_out(gone):
+            for path in segment.mark_deleted():
+                self._doomed.add(due_ms, path)
+
+    def set_aside(self, gone: Iterable[Segment]) -> None:
+        """Take segments out, but keep their bytes under other names."""
+        for segment in self._taken_out(gone):
+            segment.set_aside()
+
+    def _taken_out(self, gone: Iterable[Segment]) -> list[Segment]:
+        removed = list(gone)
         self._state = tuple(segment for segment in self._state if segment not in removed)
+        self._changed = True
+        return removed
 
-    def __len__(self) -> int:
-        return len(self._state)
+    def remove_doomed(self, now_ms: int) -> None:
+        self._doomed.remove_due(now_ms)
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._state)
+    def sync(self, recovery_point: int, end: int) -> None:
+        """Make durable what lies between these offsets, and the names of the files."""
+        changed, self._changed = self._changed, False
+        active = self.active
+        for segment in self.from_offset(recovery_point):
+            if segment.base_offset >= end:
+                break
+            try:
+                segment.sync(indexes=segment is not active)
+            except StorageError:
+                # One that was deleted meanwhile need not be durable.
+                if segment in self._state:
+                    raise
+        if changed:
+            self._disk.sync_dir(self._directory)
+        if self._parent_changed:
+            self._disk.sync_dir(self._directory.rpartition("/")[0])
+            self._parent_changed = False
+
+    def close(self) -> None:
+        for segment in self._state:
+            segment.close()

@@ -1,0 +1,34 @@
+"""Files that are renamed out of the way now and removed after a while: readers may still be busy
+with them, and an operator may still want them back (file.delete.delay.ms)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pybroker.errors import StorageError
+
+_logger = logging.getLogger(__name__)
+
+
+class PendingDeletions:
+    """`remove` is called with each path when its time has come."""
+
+    __slots__ = ("_remove", "_waiting")
+
+    def __init__(self, remove: Callable[[str], None]) -> None:
+        self._remove = remove
+        self._waiting: list[tuple[int, str]] = []
+
+    def add(self, due_ms: int, path: str) -> None:
+        self._waiting.append((due_ms, path))
+
+    def remove_due(self, now_ms: int) -> None:
+        """What the disk refuses is left to the next start."""
+        due = [path for due_ms, path in self._waiting if due_ms <= now_ms]
+        self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
+        for path in due:
+            try:
+                self._remove(path)
+            except StorageError as error:
+                _logger.warning("deleted file not removed path=%s error=%s", path, error)

@@ -1,0 +1,54 @@
+"""The leader epochs of one log and the file that keeps them (`leader-epoch-checkpoint`)."""
+
+from __future__ import annotations
+
+import threading
+
+from pybroker.errors import StorageError
+from pybroker.ports import Disk
+from pybroker.storage.checkpoints import encode_epochs
+from pybroker.storage.epochs import EpochHistory
+from pybroker.storage.filename import LEADER_EPOCHS
+
+
+class EpochFile:
+    """Changes are made in memory and written by `persist`, from any thread."""
+
+    __slots__ = ("_disk", "_lock", "_path", "changed", "history")
+
+    def __init__(self, directory: str, disk: Disk, history: EpochHistory, changed: bool) -> None:
+        self._path = f"{directory}/{LEADER_EPOCHS}"
+        self._disk = disk
+        self._lock = threading.Lock()
+        self.history = history
+        self.changed = changed
+        """Whether the history differs from the file."""
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        if epoch >= 0 and self.history.assign(epoch, start_offset):
+            self.changed = True
+
+    def truncate_end(self, end_offset: int) -> None:
+        if self.history.truncate_end(end_offset):
+            self.changed = True
+
+    def truncate_start(self, start_offset: int) -> None:
+        if self.history.truncate_start(start_offset):
+            self.changed = True
+
+    def clear(self) -> None:
+        self.history = EpochHistory()
+        self.changed = True
+
+    def persist(self) -> None:
+        """Make the changes durable, if there are any. Waits for the disk. Raises StorageError."""
+        if not self.changed:
+            return
+        with self._lock:
+            # Before the entries are taken: what changes meanwhile is for the next time.
+            self.changed = False
+            try:
+                self._disk.replace(self._path, encode_epochs(self.history.entries))
+            except StorageError:
+                self.changed = True
+                raise
