@@ -131,6 +131,7 @@ def open_log(
             recovery_point=recovery_point,
             damage=found.damage,
             unreachable=found.unreachable,
+            settled_end=-1 if loader.recovered else end,
             epochs_changed=epochs_lost,
         ),
         owner,

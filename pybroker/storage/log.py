@@ -17,11 +17,9 @@ from pybroker.records.control import EndTransaction
 from pybroker.storage import lookup, rolling
 from pybroker.storage.durability import Durability
 from pybroker.storage.epoch_file import EpochFile
-from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner, LogParts
 from pybroker.storage.producer_state import ProducerState
-from pybroker.storage.reading import NotCached
 from pybroker.storage.retention import SegmentFacts, expired
 from pybroker.storage.segment import Appended
 from pybroker.storage.txn_index import AbortedTransaction
@@ -50,6 +48,8 @@ class Log:
         self._snapshots = parts.snapshots
         self._owner = owner
         self._failure: StorageError | None = None
+        # Where the log ended when what `close` writes was last complete.
+        self._settled_end = parts.settled_end
         self._active_since_ms = 0
         self._jitter_ms = self._new_jitter()
 
@@ -83,10 +83,6 @@ class Log:
     def latest_epoch(self) -> int:
         """The last leader epoch that is recorded, -1 if there is none."""
         return self._epochs.history.latest_epoch
-
-    @property
-    def epochs(self) -> EpochHistory:
-        return self._epochs.history
 
     @property
     def producers(self) -> ProducerState:
@@ -311,15 +307,8 @@ class Log:
             return b""
         try:
             return lookup.read(
-                self._segments,
-                offset,
-                max_bytes,
-                upper_offset,
-                at_least_one_batch=at_least_one_batch,
-                cached_only=cached_only,
+                self._segments, offset, max_bytes, upper_offset, at_least_one_batch, cached_only
             )
-        except NotCached:
-            return None
         except (StorageError, CorruptionError) as error:
             if offset < self.log_start_offset:
                 # Deleted while it was being read.
@@ -339,17 +328,13 @@ class Log:
         """Offset, timestamp and leader epoch of the first record from the log start that is not
         older than `timestamp_ms`; None if there is none below `upper_offset`. May wait for the
         disk. Raises BrokerError."""
-        with lookup.reported():
-            return lookup.offset_for_timestamp(
-                self._segments, timestamp_ms, self.log_start_offset, upper_offset
-            )
+        start = self.log_start_offset
+        return lookup.offset_for_timestamp(self._segments, timestamp_ms, start, upper_offset)
 
     def offset_of_max_timestamp(self, upper_offset: int) -> tuple[int, int, int] | None:
         """The same of the first record with the largest timestamp (KIP-734)."""
-        with lookup.reported():
-            return lookup.offset_of_max_timestamp(
-                self._segments, self.log_start_offset, upper_offset
-            )
+        start = self.log_start_offset
+        return lookup.offset_of_max_timestamp(self._segments, start, upper_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """The offset below which every transaction is decided; at most the high watermark."""
@@ -358,8 +343,7 @@ class Log:
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap [from_offset, to_offset), by first offset."""
-        with lookup.reported():
-            return lookup.aborted_transactions(self._segments, from_offset, to_offset)
+        return lookup.aborted_transactions(self._segments, from_offset, to_offset)
 
     # -- leader epochs
 
@@ -390,6 +374,7 @@ class Log:
             self.truncate_fully_and_start_at(offset)
             return
         self._owner.lowering(self.topic_partition, offset)
+        self._settled_end = -1
         try:
             self._segments.remove([s for s in self._segments.all if s.base_offset >= offset], 0)
             self._segments.active.truncate(offset, self.config.index_interval_bytes)
@@ -411,6 +396,7 @@ class Log:
         if self._failure is not None:
             self._check_usable()
         self._owner.lowering(self.topic_partition, 0)
+        self._settled_end = -1
         try:
             if self.damage is None:
                 self._segments.remove(self._segments.all, 0)
@@ -502,8 +488,9 @@ class Log:
 
     def close(self) -> None:
         """Write the indexes and the producers' state, and release the files. Not a flush: what
-        was appended is as durable as before. Idempotent."""
-        if self._failure is None and self.damage is None:
+        was appended is as durable as before. Idempotent. Raises StorageError."""
+        changed = self.log_end_offset != self._settled_end
+        if changed and self._failure is None and self.damage is None:
             self._segments.active.seal()
             self._snapshots.write(self.log_end_offset, self._producers)
             self._snapshots.keep(self._segments.bases, self.log_end_offset)

@@ -63,6 +63,8 @@ class LogParts:
     damage: Damage | None = None
     unreachable: tuple[Segment, ...] = ()
     """Segments behind the hole of a damaged log."""
+    settled_end: int = -1
+    """Log end if the log was closed properly and is as it was then."""
     epochs_changed: bool = False
     """The epochs differ from those in the file."""
 

@@ -1,7 +1,7 @@
 """Finding things in the segments of a log: records by offset and by time, aborted transactions,
 producers. Nothing here changes the records of a log.
 
-Functions may raise StorageError, CorruptionError and, with `cached_only`, NotCached.
+Functions may raise StorageError and CorruptionError where they do not say BrokerError.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
 from pybroker.records.control import EndTransaction, parse_control
 from pybroker.records.record import Record, decode_records
 from pybroker.storage.producer_state import ProducerState
+from pybroker.storage.reading import NotCached
 from pybroker.storage.segment import SCRUB_BYTES, Segment
 from pybroker.storage.segments import Segments
 from pybroker.storage.snapshot_files import SnapshotFiles
@@ -72,26 +73,29 @@ def read(
     offset: int,
     max_bytes: int,
     upper_offset: int,
-    *,
     at_least_one_batch: bool,
     cached_only: bool,
-) -> bytes:
+) -> bytes | None:
     """See `Log.read`. Does not go on into the next segment: who reads on comes again."""
-    for segment in segments.from_offset(offset):
-        if segment.base_offset >= upper_offset:
-            break
-        data = segment.read(
-            offset,
-            max_bytes,
-            upper_offset,
-            at_least_one_batch=at_least_one_batch,
-            cached_only=cached_only,
-        )
-        if data is not None:
-            return data
+    try:
+        for segment in segments.from_offset(offset):
+            if segment.base_offset >= upper_offset:
+                break
+            data = segment.read(
+                offset,
+                max_bytes,
+                upper_offset,
+                at_least_one_batch=at_least_one_batch,
+                cached_only=cached_only,
+            )
+            if data is not None:
+                return data
+    except NotCached:
+        return None
     return b""
 
 
+@reported()
 def offset_for_timestamp(
     segments: Segments, timestamp_ms: int, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
@@ -113,6 +117,7 @@ def offset_for_timestamp(
     return None
 
 
+@reported()
 def offset_of_max_timestamp(
     segments: Segments, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
@@ -150,6 +155,7 @@ def _records(segment: Segment, position: int, header: BatchHeader) -> list[Recor
     return decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
 
 
+@reported()
 def aborted_transactions(
     segments: Segments, from_offset: int, to_offset: int
 ) -> list[AbortedTransaction]:
