@@ -142,6 +142,21 @@ async def test_brokers_forget_a_topic_whose_nodes_were_removed_by_hand(cluster: 
     await cluster.told(1, "metadata orders-0 leader=-2 epoch=-1")
 
 
+async def test_a_topic_that_was_replaced_by_hand_is_another_topic(cluster: Cluster) -> None:
+    member = await cluster.member(1)
+    await cluster.create("orders", {0: (1,), 1: (1,)})
+    await cluster.told(1, "metadata orders-1 leader=1 epoch=0")
+    cluster.notes.clear()
+    member.coord.suspend()
+    for path in reversed([path for path in cluster.tree.paths() if path.startswith(ORDERS)]):
+        await cluster.tool.delete(path)
+    await cluster.create("orders", {0: (1,)})
+    member.coord.resume()
+    await cluster.told(1, "metadata orders-1 leader=-2 epoch=0")
+    await cluster.told(1, "lead orders-0 leader=1 epoch=0 isr=1 new")
+    assert cluster.lines(1).count("lead orders-1 leader=1 epoch=0 isr=1 new") == 0
+
+
 # ---- brokers
 
 
@@ -227,6 +242,24 @@ async def test_a_bounced_broker_was_lost_and_has_started(cluster: Cluster) -> No
     await second.register()
     await cluster.told(2, "lead orders-1 leader=2 epoch=2 isr=2")
     await cluster.told(2, "lead orders-0 leader=1 epoch=1 isr=1")
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("position", range(12))
+async def test_any_lost_reply_of_a_bounce_is_made_good(
+    cluster: Cluster, position: int, applied: bool
+) -> None:
+    first, second = await cluster.member(1), await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (2, 1), 1: (2,)})
+    await cluster.told(2, "metadata orders-1 leader=2 epoch=0")
+    first.lose_request(position, applied=applied)
+    await cluster.tool.delete(paths.broker(2))
+    await second.register()
+    await until(
+        lambda: any(line.startswith("lead orders-1 leader=2 epoch=2") for line in cluster.lines(2))
+    )
+    assert first.controller.epoch == 1
 
 
 # ---- who is the controller
