@@ -47,26 +47,33 @@ def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]
 
 def decode_request(api: Api, version: int, body: Buffer) -> Message:
     """The request in `body`, all of it. Raises MalformedInput; ValueError if the version is not one
-    of ours, which the caller has to check first."""
-    return decode_message(api.request, version, api.is_flexible(version), body)
+    of ours, which the caller should have asked `api.supports` before."""
+    return decode_message(api.request, version, _is_flexible(api, version), body)
 
 
 def encode_request(api: Api, version: int, message: Message) -> bytes:
     """The body of a request. Raises ValueError; see `encode_message`."""
-    return encode_message(_expect(message, api.request), version, api.is_flexible(version))
+    _expect(message, api.request)
+    return encode_message(message, version, _is_flexible(api, version))
 
 
 def decode_response(api: Api, version: int, body: Buffer) -> Message:
     """The response in `body`, all of it. Raises as `decode_request` does."""
-    return decode_message(api.response, version, api.is_flexible(version), body)
+    return decode_message(api.response, version, _is_flexible(api, version), body)
 
 
 def encode_response(api: Api, version: int, message: Message) -> bytes:
     """The body of a response. Raises ValueError; see `encode_message`."""
-    return encode_message(_expect(message, api.response), version, api.is_flexible(version))
+    _expect(message, api.response)
+    return encode_message(message, version, _is_flexible(api, version))
 
 
-def _expect(message: Message, message_class: type[Message]) -> Message:
+def _is_flexible(api: Api, version: int) -> bool:
+    if not api.supports(version):
+        raise ValueError(f"{api.key.name} has no version {version} here")
+    return api.is_flexible(version)
+
+
+def _expect(message: Message, message_class: type[Message]) -> None:
     if type(message) is not message_class:
         raise ValueError(f"{type(message).__name__} where a {message_class.__name__} is due")
-    return message

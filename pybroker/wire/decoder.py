@@ -184,7 +184,8 @@ class _DecoderCompiler:
         complaint = f"{name}: more elements than the remaining bytes can hold"
         source.line(f"if n * {size} > end - p: raise Malformed({complaint!r})")
         if wire.kind.is_fixed:
-            source.line(f"{attribute} = list(unpack_from(f'>{{n}}{wire.kind.value}', data, p))")
+            unpacked = f"list(unpack_from(f'>{{n}}{wire.kind.value}', data, p))"
+            source.line(f"{attribute} = {unpacked} if n else []")
             source.line(f"p += n * {size}")
             source.dedent()
             return

@@ -175,7 +175,8 @@ class _EncoderCompiler:
         self.length(count, "i")
         if wire.kind.is_fixed:
             letter = wire.kind.value
-            source.line(f"{self.out} += pack(f'>{{len({items})}}{letter}', *{items})")
+            packed = f"pack(f'>{{len({items})}}{letter}', *{items})"
+            source.line(f"if {items}: {self.out} += {packed}")
             return
         item = source.variable("m")
         source.line(f"for {item} in {items}:")

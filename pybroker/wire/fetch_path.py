@@ -29,8 +29,9 @@ _ENCODERS: Final = {
 def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
     """What `codec.decode_request` gives. `version` must be one that the list of APIs allows.
     Raises MalformedInput."""
+    decode = _DECODERS[version]
     try:
-        request, end = _DECODERS[version](body)
+        request, end = decode(body)
     except DECODING_ERRORS as error:
         raise MalformedInput(f"FetchRequest v{version}: {error}") from error
     if end != len(body):

@@ -15,17 +15,18 @@ from pybroker.wire.messages.produce import ProduceRequest
 from pybroker.wire.primitives import DECODING_ERRORS
 
 _API: Final = APIS[ApiKey.PRODUCE]
-_DECODERS: Final = tuple(
-    decoder(ProduceRequest, version, _API.is_flexible(version))
-    for version in range(_API.max_version + 1)
-)
+_DECODERS: Final = {
+    version: decoder(ProduceRequest, version, _API.is_flexible(version))
+    for version in range(_API.min_version, _API.max_version + 1)
+}
 
 
 def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
     """What `codec.decode_request` gives: `records` are slices of `body`. `version` must be one that
     the list of APIs allows. Raises MalformedInput."""
+    decode = _DECODERS[version]
     try:
-        request, end = _DECODERS[version](body)
+        request, end = decode(body)
     except DECODING_ERRORS as error:
         raise MalformedInput(f"ProduceRequest v{version}: {error}") from error
     if end != len(body):

@@ -49,3 +49,13 @@ def test_requests_and_responses_are_not_confused() -> None:
         encode_request(api, 0, ApiVersionsResponse())
     with pytest.raises(ValueError, match="where a ApiVersionsResponse is due"):
         encode_response(api, 0, ApiVersionsRequest())
+
+
+def test_versions_outside_the_profile_are_refused() -> None:
+    for api in APIS.values():
+        for version in (api.min_version - 1, api.max_version + 1):
+            assert not api.supports(version)
+            with pytest.raises(ValueError, match=f"no version {version} here"):
+                decode_request(api, version, b"")
+            with pytest.raises(ValueError, match=f"no version {version} here"):
+                encode_response(api, version, api.response())
