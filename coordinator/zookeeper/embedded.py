@@ -114,6 +114,7 @@ class EmbeddedZooKeeper:
         except BaseException:
             await self.stop()
             raise
+        self._asked_port = self._port  # a restart must not move it
         self._supervisor = asyncio.create_task(self._supervise(command))
 
     async def stop(self) -> None:
@@ -196,30 +197,33 @@ class EmbeddedZooKeeper:
         await self._await_answer(self._child)
 
     async def _lock_for_server(self) -> int:
-        """Take `server.lock`, ending the server that still holds it."""
+        """Take `server.lock`, ending the server that still holds it. Raises StartupError if it is
+        not a server that we know."""
         path = self._directory / "server.lock"
         try:
             return _locked(path)
         except BlockingIOError:
-            self._kill_orphan()
-        while True:
-            try:
-                return _locked(path)
-            except BlockingIOError:
-                await asyncio.sleep(_POLL_S)
+            self._end_orphan()
+        try:
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                while True:
+                    with suppress(BlockingIOError):
+                        return _locked(path)
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise StartupError(
+                f"another ZooKeeper runs on the directory {self._directory};"
+                " stop it or give another --data directory"
+            ) from None
 
-    def _kill_orphan(self) -> None:
+    def _end_orphan(self) -> None:
+        """Kill the recorded server if the process of that number is still the same one."""
         record = self._record()
         pid = record["pid"]
         if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
             _log.warning("zookeeper pid=%d outlived its broker, ending it", pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        elif pid and _start_time(pid):
-            raise StartupError(
-                f"another ZooKeeper runs on the directory {self._directory};"
-                " stop it or give another --data directory"
-            )
 
     def _is_ours(self, pid: int) -> bool:
         try:

@@ -103,6 +103,14 @@ class KazooCoord:
         except TimeoutError:
             await self.close()
             raise StartupError(await self._why_no_answer(timeout_s)) from None
+        except CoordError as error:
+            await self.close()
+            raise StartupError(
+                f"ZooKeeper at {self._connect.servers} failed at the start: {error!r}"
+            ) from error
+        except BaseException:
+            await self.close()
+            raise
 
     async def close_previous_session(self) -> None:
         """End the sessions whose keys are in the store, so that their ephemeral nodes vanish now
