@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.reign import ControllerSettings
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
-from pybroker.coordinator.zookeeper.registry import register_broker, unregister
+from pybroker.coordinator.zookeeper.registry import register_broker, unregister_broker
 from pybroker.errors import CoordError, StartupError
 from pybroker.handlers.context import BrokerOptions, Services
 from pybroker.handlers.dispatch import Dispatcher
@@ -53,6 +54,8 @@ class World:
     clock: Clock
     rng: Rng
     blocking: Blocking
+    earlier_session_ids: Callable[[], Collection[int]] = tuple
+    """ZooKeeper sessions that this broker had before; what they registered may be replaced."""
 
 
 class BrokerApp:
@@ -138,10 +141,11 @@ class BrokerApp:
         await self._membership.leave()
         await self.controller.stop()
         try:
-            await unregister(self._world.coord, self._broker.id)
+            await unregister_broker(self._world.coord, self._broker)
         except CoordError as error:
             log.warning("registration not removed, it ends with the session error=%r", error)
-        await self._world.blocking.run(self._logs.shutdown, self.replicas.high_watermarks())
+        shutdown = partial(self._logs.shutdown, broker_epoch=self.replicas.broker_epoch)
+        await self._world.blocking.run(shutdown, self.replicas.high_watermarks())
 
     # how the rooms reach each other
 
@@ -157,7 +161,13 @@ class BrokerApp:
         return LocalBrokerChannel(self.replicas, self.metadata)
 
     async def _register(self) -> Broker:
-        return await register_broker(self._world.coord, self._broker, clock=self._world.clock)
+        return await register_broker(
+            self._world.coord,
+            self._broker,
+            clock=self._world.clock,
+            session_timeout_ms=self._config.zookeeper_session_timeout_ms,
+            earlier_session_ids=self._world.earlier_session_ids(),
+        )
 
     async def _topic_log_config(self, topic: str) -> LogConfig:
         overrides = await topic_configs(self._world.coord, topic)

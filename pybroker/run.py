@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +23,12 @@ from pybroker.app import BrokerApp, World
 from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
+from pybroker.coordinator.zookeeper.paths import CLUSTER_ID
 from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents, generate_broker_id
+from pybroker.coordinator.zookeeper.schemas import decode_cluster_id
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
-from pybroker.errors import CoordError, StartupError
+from pybroker.errors import CoordError, NoNode, StartupError
 from pybroker.listeners import endpoints
 from pybroker.model import Endpoint
 from pybroker.ports import Rng
@@ -39,7 +41,8 @@ from pybroker.topic_logs import topic_log_config
 log = logging.getLogger("pybroker.server")
 
 EMBEDDED_DIRECTORY: Final = "zookeeper"
-"""Under the first log directory."""
+SESSION_FILE: Final = "zookeeper.session"
+"""Both under the first log directory."""
 _LOG_FORMAT: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 
 
@@ -65,12 +68,12 @@ async def _run(config: BrokerConfig) -> None:
         loop.add_signal_handler(number, end, None)
     async with AsyncExitStack() as stack:
         starting = asyncio.create_task(_start(config, stack, end), name="start")
-        await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-        else:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+        ended.add_done_callback(lambda _: starting.cancel())
+        try:
+            await starting
+        except asyncio.CancelledError:
+            if not ended.done():
+                raise
         reason = await ended
         log.info("shutting down reason=%s", reason or "signal")
     log.info("shut down")
@@ -91,16 +94,8 @@ async def _start(
     stack.callback(blocking.close)
     stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)
-    coord, where = await _connect(config, clock, stack)
-    try:
-        cluster = await _settle_cluster_id(coord, stored_cluster, rng)
-        broker_id = await _settle_broker_id(coord, config, stored_id)
-    except CoordError as error:
-        raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
     logs = LogManager(
         directories=config.log_directories,
-        broker_id=broker_id,
-        cluster_id=cluster,
         disk=disk,
         clock=clock,
         proc=SystemProc(),
@@ -108,15 +103,24 @@ async def _start(
         rng=rng,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         flush_idle_ms=config.pybroker_idle_flush_interval_ms // 2,
+        foreign_names=(EMBEDDED_DIRECTORY, SESSION_FILE),
     )
-    await blocking.run(logs.start)
+    logs.lock()
+    stack.callback(logs.unlock)
+    coord, where = await _connect(config, clock, stack)
+    try:
+        cluster = await _settle_cluster_id(coord, stored_cluster, rng)
+        broker_id = await _settle_broker_id(coord, config, stored_id)
+    except CoordError as error:
+        raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
+    await blocking.run(logs.start, broker_id, cluster)
     app = BrokerApp(
         config=config,
         broker_id=broker_id,
         cluster_id=cluster,
         advertised=_advertised(config, sockets),
         logs=logs,
-        world=World(coord, clock, rng, blocking),
+        world=World(coord, clock, rng, blocking, lambda: coord.earlier_session_ids),
         lost=end,
     )
     stack.push_async_callback(app.stop)
@@ -141,13 +145,14 @@ async def _connect(
             port=config.pybroker_embedded_zookeeper_port,
         )
         stack.push_async_callback(embedded.stop)
-        connect = await embedded.start()
+        await embedded.start()
+        connect = embedded.connect
         where = f"{connect} (embedded)"
     coord = KazooCoord(
         connect,
         clock=clock,
         session_timeout_ms=config.zookeeper_session_timeout_ms,
-        store=FileSessionStore(directory),
+        store=FileSessionStore(directory, SESSION_FILE),
     )
     stack.push_async_callback(coord.close)
     await coord.start(config.zookeeper_wait_ms / 1000)
@@ -179,7 +184,9 @@ def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
 async def _settle_cluster_id(coord: KazooCoord, stored: str | None, rng: Rng) -> str:
     """The cluster's id. Raises StartupError, before anything is written, if the data belongs to
     another cluster."""
-    known = await read_cluster_id(coord)
+    known = None
+    with suppress(NoNode):
+        known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])
     if stored is not None and known != stored:
         raise StartupError(
             f"the data belongs to cluster {stored}, but ZooKeeper holds "

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from pybroker.app import run_broker
 from pybroker.broker_config import BrokerConfig, small_cluster_properties
 from pybroker.errors import ConfigError, StartupError
 from pybroker.properties import parse_overrides, read_properties
+from pybroker.run import run_broker
 
 DEFAULT_DATA = "pybroker-data"
 

@@ -101,7 +101,7 @@ def _end_of_log(partition: Partition, which: int, read_committed: bool) -> _Foun
     if which == LATEST:
         return partition.readable_end(read_committed), NO_TIMESTAMP, partition.leader_epoch
     start = partition.log.log_start_offset
-    return start, NO_TIMESTAMP, partition.log.epochs.epoch_of(start)
+    return start, NO_TIMESTAMP, partition.log.epoch_of(start)
 
 
 async def _search(

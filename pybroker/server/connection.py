@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from pybroker.errors import CloseConnection, MalformedInput
 from pybroker.ports import Buffer, Clock
@@ -74,15 +74,15 @@ class Connection(asyncio.BufferedProtocol):
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods of asyncio.Transport, but are no subclass of it.
+        self._transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername") or ("", 0)
         self.peer = Peer(self._listener, str(address[0]), int(address[1]))
-        transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
         refusal = self._on_open(self)
         if refusal is not None:
             log.warning("connection refused peer=%s reason=%s", self.peer, refusal)
-            transport.abort()
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -347,6 +347,10 @@ class Log:
 
     # -- leader epochs
 
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch in which the record at `offset` was written, -1 if that is unknown."""
+        return self._epochs.epoch_of(offset)
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch that is at most `epoch` and the offset at which it ends (KIP-279); see
         `EpochHistory.end_offset`."""
