@@ -1,0 +1,135 @@
+"""Brokers that start, die and bounce, and commands that they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import ErrorCode
+from unit_tests.coordinator.controller.cluster import Cluster, refused, until
+
+ORDERS = "/brokers/topics/orders"
+
+
+async def test_a_restarted_broker_leads_again_with_the_next_leader_epoch(cluster: Cluster) -> None:
+    member = await cluster.member(1)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await member.kill()
+    cluster.notes.clear()
+    restarted = await cluster.member(1)
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=1")
+    assert restarted.controller.epoch == 2
+    assert cluster.lines(1) == [
+        "brokers 1",
+        "lead orders-0 leader=1 epoch=1 isr=1",
+        "brokers 1",
+        "metadata orders-0 leader=1 epoch=1",
+    ]
+
+
+async def test_a_new_controller_leaves_a_leader_that_lives_alone(cluster: Cluster) -> None:
+    first, second = await cluster.member(1), await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (2, 1)})
+    await cluster.told(2, "metadata orders-0 leader=2 epoch=0")
+    await first.controller.stop()
+    await until(lambda: second.controller.is_active)
+    await until(lambda: cluster.lines(2).count("lead orders-0 leader=2 epoch=0 isr=2,1") == 1)
+    assert cluster.stored_epoch("orders-0") == 0
+
+
+async def test_another_replica_leads_when_the_leader_dies(cluster: Cluster) -> None:
+    await cluster.member(1)
+    second = await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (2, 1), 1: (1, 2), 2: (2,)})
+    await cluster.told(2, "metadata orders-2 leader=2 epoch=0")
+    await second.kill()
+    await cluster.told(1, "lead orders-0 leader=1 epoch=1 isr=1")
+    await cluster.told(1, "lead orders-1 leader=1 epoch=1 isr=1")
+    await cluster.told(1, "metadata orders-2 leader=-1 epoch=1")
+    alone = cluster.state("orders-2")
+    assert alone is not None
+    assert (alone.leader, alone.isr) == (-1, (2,))
+    await cluster.member(2)
+    await cluster.told(2, "lead orders-2 leader=2 epoch=2 isr=2")
+    await cluster.told(2, "lead orders-0 leader=1 epoch=1 isr=1")
+
+
+async def test_an_isr_that_the_leader_has_just_written_is_respected(cluster: Cluster) -> None:
+    """The controller's picture of the ISR is old when the leader dies."""
+    await cluster.member(1)
+    second, _ = await cluster.member(2), await cluster.member(3)
+    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
+    await cluster.create("orders", {0: (2, 1, 3), 1: (2, 1, 3)})
+    await cluster.told(3, "metadata orders-1 leader=2 epoch=0")
+    path = f"{ORDERS}/partitions/0/state"
+    await cluster.write_json(path, {**cluster.json(path), "isr": [2, 3]})
+    await second.kill()
+    await cluster.told(1, "lead orders-0 leader=3 epoch=1 isr=3")
+    await cluster.told(1, "lead orders-1 leader=1 epoch=1 isr=1,3")
+
+
+async def test_a_state_of_a_newer_controller_deposes(cluster: Cluster) -> None:
+    first, second = await cluster.member(1), await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (2, 1)})
+    await cluster.told(2, "metadata orders-0 leader=2 epoch=0")
+    path = f"{ORDERS}/partitions/0/state"
+    await cluster.write_json(path, {**cluster.json(path), "controller_epoch": 99})
+    await second.kill()
+    await until(lambda: not first.controller.is_active)
+
+
+async def test_a_bounced_broker_was_lost_and_has_started(cluster: Cluster) -> None:
+    await cluster.member(1)
+    second = await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (2, 1), 1: (2,)})
+    await cluster.told(2, "metadata orders-1 leader=2 epoch=0")
+    cluster.notes.clear()
+    await cluster.tool.delete(paths.broker(2))
+    await second.register()
+    await cluster.told(2, "lead orders-1 leader=2 epoch=2 isr=2")
+    await cluster.told(2, "lead orders-0 leader=1 epoch=1 isr=1")
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("position", range(12))
+async def test_any_lost_reply_of_a_bounce_is_made_good(
+    cluster: Cluster, position: int, applied: bool
+) -> None:
+    first, second = await cluster.member(1), await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (2, 1), 1: (2,)})
+    await cluster.told(2, "metadata orders-1 leader=2 epoch=0")
+    first.lose_request(position, applied=applied)
+    await cluster.tool.delete(paths.broker(2))
+    await second.register()
+    await until(
+        lambda: any(line.startswith("lead orders-1 leader=2 epoch=2") for line in cluster.lines(2))
+    )
+    assert first.controller.epoch == 1
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [ConnectionError("gone"), TimeoutError(), refused(ErrorCode.REQUEST_TIMED_OUT), ValueError()],
+)
+async def test_a_command_that_fails_is_sent_again(cluster: Cluster, refusal: Exception) -> None:
+    await cluster.member(1)
+    await cluster.told(1, "brokers 1")
+    cluster.refusals.extend([refusal] * 3)
+    await cluster.create("orders", {0: (1,), 1: (1,)})
+    await cluster.told(1, "metadata orders-1 leader=1 epoch=0")
+    assert "lead orders-1 leader=1 epoch=0 isr=1 new" in cluster.lines(1)
+
+
+async def test_a_partition_that_fails_is_sent_again(cluster: Cluster) -> None:
+    await cluster.member(1)
+    await cluster.told(1, "brokers 1")
+    cluster.refusals.append(ErrorCode.KAFKA_STORAGE_ERROR)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "lead orders-0 leader=1 epoch=0 isr=1 new")
+    assert not cluster.refusals

@@ -1,0 +1,113 @@
+"""Topic deletion: confirmed by every live replica, and finished whatever happens in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import ErrorCode
+from unit_tests.coordinator.controller.cluster import Cluster, until
+
+ORDERS = "/brokers/topics/orders"
+
+
+async def test_a_deleted_topic_goes_from_brokers_and_service(cluster: Cluster) -> None:
+    await cluster.member(1)
+    await cluster.create("orders", {0: (1,), 1: (1,)})
+    await cluster.told(1, "metadata orders-1 leader=1 epoch=0")
+    cluster.notes.clear()
+    await cluster.delete("orders")
+    await until(lambda: not cluster.exists(paths.delete_topic("orders")))
+    assert cluster.lines(1) == [
+        "brokers 1",
+        "metadata orders-0 leader=-2 epoch=0",
+        "metadata orders-1 leader=-2 epoch=0",
+        "delete orders-0 epoch=-2",
+        "delete orders-1 epoch=-2",
+    ]
+    assert not [path for path in cluster.tree.paths() if "orders" in path]
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "lead orders-0 leader=1 epoch=0 isr=1 new")
+
+
+async def test_nodes_stay_until_every_live_replica_has_confirmed(cluster: Cluster) -> None:
+    await cluster.member(1)
+    second = await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (1, 2)})
+    await cluster.told(2, "metadata orders-0 leader=1 epoch=0")
+    cluster.deletion_gate.clear()
+    await cluster.delete("orders")
+    await cluster.told(1, "delete orders-0 epoch=-2")
+    await cluster.told(2, "delete orders-0 epoch=-2")
+    assert cluster.exists(ORDERS)
+    await second.kill()
+    cluster.deletion_gate.set()
+    await until(lambda: not cluster.exists(ORDERS))
+
+
+async def test_a_deletion_survives_a_restart_in_the_middle(cluster: Cluster) -> None:
+    member = await cluster.member(1)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    cluster.deletion_gate.clear()
+    await cluster.delete("orders")
+    await cluster.told(1, "delete orders-0 epoch=-2")
+    await member.kill()
+    assert cluster.exists(ORDERS)
+    cluster.deletion_gate.set()
+    cluster.notes.clear()
+    await cluster.member(1)
+    await until(lambda: not cluster.exists(paths.delete_topic("orders")))
+    assert not cluster.exists(ORDERS)
+    assert not any(line.startswith("lead") for line in cluster.lines(1))
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("position", range(16))
+async def test_any_lost_reply_of_a_deletion_is_made_good(
+    cluster: Cluster, position: int, applied: bool
+) -> None:
+    member = await cluster.member(1)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    member.lose_request(position, applied=applied)
+    await cluster.delete("orders")
+    await until(lambda: not [path for path in cluster.tree.paths() if "orders" in path])
+    assert member.controller.epoch == 1
+
+
+async def test_a_replica_that_cannot_be_deleted_is_asked_again(cluster: Cluster) -> None:
+    await cluster.member(1)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    cluster.refusals.extend([ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR])
+    await cluster.delete("orders")
+    await cluster.told(1, "delete orders-0 epoch=-2")
+    await until(lambda: not cluster.exists(ORDERS))
+
+
+async def test_a_request_for_a_topic_that_does_not_exist_is_removed(cluster: Cluster) -> None:
+    await cluster.member(1)
+    await cluster.tool.create(paths.delete_topic("nothing"))
+    await until(lambda: not cluster.exists(paths.delete_topic("nothing")))
+
+
+async def test_without_delete_topic_enable_the_request_is_removed(cluster: Cluster) -> None:
+    await cluster.member(1, delete_topic_enable=False)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await cluster.delete("orders")
+    await until(lambda: not cluster.exists(paths.delete_topic("orders")))
+    assert cluster.exists(ORDERS)
+    assert cluster.stored_epoch("orders-0") == 0
+
+
+async def test_a_topic_created_and_deleted_before_anyone_looked_is_deleted(
+    cluster: Cluster,
+) -> None:
+    await cluster.create("orders", {0: (1,)})
+    await cluster.delete("orders")
+    await cluster.member(1)
+    await until(lambda: not cluster.exists(paths.delete_topic("orders")))
+    assert not cluster.exists(ORDERS)
