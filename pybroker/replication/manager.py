@@ -20,7 +20,7 @@ from pybroker.model import (
     TopicPartition,
 )
 from pybroker.ports import Blocking
-from pybroker.replication.partition import Partition
+from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
@@ -131,14 +131,22 @@ class ReplicaManager:
             partition = self._partitions.get(key)
             if partition is not None and not partition.check_epoch(facts):
                 return ErrorCode.NONE
-            leads = facts.state.leader == self.broker_id
-            opened = await self._blocking.run(self._open_log, facts, config, leads)
+            opened = await self._blocking.run(self._open_log, facts, config)
+            partition = self._assign(facts, opened)
+            if partition.role is Role.LEADER:
+                await self._blocking.run(opened.persist_epochs)
         except BrokerError as error:
             log.warning("command refused partition=%s error=%s", key, error)
             return error.code
         except StorageError as error:
             log.error("partition cannot be opened partition=%s error=%s", key, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+    def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:
+        """Give the replica its role, in one step: no append may come in between."""
+        key = facts.topic_partition
+        partition = self._partitions.get(key)
         if partition is None or partition.log is not opened:
             partition = self._partitions[key] = Partition(
                 topic_partition=key,
@@ -146,7 +154,7 @@ class ReplicaManager:
                 broker_id=self.broker_id,
                 high_watermark=self._logs.high_watermark_checkpoint(key),
             )
-        if leads:
+        if facts.state.leader == self.broker_id:
             partition.lead(facts)
         else:
             partition.follow(facts)
@@ -162,10 +170,10 @@ class ReplicaManager:
             partition.high_watermark,
         )
         self._disturbed(key)
-        return ErrorCode.NONE
+        return partition
 
-    def _open_log(self, facts: PartitionFacts, config: LogConfig, leads: bool) -> Log:
-        """Blocking: the partition's log, made if it is missing, with the epoch's start recorded.
+    def _open_log(self, facts: PartitionFacts, config: LogConfig) -> Log:
+        """Blocking: the partition's log, made if it is missing.
 
         A log of an earlier topic of the same name (another topic id) is set aside, never served.
         """
@@ -184,8 +192,6 @@ class ReplicaManager:
             opened = self._logs.create(key, config, facts.topic_id)
         else:
             self._logs.set_config(key, config)
-        if leads:
-            opened.begin_epoch(facts.state.leader_epoch, opened.log_end_offset)
         return opened
 
     async def _stop(self, item: StopReplicaPartition) -> ErrorCode:

@@ -115,9 +115,11 @@ class Partition:
         )
 
     def lead(self, facts: PartitionFacts) -> None:
-        """Lead from now on. The epoch's start must be recorded in the log already (`begin_epoch`),
-        and `check_epoch` must have said that this is news."""
+        """Lead from now on, with an epoch that starts where the log ends now. `check_epoch` must
+        have said that this is news. The log records the epoch's start durably before the first
+        append; calling its `persist_epochs` earlier saves that append the wait."""
         assert facts.state.leader == self._broker_id
+        self.log.begin_epoch(facts.state.leader_epoch, self.log.log_end_offset)
         self._facts = facts
         self._follower_ends.clear()
         self._advance_high_watermark()

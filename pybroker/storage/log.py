@@ -349,7 +349,7 @@ class Log:
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch in which the record at `offset` was written, -1 if that is unknown."""
-        return self._epochs.epoch_of(offset)
+        return self._epochs.history.epoch_of(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch that is at most `epoch` and the offset at which it ends (KIP-279); see
