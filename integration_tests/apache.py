@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-import kazoo.client
+import kazoo.client  # type: ignore[import-untyped]
 
 from integration_tests import maven
 from integration_tests.process import ChildProcess, answers, free_ports, wait_until
