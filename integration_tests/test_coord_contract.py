@@ -4,7 +4,6 @@ shows: expiry by a second client, the session of a killed process, a silent serv
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import signal
@@ -16,105 +15,20 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from integration_tests.zookeeper_service import Gate, RealService
 from pybroker.clock import SystemClock
-from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
-from pybroker.coordinator.zookeeper.handshake import SessionKey, close_session
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import SessionExpired, StartupError
 from pybroker.ports import SessionEvent
 from unit_tests.coordinator.coord_contract import (
-    PATIENCE_S,
-    Client,
     CoordContract,
     Heard,
     refused,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-_CHROOTS = itertools.count()
-_SESSION_MS = 6000
-
-
-class Gate:
-    """A TCP relay in front of the server; while it is shut it refuses and breaks connections."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self.port = 0
-
-    async def open(self) -> None:
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def shut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        other_reader, other = await asyncio.open_connection("127.0.0.1", self._target)
-        self._writers |= {writer, other}
-        await asyncio.gather(_copy(reader, other), _copy(other_reader, writer))
-        self._writers -= {writer, other}
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-    except ConnectionError:
-        pass
-    writer.close()
-
-
-class RealService:
-    """The contract's view of a real server: every service has a chroot, every client a gate."""
-
-    def __init__(self, server: EmbeddedZooKeeper) -> None:
-        self._server = server
-        self._chroot = f"/contract/{next(_CHROOTS)}"
-        self._clients: dict[KazooCoord, Gate] = {}
-
-    async def client(self) -> KazooCoord:
-        gate = Gate(self._server.port)
-        await gate.open()
-        coord = KazooCoord(
-            f"127.0.0.1:{gate.port}{self._chroot}",
-            clock=SystemClock(),
-            session_timeout_ms=_SESSION_MS,
-        )
-        self._clients[coord] = gate
-        await coord.start()
-        return coord
-
-    async def expire(self, client: Client) -> None:
-        assert isinstance(client, KazooCoord)
-        assert client.session_key is not None
-        assert await expire(self._server, client.session_key)
-
-    async def break_connection(self, client: Client) -> None:
-        assert isinstance(client, KazooCoord)
-        await self._clients[client].shut()
-
-    async def mend_connection(self, client: Client) -> None:
-        assert isinstance(client, KazooCoord)
-        await self._clients[client].open()
-
-    async def close(self) -> None:
-        for coord, gate in self._clients.items():
-            await coord.close()
-            await gate.shut()
-
-
-async def expire(server: EmbeddedZooKeeper, key: SessionKey) -> bool:
-    """End a session as the server would: a second client takes it over and closes it."""
-    hosts = parse_connect_string(server.connect).hosts
-    return await close_session(hosts, key, timeout_s=PATIENCE_S)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

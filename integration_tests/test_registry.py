@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from integration_tests.test_coord_contract import RealService
+from integration_tests.zookeeper_service import RealService
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper import paths, registry
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper

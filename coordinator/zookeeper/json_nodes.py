@@ -4,6 +4,7 @@ names the node, the key and what stands there. The meaning of the keys is in `sc
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -12,6 +13,7 @@ from pybroker.errors import MalformedNode
 _INT32_MIN: Final = -(2**31)
 _INT32_MAX: Final = 2**31 - 1
 _SHOWN_CHARACTERS_MAX: Final = 80
+_DECIMAL = re.compile(r"\s*-?[0-9]{1,19}\s*", re.ASCII)
 
 
 def dump(content: Mapping[str, object]) -> bytes:
@@ -42,6 +44,12 @@ def malformed(path: str, expected: str, found: object) -> MalformedNode:
     if len(shown) > _SHOWN_CHARACTERS_MAX:
         shown = f"{shown[:_SHOWN_CHARACTERS_MAX]}..."
     return MalformedNode(f"the node {path} is malformed: expected {expected}, found {shown}")
+
+
+def decimal(text: str) -> int | None:
+    """The number that `text` is, or None. White space around it is allowed: people edit nodes by
+    hand."""
+    return int(text) if _DECIMAL.fullmatch(text) else None
 
 
 class Fields:
@@ -95,10 +103,10 @@ class Fields:
         value = self._content.get(key)
         if value is None and default is not None:
             return default
-        try:
-            return int(str(value))
-        except ValueError as error:
-            raise self._wrong(key, "a decimal number in a string", value) from error
+        number = decimal(value) if isinstance(value, str) else None
+        if number is None:
+            raise self._wrong(key, "a decimal number in a string", value)
+        return number
 
     def nested(self, key: str, *, required: bool = True) -> Fields:
         value = self._content.get(key)

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from pybroker.coordinator.zookeeper.json_nodes import (
     Fields,
+    decimal,
     dump,
     load,
     load_object,
     malformed,
 )
+from pybroker.errors import MalformedNode
 from pybroker.model import Endpoint, PartitionState, TopicPartition, decode_uuid, encode_uuid
 
 _BROKER_VERSION: Final = 4
@@ -104,9 +107,9 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
 
 def encode_state(state: PartitionState, previous: bytes = b"") -> bytes:
     """`previous` is the data that is being replaced: keys of it that we do not know are kept."""
-    known_before = load("", previous) if previous else None
-    unknown = known_before if isinstance(known_before, dict) else {}
-    content = {key: value for key, value in unknown.items() if key not in _STATE_KEYS}
+    content: dict[str, object] = {}
+    with suppress(MalformedNode):
+        content = load_object("", previous).without(_STATE_KEYS)
     content["controller_epoch"] = state.controller_epoch
     content["leader"] = state.leader
     content["version"] = 1
@@ -171,10 +174,10 @@ def encode_number(value: int) -> bytes:
 
 
 def decode_number(path: str, data: bytes) -> int:
-    try:
-        return int(data.decode("ascii"))
-    except ValueError as error:
-        raise malformed(path, "a decimal number", data) from error
+    number = decimal(data.decode("ascii", "replace"))
+    if number is None:
+        raise malformed(path, "a decimal number", data)
+    return number
 
 
 # ---- configuration
