@@ -107,6 +107,7 @@ class BrokerApp:
             clock=world.clock,
             intervals=_intervals(config),
         )
+        self._producer_ids = ProducerIds(world.coord, broker_id)
         self.dispatcher = Dispatcher(self._services(cluster_id))
         self._server = Server(handle=self._answer, limits=_server_limits(config), clock=world.clock)
 
@@ -116,6 +117,7 @@ class BrokerApp:
 
         Raises StartupError if the broker id is taken or no controller comes up.
         """
+        self._tell_what_may_be_lost()
         try:
             registered = await self._membership.join()
         except CoordError as error:
@@ -139,6 +141,7 @@ class BrokerApp:
         await self._server.close(DRAIN_S)
         await self._housekeeping.stop()
         await self._membership.leave()
+        await self._producer_ids.close()
         await self.controller.stop()
         try:
             await unregister_broker(self._world.coord, self._broker)
@@ -146,6 +149,20 @@ class BrokerApp:
             log.warning("registration not removed, it ends with the session error=%r", error)
         shutdown = partial(self._logs.shutdown, broker_epoch=self.replicas.broker_epoch)
         await self._world.blocking.run(shutdown, self.replicas.high_watermarks())
+
+    def _tell_what_may_be_lost(self) -> None:
+        """After a power loss the page cache is gone, and a replica that was alone may be shorter
+        than what it acknowledged. It is served all the same, but not silently."""
+        for key in sorted(self._logs.suspects()):
+            found = self._logs.log(key)
+            if found is not None:
+                log.warning(
+                    "loss_receipt partition=%s reason=power-loss log_end=%d "
+                    "high_watermark_checkpoint=%d: records that were not yet on disk may be missing",
+                    key,
+                    found.log_end_offset,
+                    self._logs.high_watermark_checkpoint(key),
+                )
 
     # how the rooms reach each other
 
@@ -161,13 +178,15 @@ class BrokerApp:
         return LocalBrokerChannel(self.replicas, self.metadata)
 
     async def _register(self) -> Broker:
-        return await register_broker(
+        registered = await register_broker(
             self._world.coord,
             self._broker,
             clock=self._world.clock,
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
             earlier_session_ids=self._world.earlier_session_ids(),
         )
+        await self._world.blocking.run(self._logs.record_incarnation, registered.incarnation)
+        return registered
 
     async def _topic_log_config(self, topic: str) -> LogConfig:
         overrides = await topic_configs(self._world.coord, topic)
@@ -175,7 +194,6 @@ class BrokerApp:
 
     def _services(self, cluster_id: str) -> Services:
         config, world = self._config, self._world
-        producer_ids = ProducerIds(world.coord, self._broker.id)
         return Services(
             broker_id=self._broker.id,
             cluster_id=cluster_id,
@@ -192,7 +210,7 @@ class BrokerApp:
             topics=ZooKeeperTopicAdmin(
                 coord=world.coord, config=config, metadata=self.metadata, rng=world.rng
             ),
-            producer_ids=producer_ids.next_id,
+            producer_ids=self._producer_ids.next_id,
             clock=world.clock,
             blocking=world.blocking,
             metrics=Metrics(),

@@ -17,8 +17,6 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-import uvloop
-
 from pybroker.app import BrokerApp, World
 from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
@@ -28,7 +26,7 @@ from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents, 
 from pybroker.coordinator.zookeeper.schemas import decode_cluster_id
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
-from pybroker.errors import CoordError, NoNode, StartupError
+from pybroker.errors import CoordError, NoNode, StartupError, StorageError
 from pybroker.listeners import endpoints
 from pybroker.model import Endpoint
 from pybroker.ports import Rng
@@ -37,6 +35,11 @@ from pybroker.server.listener import Bind, bind
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.manager import LogManager
 from pybroker.topic_logs import topic_log_config
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # no wheel for this machine: asyncio's own loop serves, more slowly
+    from asyncio import new_event_loop
 
 log = logging.getLogger("pybroker.server")
 
@@ -51,7 +54,7 @@ def run_broker(config: BrokerConfig) -> None:
     on."""
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stdout)
     logging.getLogger("kazoo").setLevel(logging.ERROR)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_run(config))
 
 
@@ -104,6 +107,7 @@ async def _start(
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         flush_idle_ms=config.pybroker_idle_flush_interval_ms // 2,
         foreign_names=(EMBEDDED_DIRECTORY, SESSION_FILE),
+        on_failure=_on_disk_failure(config, end),
     )
     logs.lock()
     stack.callback(logs.unlock)
@@ -157,6 +161,23 @@ async def _connect(
     stack.push_async_callback(coord.close)
     await coord.start(config.zookeeper_wait_ms / 1000)
     return coord, where
+
+
+def _on_disk_failure(
+    config: BrokerConfig, end: Callable[[str | None], None]
+) -> Callable[[str, StorageError], None]:
+    """Partitions of a failed directory answer with an error; a broker without any directory left
+    has nothing to serve and ends, as Kafka's does."""
+    loop = asyncio.get_running_loop()
+    failed: set[str] = set()
+
+    def on_failure(directory: str, error: StorageError) -> None:
+        failed.add(directory)
+        log.error("log directory failed directory=%s error=%s", directory, error)
+        if len(failed) >= len(set(config.log_directories)):
+            loop.call_soon_threadsafe(end, f"all log directories have failed, the last: {error}")
+
+    return on_failure
 
 
 def _advertised(config: BrokerConfig, sockets: Mapping[str, socket.socket]) -> tuple[Endpoint, ...]:

@@ -5,7 +5,7 @@ The transaction timeout has no meaning without a transactional id and is not loo
 
 from __future__ import annotations
 
-from pybroker.errors import CoordError, ErrorCode
+from pybroker.errors import BrokerError, CoordError, ErrorCode
 from pybroker.handlers.context import Request, Services
 from pybroker.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
@@ -18,6 +18,8 @@ async def handle_init_producer_id(
         return _refused(ErrorCode.INVALID_REQUEST if empty else ErrorCode.COORDINATOR_NOT_AVAILABLE)
     try:
         producer_id = await services.producer_ids()
+    except BrokerError as error:
+        return _refused(error.code)
     except CoordError:
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
