@@ -158,7 +158,7 @@ class BrokerApp:
             if found is not None:
                 log.warning(
                     "loss_receipt partition=%s reason=power-loss log_end=%d "
-                    "high_watermark_checkpoint=%d: records that were not yet on disk may be missing",
+                    "high_watermark_checkpoint=%d: records not yet on disk may be missing",
                     key,
                     found.log_end_offset,
                     self._logs.high_watermark_checkpoint(key),

@@ -37,9 +37,11 @@ from pybroker.storage.manager import LogManager
 from pybroker.topic_logs import topic_log_config
 
 try:
-    from uvloop import new_event_loop
+    import uvloop
+
+    _LOOP_FACTORY: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
 except ImportError:  # no wheel for this machine: asyncio's own loop serves, more slowly
-    from asyncio import new_event_loop
+    _LOOP_FACTORY = asyncio.new_event_loop
 
 log = logging.getLogger("pybroker.server")
 
@@ -54,7 +56,7 @@ def run_broker(config: BrokerConfig) -> None:
     on."""
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stdout)
     logging.getLogger("kazoo").setLevel(logging.ERROR)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(_run(config))
 
 
