@@ -62,6 +62,8 @@ appender.file.policies.type=SizeBasedTriggeringPolicy
 appender.file.policies.size=10MB
 appender.file.strategy.type=DefaultRolloverStrategy
 appender.file.strategy.max=3
+logger.connections.name=org.apache.zookeeper.server.NIOServerCnxn
+logger.connections.level=error
 rootLogger.level=info
 rootLogger.appenderRef.file.ref=file
 """

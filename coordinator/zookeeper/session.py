@@ -122,7 +122,8 @@ class KazooCoord:
                 was_alive = await close_session(
                     self._connect.hosts, key, timeout_s=_CLOSE_TIMEOUT_S
                 )
-                _log.info("zookeeper previous_session=0x%x was_alive=%s", key.id, was_alive)
+                if was_alive:
+                    _log.info("zookeeper previous_session=0x%x was alive, closed it", key.id)
             self._earlier.append(key)
 
     async def close(self) -> None:
