@@ -52,8 +52,7 @@ class _Handles:
                 with _reported("open", file.path):
                     file.descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
                 self._open[file] = None
-                if len(self._open) > self._capacity:
-                    self._evict()
+                self._evict()
             else:
                 self._open.move_to_end(file)
             file.pins += 1
@@ -71,7 +70,14 @@ class _Handles:
             if not file.pins:
                 self._close(file)
 
+    def synced(self) -> None:
+        """A file no longer needs its handle."""
+        with self._lock:
+            self._evict()
+
     def _evict(self) -> None:
+        if len(self._open) <= self._capacity:
+            return
         idle = (file for file in self._open if not file.pins and not file.unsynced)
         surplus = len(self._open) - self._capacity
         for file in [file for file, _ in zip(idle, range(surplus), strict=False)]:
@@ -203,6 +209,7 @@ class SystemFile:
             raise
         finally:
             self._handles.release(self)
+        self._handles.synced()
 
     def close(self) -> None:
         self._handles.close(self)

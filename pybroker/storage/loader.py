@@ -125,7 +125,9 @@ def open_log(
             config,
             segments,
             epochs,
-            lookup.rebuild_producers(segments, loader.snapshots, log_start, now_ms),
+            lookup.rebuild_producers(
+                segments, loader.snapshots, recovery_point if loader.recovered else end, now_ms
+            ),
             loader.snapshots,
             log_start_offset=log_start,
             recovery_point=recovery_point,

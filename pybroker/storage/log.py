@@ -386,7 +386,7 @@ class Log:
             self._epochs.truncate_end(end)
             self._snapshots.keep(self._segments.bases, end)
             self._producers = lookup.rebuild_producers(
-                self._segments, self._snapshots, self.log_start_offset, self.last_append_ms
+                self._segments, self._snapshots, end, self.last_append_ms
             )
         except (StorageError, CorruptionError) as error:
             raise self.fail(StorageError(str(error))) from error

@@ -135,9 +135,9 @@ def offset_of_max_timestamp(
         for position, header in segment.headers(start, segment.size):
             if header.base_offset >= upper_offset:
                 break
-            if header.last_offset >= log_start_offset and header.max_timestamp > (
-                -1 if best is None else best[0]
-            ):
+            if header.last_offset < log_start_offset:
+                continue
+            if header.max_timestamp > (-1 if best is None else best[0]):
                 best = (header.max_timestamp, segment, position, header)
             if header.max_timestamp == largest:
                 break
@@ -171,14 +171,14 @@ def aborted_transactions(
 
 
 def rebuild_producers(
-    segments: Segments, snapshots: SnapshotFiles, log_start_offset: int, seen_ms: int
+    segments: Segments, snapshots: SnapshotFiles, snapshot_max: int, seen_ms: int
 ) -> ProducerState:
     """The producers' state at the end of the log: from the newest snapshot and the batches after
-    it. Aborted transactions among those batches are added to the index if a crash has taken them
-    from it."""
-    end = segments.active.next_offset
-    loaded = snapshots.load(end, log_start_offset)
-    start, state = loaded if loaded is not None else (log_start_offset, ProducerState())
+    it. Snapshots beyond `snapshot_max` are not used, so that aborted transactions among the batches
+    after it are added to the index if a crash has taken them from it."""
+    first, end = segments.first.base_offset, segments.active.next_offset
+    loaded = snapshots.load(min(end, max(first, snapshot_max)), first)
+    start, state = loaded if loaded is not None else (first, ProducerState())
     if start < end:
         for segment in segments.from_offset(start):
             _replay(state, segment, start, seen_ms)

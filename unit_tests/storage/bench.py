@@ -1,0 +1,192 @@
+"""A log on a workbench: write to it, maltreat its files, open it again, see what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Disk
+from pybroker.records.batch import iter_headers, read_header
+from pybroker.records.record import Record, decode_records
+from pybroker.storage.files import SystemDisk
+from pybroker.storage.loader import Known, create_log, open_log
+from pybroker.storage.log import Log
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_parts import AppendResult, LogOwner
+from unit_tests.storage.batches import FIRST_TIMESTAMP, batch
+
+PARTITION = TopicPartition("orders", 0)
+EVERYTHING = 2**62
+
+
+@contextlib.contextmanager
+def refused(code: ErrorCode) -> Iterator[None]:
+    """What is done inside is refused with that code."""
+    with pytest.raises(BrokerError) as caught:
+        yield
+    assert caught.value.code is code
+
+
+def storage_error() -> contextlib.AbstractContextManager[None]:
+    return refused(ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+class Bench:
+    """Owns a log in `home`. `known` of a start is what its checkpoints would say."""
+
+    def __init__(self, home: Path, config: LogConfig | None = None, disk: Disk | None = None):
+        self.path = home / str(PARTITION)
+        self.config = config or LogConfig()
+        self.disk: Disk = disk or SystemDisk()
+        self.lowered: list[int] = []
+        self.failures: list[StorageError] = []
+        self.owner = LogOwner(
+            lambda partition, offset: self.lowered.append(offset),
+            lambda partition, error: self.failures.append(error),
+            random.Random(0),
+        )
+        self.now_ms = FIRST_TIMESTAMP
+        self.cut_bytes = 0
+        self.recovered = False
+        self.log: Log = create_log(PARTITION, str(self.path), self.config, self.disk, self.owner)
+
+    # writing
+
+    def put(self, data: bytearray, *, epoch: int = 0) -> AppendResult:
+        return self.log.append(data, read_header(data), leader_epoch=epoch, now_ms=self.now_ms)
+
+    def append(self, *counts: int, value: bytes = b"value", epoch: int = 0) -> None:
+        """One batch of each count; every record is a millisecond younger than the one before."""
+        for count in counts or (1,):
+            start = FIRST_TIMESTAMP + self.log.log_end_offset
+            self.put(batch(count, value=value, timestamp=start), epoch=epoch)
+
+    # maltreating
+
+    def segment(self, number: int = -1, kind: str = "log") -> Path:
+        return sorted(self.path.glob(f"*.{kind}"))[number]
+
+    def tear(self, bytes_off: int, number: int = -1) -> None:
+        """The last write did not reach the disk as a whole."""
+        path = self.segment(number)
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) - bytes_off])
+
+    def add_tail(self, data: bytes) -> None:
+        with self.segment().open("ab") as stream:
+            stream.write(data)
+
+    def flip_bit(self, offset: int, at: int = 70) -> None:
+        """In the batch that holds `offset`, `at` bytes behind its begin."""
+        for path in sorted(self.path.glob("*.log")):
+            data = bytearray(path.read_bytes())
+            for position, header in iter_headers(bytes(data)):
+                if header.base_offset <= offset <= header.last_offset:
+                    data[position + at] ^= 1
+                    path.write_bytes(data)
+                    return
+        raise AssertionError(f"no batch holds {offset}")
+
+    def lose(self, kind: str, number: int = -1) -> None:
+        self.segment(number, kind).unlink()
+
+    def garble(self, kind: str, number: int = -1) -> None:
+        path = self.segment(number, kind)
+        data = path.read_bytes()
+        path.write_bytes(random.Random(1).randbytes(len(data) or 8))
+
+    def zero(self, kind: str, length: int, number: int = -1) -> None:
+        self.segment(number, kind).write_bytes(bytes(length))
+
+    # opening again
+
+    def close(self) -> None:
+        self.log.flush()
+        self.log.close()
+
+    def open(
+        self,
+        *,
+        clean: bool = False,
+        recovery_point: int | None = 0,
+        log_start: int | None = None,
+        floor: int = 0,
+    ) -> None:
+        known = Known(clean, recovery_point, log_start, floor)
+        opened = open_log(
+            PARTITION,
+            str(self.path),
+            self.config,
+            self.disk,
+            self.owner,
+            known,
+            now_ms=self.now_ms,
+        )
+        self.log, self.cut_bytes, self.recovered = opened.log, opened.cut_bytes, opened.recovered
+
+    def reopen(self) -> None:
+        """Properly closed and opened."""
+        end = self.log.log_end_offset
+        self.close()
+        self.open(clean=True, recovery_point=end, log_start=self.log.log_start_offset)
+
+    def crash(self, recovery_point: int | None = 0, floor: int = 0) -> None:
+        """The process is killed and comes back; what was written is in the files."""
+        start = self.log.log_start_offset
+        self.open(recovery_point=recovery_point, log_start=start, floor=floor)
+
+    # looking
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = EVERYTHING,
+        upper: int = EVERYTHING,
+        at_least_one: bool = True,
+        cached_only: bool = False,
+    ) -> bytes | None:
+        return self.log.read(
+            offset,
+            max_bytes,
+            upper_offset=upper,
+            at_least_one_batch=at_least_one,
+            cached_only=cached_only,
+        )
+
+    def records(self, start: int | None = None, max_bytes: int = 300) -> list[Record]:
+        """All records from `start` on, by reads of about `max_bytes`."""
+        offset = self.log.log_start_offset if start is None else start
+        found: list[Record] = []
+        while data := self.read(offset, max_bytes):
+            for position, header in iter_headers(data):
+                assert header.last_offset >= offset, "a batch came twice"
+                size = header.size
+                found += decode_records(
+                    data[position : position + size], decompressed_bytes_max=EVERYTHING
+                )
+                offset = header.next_offset
+        return [record for record in found if start is None or record.offset >= start]
+
+    def offsets(self) -> list[int]:
+        return [record.offset for record in self.records()]
+
+    def kept_aside(self) -> list[str]:
+        return sorted(path.name for path in self.path.glob("*.corrupt"))
+
+    def offsets_before_the_hole(self) -> list[int]:
+        assert self.log.damage is not None
+        found: list[int] = []
+        offset = self.log.log_start_offset
+        while offset < self.log.damage.offset:
+            data = self.read(offset, 1)
+            assert data
+            for _, header in iter_headers(data):
+                found += range(header.base_offset, header.next_offset)
+                offset = header.next_offset
+        return found

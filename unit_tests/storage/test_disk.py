@@ -1,0 +1,186 @@
+"""What every `Disk` does: run on the real one and on the faulty twin while it has no faults."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import StorageError
+from pybroker.ports import Disk
+from pybroker.storage.files import SystemDisk
+from unit_tests.storage.faulty_disk import FaultyDisk
+
+
+@pytest.fixture(params=[SystemDisk, FaultyDisk])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    made: Disk = request.param()
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "file")
+
+
+def test_appended_bytes_are_read_back(disk: Disk, path: str) -> None:
+    file = disk.open(path, create=True)
+    file.append(b"hello ")
+    file.append(memoryview(b"world"))
+    assert file.size() == 11
+    assert file.pread(4, 3) == b"o w"
+    assert file.pread(9, 100) == b"ld"
+    assert file.pread(11, 5) == b""
+    file.sync()
+    file.close()
+    file.close()
+    assert disk.read(path) == b"hello world"
+    assert disk.open(path).size() == 11
+
+
+def test_cached_reads_give_the_same_or_none(disk: Disk, path: str) -> None:
+    file = disk.open(path, create=True)
+    data = os.urandom(3 * 1024**2)
+    file.append(data)
+    for position, length in [(0, 10), (5, 2 * 1024**2), (len(data) - 4, 100), (len(data), 1)]:
+        assert file.pread_cached(position, length) in (data[position : position + length], None)
+
+
+def test_truncation(disk: Disk, path: str) -> None:
+    file = disk.open(path, create=True)
+    file.append(b"0123456789")
+    file.truncate(4)
+    file.append(b"ab")
+    assert file.pread(0, 100) == b"0123ab"
+
+
+def test_a_missing_file(disk: Disk, path: str) -> None:
+    with pytest.raises(StorageError, match="file"):
+        disk.open(path)
+    with pytest.raises(FileNotFoundError):
+        disk.read(path)
+    assert not disk.exists(path)
+    disk.unlink(path)
+    disk.remove_tree(path)
+
+
+def test_replace_leaves_only_the_new_content(disk: Disk, path: str) -> None:
+    disk.replace(path, b"one")
+    disk.replace(path, b"two")
+    assert disk.read(path) == b"two"
+    assert disk.list_dir(str(Path(path).parent)) == ["file"]
+
+
+def test_names(disk: Disk, tmp_path: Path) -> None:
+    deep = f"{tmp_path}/a/b"
+    disk.make_dirs(deep)
+    disk.make_dirs(deep)
+    disk.write(f"{deep}/z", b"zz")
+    disk.write(f"{deep}/y", b"")
+    disk.rename(f"{deep}/z", f"{deep}/x")
+    disk.sync_dir(deep)
+    assert disk.list_dir(deep) == ["x", "y"]
+    assert disk.size(f"{deep}/x") == 2
+    assert disk.modified_ms(f"{deep}/x") > 1_600_000_000_000
+    assert disk.free_bytes(deep) > 0
+    assert disk.is_dir(deep)
+    assert not disk.is_dir(f"{deep}/x")
+    assert disk.writable(deep)
+    disk.remove_tree(f"{tmp_path}/a")
+    assert disk.list_dir(str(tmp_path)) == []
+
+
+def test_a_lock_has_one_holder(disk: Disk, path: str) -> None:
+    release = disk.lock(path, "me")
+    assert release is not None
+    assert disk.lock(path, "you") is None
+    assert disk.read(path) == b"me"
+    release()
+    release()
+    again = disk.lock(path, "you")
+    assert again is not None
+    again()
+
+
+def test_errors_name_path_and_operation(disk: Disk, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=f"list {tmp_path}/none: No such file"):
+        disk.list_dir(f"{tmp_path}/none")
+
+
+# the real one
+
+
+def open_handles() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_handles_are_bounded_but_for_what_is_not_durable(tmp_path: Path) -> None:
+    disk = SystemDisk(handles_max=4)
+    before = open_handles()
+    files = [disk.open(f"{tmp_path}/{number}", create=True) for number in range(20)]
+    assert open_handles() == before
+    for file in files:
+        file.append(file.path.encode())
+    assert open_handles() == before + 20
+    for file in files:
+        file.sync()
+    for file in files:
+        assert file.pread(0, 1000).decode() == file.path
+    assert open_handles() <= before + 5
+    for file in files:
+        file.close()
+    assert open_handles() == before
+
+
+def test_a_short_write_is_cut_back(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = SystemDisk().open(path, create=True)
+    file.append(b"whole")
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, bytes(data)[:3], at))
+    with pytest.raises(StorageError, match="only 3 of 6"):
+        file.append(b"broken")
+    monkeypatch.undo()
+    assert (file.size(), Path(path).read_bytes()) == (5, b"whole")
+
+
+def test_a_write_error_is_reported(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = SystemDisk().open(path, create=True)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        file.append(b"x")
+
+
+def test_where_the_file_system_cannot_say_cached_reads_give_none(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def unsupported(*args: object) -> int:
+        calls.append(args)
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    file = SystemDisk().open(path, create=True)
+    file.append(b"x")
+    monkeypatch.setattr(os, "preadv", unsupported)
+    assert file.pread_cached(0, 1) is None
+    assert file.pread_cached(0, 1) is None
+    assert len(calls) == 1
+
+
+def test_a_page_that_is_not_in_memory_gives_none(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*args: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    file = SystemDisk().open(path, create=True)
+    file.append(b"x")
+    monkeypatch.setattr(os, "preadv", missing)
+    assert file.pread_cached(0, 1) is None
+    monkeypatch.undo()
+    assert file.pread_cached(0, 1) in (b"x", None)

@@ -1,0 +1,385 @@
+"""Appending to a log and reading it back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import ErrorCode
+from pybroker.records.batch import TimestampType, crc_matches, read_header, stamp
+from pybroker.records.compression import Codec
+from pybroker.storage.log_config import LogConfig
+from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker
+from unit_tests.storage.bench import EVERYTHING, Bench, refused
+from unit_tests.storage.faulty_disk import FaultyDisk
+
+ONE = len(batch())
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, file_delete_delay_ms=60_000)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def segmented(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path, SMALL)
+    bench.append(*[1] * 40)
+    assert bench.log.segment_count > 3
+    return bench
+
+
+def test_records_get_the_next_offsets_and_keep_their_bytes(bench: Bench) -> None:
+    sent = batch(3, codec=Codec.LZ4)
+    expected = bytearray(sent)
+    bench.append(5)
+    result = bench.put(sent, epoch=7)
+    assert (result.first_offset, result.last_offset) == (5, 7)
+    stamp(expected, 0, 5, 7)
+    assert bench.read(5) == bytes(expected)
+
+
+def test_every_offset_leads_to_its_batch(segmented: Bench) -> None:
+    for offset in range(40):
+        data = segmented.read(offset, 1)
+        assert data is not None
+        assert read_header(data).base_offset == offset
+
+
+def test_a_read_begins_with_the_batch_that_holds_the_offset(bench: Bench) -> None:
+    bench.append(5, 5, 5)
+    data = bench.read(7, 1)
+    assert data is not None
+    assert read_header(data).base_offset == 5
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "at_least_one", "expected"),
+    [
+        (0, False, 0),
+        (ONE - 1, False, 0),
+        (ONE - 1, True, 1),
+        (ONE, False, 1),
+        (2 * ONE - 1, True, 1),
+        (3 * ONE + 5, False, 3),
+        (EVERYTHING, False, 10),
+    ],
+)
+def test_a_read_gives_whole_batches_up_to_its_limit(
+    bench: Bench, max_bytes: int, at_least_one: bool, expected: int
+) -> None:
+    bench.append(*[1] * 10)
+    data = bench.read(0, max_bytes, at_least_one=at_least_one)
+    assert data is not None
+    assert len(data) == expected * ONE
+
+
+@pytest.mark.parametrize(("upper", "expected"), [(0, 0), (1, 0), (3, 3), (4, 3), (6, 6), (9, 6)])
+def test_no_batch_reaches_beyond_the_upper_offset(bench: Bench, upper: int, expected: int) -> None:
+    bench.append(3, 3, 4)
+    data = bench.read(0, upper=upper)
+    assert data is not None
+    end = 0 if not data else expected
+    assert end == expected
+    position = 0
+    while position < len(data):
+        found = read_header(data, position)
+        assert found.next_offset <= upper
+        position += found.size
+
+
+def test_at_the_end_there_is_nothing_and_beyond_it_an_error(bench: Bench) -> None:
+    bench.append(3)
+    assert bench.read(3) == b""
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        bench.read(4)
+
+
+def test_below_the_log_start_there_is_an_error(bench: Bench) -> None:
+    bench.append(3, 3)
+    bench.log.advance_log_start(3)
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        bench.read(2)
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        bench.log.advance_log_start(7)
+    assert bench.offsets() == [3, 4, 5]
+
+
+def test_a_read_that_would_wait_says_so(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    bench = Bench(tmp_path, disk=disk)
+    bench.append(3)
+    assert bench.read(0, cached_only=True)
+    disk.faults.cached = False
+    assert bench.read(0, cached_only=True) is None
+    assert bench.read(0)
+
+
+def test_a_batch_larger_than_a_segment_gets_its_own(bench: Bench) -> None:
+    bench.log.set_config(SMALL)
+    bench.append(1)
+    bench.append(1, value=b"x" * 5000)
+    bench.append(1)
+    assert bench.log.segment_count == 3
+    assert bench.offsets() == [0, 1, 2]
+
+
+def test_segments_end_by_size(segmented: Bench) -> None:
+    sizes = [path.stat().st_size for path in sorted(segmented.path.glob("*.log"))]
+    assert all(SMALL.segment_bytes - ONE < size <= SMALL.segment_bytes for size in sizes[:-1])
+    assert segmented.offsets() == list(range(40))
+
+
+@pytest.mark.parametrize(("age_ms", "segments"), [(1000, 1), (1001, 2)])
+def test_segments_end_by_the_age_of_their_first_batch(
+    bench: Bench, age_ms: int, segments: int
+) -> None:
+    bench.log.set_config(LogConfig(segment_ms=1000))
+    bench.put(batch(timestamp=FIRST_TIMESTAMP))
+    bench.put(batch(timestamp=FIRST_TIMESTAMP + age_ms))
+    assert bench.log.segment_count == segments
+
+
+def test_segments_without_timestamps_end_by_the_clock(bench: Bench) -> None:
+    bench.log.set_config(LogConfig(segment_ms=1000))
+    bench.put(batch(timestamp=-1, step_ms=0))
+    bench.now_ms += 1001
+    bench.put(batch(timestamp=-1, step_ms=0))
+    assert bench.log.segment_count == 2
+
+
+def test_jitter_ends_segments_earlier(bench: Bench) -> None:
+    bench.log.set_config(LogConfig(segment_ms=1000, segment_jitter_ms=1000))
+    bench.put(batch(timestamp=FIRST_TIMESTAMP))
+    bench.put(batch(timestamp=FIRST_TIMESTAMP + 999))
+    assert bench.log.segment_count == 2
+
+
+def test_segments_end_when_an_index_is_full(bench: Bench) -> None:
+    bench.log.set_config(LogConfig(index_interval_bytes=0, index_size_bytes_max=36))
+    bench.append(*[1] * 12)
+    assert bench.log.segment_count > 2
+    bench.close()
+    assert all(path.stat().st_size <= 36 for path in bench.path.glob("*.timeindex"))
+
+
+def test_log_append_time_is_the_brokers(bench: Bench) -> None:
+    bench.log.set_config(LogConfig(timestamp_type=TimestampType.LOG_APPEND_TIME))
+    bench.now_ms = 1_800_000_000_000
+    result = bench.put(batch(3))
+    data = bench.read(0)
+    assert data is not None
+    assert result.log_append_time_ms == bench.now_ms
+    assert crc_matches(data, 0, len(data))
+    assert {record.timestamp for record in bench.records()} == {bench.now_ms}
+
+
+def test_a_replica_holds_the_same_bytes(tmp_path: Path) -> None:
+    leader, follower = Bench(tmp_path / "leader", SMALL), Bench(tmp_path / "follower", SMALL)
+    leader.append(*[1] * 10, epoch=2)
+    leader.append(*[1] * 30, epoch=3)
+    while data := leader.read(follower.log.log_end_offset, 450):
+        follower.log.append_replicated(data + data[:40], now_ms=0)
+    for bench in (leader, follower):
+        bench.close()
+    names = [path.name for path in sorted(leader.path.iterdir())]
+    assert names == [path.name for path in sorted(follower.path.iterdir())]
+    for name in names:
+        if not name.endswith("snapshot"):
+            assert (leader.path / name).read_bytes() == (follower.path / name).read_bytes(), name
+
+
+def test_a_replica_refuses_what_does_not_follow(tmp_path: Path) -> None:
+    leader, follower = Bench(tmp_path / "leader"), Bench(tmp_path / "follower")
+    leader.append(1, 1)
+    data = leader.read(0)
+    assert data is not None
+    follower.log.append_replicated(data, now_ms=0)
+    with refused(ErrorCode.CORRUPT_MESSAGE):
+        follower.log.append_replicated(data, now_ms=0)
+    leader.append(1)
+    broken = bytearray(leader.read(2) or b"")
+    broken[-1] ^= 1
+    with refused(ErrorCode.CORRUPT_MESSAGE):
+        follower.log.append_replicated(broken, now_ms=0)
+    assert follower.offsets() == [0, 1]
+
+
+# timestamps
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_offsets_by_timestamp(tmp_path: Path, codec: Codec) -> None:
+    bench = Bench(tmp_path, SMALL)
+    for number in range(20):
+        bench.put(
+            batch(5, timestamp=FIRST_TIMESTAMP + number * 50, step_ms=10, codec=codec), epoch=3
+        )
+    for _ in range(2):
+        for offset in range(100):
+            found = bench.log.offset_for_timestamp(FIRST_TIMESTAMP + offset * 10 - 4, 100)
+            assert found == (offset, FIRST_TIMESTAMP + offset * 10, 3)
+        bench.reopen()
+
+
+def test_no_offset_for_a_timestamp_beyond_the_last(bench: Bench) -> None:
+    bench.append(3)
+    assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + 3, 3) is None
+    assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + 2, 2) is None
+    assert bench.log.offset_for_timestamp(0, 3) == (0, FIRST_TIMESTAMP, 0)
+
+
+def test_timestamps_out_of_order(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, SMALL)
+    times = [50, 10, 90, 20, 90, 95, 5, *[1] * 30]
+    for time in times:
+        bench.put(batch(timestamp=FIRST_TIMESTAMP + time))
+    for wanted in range(96):
+        expected = next(n for n, time in enumerate(times) if time >= wanted)
+        found = bench.log.offset_for_timestamp(FIRST_TIMESTAMP + wanted, EVERYTHING)
+        assert found is not None
+        assert found[0] == expected
+
+
+def test_the_first_record_with_the_largest_timestamp(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, SMALL)
+    for time in [50, 10, 95, 20, 95, 5, *[1] * 30]:
+        bench.put(batch(timestamp=FIRST_TIMESTAMP + time))
+    assert bench.log.offset_of_max_timestamp(EVERYTHING) == (2, FIRST_TIMESTAMP + 95, 0)
+    assert bench.log.offset_of_max_timestamp(2) == (0, FIRST_TIMESTAMP + 50, 0)
+    bench.log.advance_log_start(5)
+    assert bench.log.offset_of_max_timestamp(EVERYTHING) == (5, FIRST_TIMESTAMP + 5, 0)
+    assert Bench(tmp_path / "empty").log.offset_of_max_timestamp(EVERYTHING) is None
+
+
+# shortening
+
+
+@pytest.mark.parametrize("end", [0, 1, 7, 8, 20, 39, 40, 50])
+def test_truncation(segmented: Bench, end: int) -> None:
+    segmented.log.truncate_to(end)
+    assert segmented.offsets() == list(range(min(end, 40)))
+    segmented.append(1)
+    segmented.crash()
+    assert segmented.offsets() == list(range(min(end, 40) + 1))
+
+
+def test_truncation_says_so_before_bytes_go(segmented: Bench) -> None:
+    segmented.log.flush()
+    segmented.log.truncate_to(5)
+    assert segmented.lowered == [5]
+    assert segmented.log.recovery_point == 5
+
+
+def test_truncation_takes_a_batch_as_a_whole(bench: Bench) -> None:
+    bench.append(3, 3)
+    bench.log.truncate_to(4)
+    assert bench.log.log_end_offset == 3
+
+
+def test_truncation_forgets_epochs_and_producers(bench: Bench) -> None:
+    bench.put(batch(producer=9, sequence=0), epoch=1)
+    bench.put(batch(producer=9, sequence=1), epoch=2)
+    bench.log.truncate_to(1)
+    assert bench.log.latest_epoch == 1
+    assert bench.put(batch(producer=9, sequence=1), epoch=3).first_offset == 1
+
+
+def test_starting_over_elsewhere(segmented: Bench) -> None:
+    segmented.log.truncate_fully_and_start_at(1000)
+    assert (segmented.log.log_start_offset, segmented.log.log_end_offset) == (1000, 1000)
+    segmented.append(2)
+    segmented.reopen()
+    assert segmented.offsets() == [1000, 1001]
+
+
+# retention
+
+
+@pytest.mark.parametrize(
+    ("config", "high_watermark", "left"),
+    [
+        ({"retention_ms": 10}, 40, 0),
+        ({"retention_ms": 10}, 9, 31),
+        ({"retention_ms": -1}, 40, 40),
+        ({"retention_ms": -1, "retention_bytes": 20 * ONE}, 40, 24),
+        ({"retention_ms": -1, "retention_bytes": 0}, 40, 0),
+        ({"retention_ms": 10, "cleanup_policies": frozenset({"compact"})}, 40, 40),
+        ({"retention_ms": 10, "cleanup_policies": frozenset({"compact", "delete"})}, 40, 0),
+    ],
+)
+def test_retention(
+    tmp_path: Path, config: dict[str, object], high_watermark: int, left: int
+) -> None:
+    settings = {"segment_bytes": 8 * ONE, **config}
+    bench = Bench(tmp_path, LogConfig(**settings))  # type: ignore[arg-type]
+    bench.append(*[1] * 40)
+    bench.log.delete_expired(FIRST_TIMESTAMP + 1_000_000, high_watermark)
+    expected = -(-left // 8) * 8
+    assert len(bench.offsets()) == expected
+    assert bench.log.log_start_offset == 40 - expected
+    bench.reopen()
+    assert len(bench.offsets()) == expected
+    assert bench.log.log_end_offset == 40
+
+
+def test_a_compacted_topic_loses_only_what_was_deleted_by_request(segmented: Bench) -> None:
+    segmented.log.set_config(LogConfig(cleanup_policies=frozenset({"compact"}), retention_ms=1))
+    segmented.log.advance_log_start(20)
+    assert segmented.log.delete_expired(FIRST_TIMESTAMP * 2, 40) > 0
+    assert segmented.offsets() == list(range(20, 40))
+    assert segmented.log.log_start_offset == 20
+
+
+def test_deleted_files_go_after_their_delay(segmented: Bench) -> None:
+    now = FIRST_TIMESTAMP + 10 * 24 * 3600 * 1000
+    segmented.log.delete_expired(now, 40)
+    assert list(segmented.path.glob("*.deleted"))
+    segmented.log.remove_doomed(now + 59_999)
+    assert list(segmented.path.glob("*.deleted"))
+    segmented.log.remove_doomed(now + 60_000)
+    assert not list(segmented.path.glob("*.deleted"))
+
+
+# transactions
+
+
+def test_the_last_stable_offset_waits_for_the_marker_to_be_committed(bench: Bench) -> None:
+    bench.append(2)
+    bench.put(batch(2, producer=9, sequence=0, transactional=True))
+    bench.append(1)
+    assert bench.log.last_stable_offset(5) == 2
+    bench.put(marker(9, commit=True))
+    assert bench.log.last_stable_offset(5) == 2
+    assert bench.log.last_stable_offset(6) == 6
+
+
+def test_aborted_transactions_are_found_where_they_overlap(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, SMALL)
+    for producer, commit in [(1, False), (2, True), (3, False)]:
+        bench.put(batch(5, producer=producer, sequence=0, transactional=True))
+        bench.append(*[1] * 10)
+        bench.put(marker(producer, commit=commit))
+    for _ in range(2):
+        first, third = bench.log.aborted_transactions(0, EVERYTHING)
+        assert (first.producer_id, first.first_offset, first.last_offset) == (1, 0, 15)
+        assert (third.producer_id, third.first_offset, third.last_offset) == (3, 32, 47)
+        assert bench.log.aborted_transactions(0, 10) == [first]
+        assert bench.log.aborted_transactions(16, 32) == []
+        assert bench.log.aborted_transactions(40, 41) == [third]
+        bench.reopen()
+    for path in bench.path.glob("*.txnindex"):
+        path.unlink()
+    bench.crash()
+    assert bench.log.aborted_transactions(0, EVERYTHING) == [first, third]
+
+
+def test_an_open_transaction_survives_a_restart(bench: Bench) -> None:
+    bench.put(batch(2, producer=9, sequence=0, transactional=True))
+    bench.reopen()
+    assert bench.log.last_stable_offset(2) == 0
+    bench.put(marker(9, commit=False))
+    bench.crash()
+    assert bench.log.last_stable_offset(3) == 3

@@ -1,0 +1,289 @@
+"""What is believed of a log that was not closed properly, one bad day a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pybroker.storage.log_config import LogConfig
+from unit_tests.storage.batches import batch, stamped
+from unit_tests.storage.bench import Bench, storage_error
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def segmented(tmp_path: Path) -> Bench:
+    """30 records in several segments."""
+    bench = Bench(tmp_path, SMALL)
+    bench.append(*[1] * 30)
+    assert bench.log.segment_count > 2
+    return bench
+
+
+def test_a_killed_process_loses_nothing(bench: Bench) -> None:
+    bench.append(3, 2, 5)
+    bench.crash()
+    assert bench.offsets() == list(range(10))
+    assert bench.cut_bytes == 0
+    assert bench.recovered
+
+
+@pytest.mark.parametrize("off", [1, 30, 61, 70])
+def test_a_torn_tail_is_cut_and_kept_aside(bench: Bench, off: int) -> None:
+    bench.append(1, 1, 4)
+    torn = len(batch(4)) - off
+    bench.tear(off)
+    bench.crash()
+    assert bench.offsets() == [0, 1]
+    assert bench.cut_bytes == torn
+    assert len(bench.kept_aside()) == 1
+    assert (bench.path / bench.kept_aside()[0]).stat().st_size == torn
+
+
+def test_a_log_goes_on_behind_a_cut_tail(bench: Bench) -> None:
+    bench.append(1, 1)
+    bench.tear(5)
+    bench.crash()
+    bench.append(3)
+    bench.reopen()
+    assert bench.offsets() == [0, 1, 2, 3]
+
+
+def test_two_torn_tails_at_one_place_are_both_kept(bench: Bench) -> None:
+    bench.append(1, 1)
+    for _ in range(2):
+        bench.tear(5)
+        bench.crash()
+        bench.append(1)
+    assert len(bench.kept_aside()) == 2
+
+
+def test_a_zeroed_tail_is_cut_without_a_copy(bench: Bench) -> None:
+    bench.append(1, 1)
+    bench.add_tail(bytes(5000))
+    bench.crash()
+    assert bench.offsets() == [0, 1]
+    assert bench.kept_aside() == []
+    assert bench.segment().stat().st_size == 2 * len(batch())
+
+
+def test_a_tail_of_garbage_is_cut(bench: Bench) -> None:
+    bench.append(1, 1)
+    bench.add_tail(b"\x02" * 777)
+    bench.crash()
+    assert bench.offsets() == [0, 1]
+    assert bench.cut_bytes == 777
+
+
+def test_a_flipped_bit_in_the_last_batch_is_a_torn_tail(bench: Bench) -> None:
+    bench.append(1, 1, 1)
+    bench.flip_bit(2)
+    bench.crash()
+    assert bench.offsets() == [0, 1]
+
+
+@pytest.mark.parametrize("at", [16, 20, 25, 70])
+def test_a_flipped_bit_before_a_valid_batch_is_damage(bench: Bench, at: int) -> None:
+    bench.append(1, 1, 1, 1)
+    bench.flip_bit(1, at)
+    before = bench.segment().read_bytes()
+    bench.crash()
+    assert bench.log.damage is not None
+    assert bench.log.damage.offset == 1
+    assert bench.offsets_before_the_hole() == [0]
+    assert bench.segment().read_bytes() == before
+
+
+def test_a_damaged_length_hides_no_valid_batch(bench: Bench) -> None:
+    bench.append(1, 1, 1)
+    bench.flip_bit(1, at=8)
+    bench.crash()
+    assert bench.log.damage is not None
+
+
+def test_at_a_hole_serving_stops(bench: Bench) -> None:
+    bench.append(1, 1, 1)
+    bench.flip_bit(1)
+    bench.crash()
+    with storage_error():
+        bench.read(1)
+    with storage_error():
+        bench.read(2)
+    with storage_error():
+        bench.append(1)
+
+
+def test_damage_in_an_earlier_segment_leaves_later_ones_alone(segmented: Bench) -> None:
+    segmented.flip_bit(1)
+    files = {path: path.read_bytes() for path in segmented.path.glob("*.log")}
+    segmented.crash()
+    assert segmented.offsets_before_the_hole() == [0]
+    assert {path: path.read_bytes() for path in segmented.path.glob("*.log")} == files
+
+
+def test_a_damaged_log_is_mended_by_starting_over(segmented: Bench) -> None:
+    segmented.flip_bit(1)
+    segmented.crash()
+    segmented.log.truncate_fully_and_start_at(7)
+    segmented.append(2)
+    segmented.reopen()
+    assert segmented.offsets() == [7, 8]
+    assert len(segmented.kept_aside()) > 2
+
+
+def test_below_the_recovery_point_nothing_is_torn(bench: Bench) -> None:
+    bench.append(1, 1, 1)
+    bench.tear(5)
+    bench.crash(recovery_point=3)
+    assert bench.log.damage is not None
+    assert bench.log.damage.offset == 2
+
+
+def test_where_the_page_cache_survived_a_cut_below_the_floor_is_damage(bench: Bench) -> None:
+    bench.append(1, 1, 1)
+    bench.tear(5)
+    bench.crash(recovery_point=0, floor=3)
+    assert bench.log.damage is not None
+
+
+def test_a_log_that_ends_below_its_recovery_point_is_damaged(bench: Bench) -> None:
+    bench.append(1, 1, 1)
+    bench.tear(len(batch()))
+    bench.crash(recovery_point=3)
+    assert bench.log.damage is not None
+    assert bench.offsets_before_the_hole() == [0, 1]
+
+
+def test_from_the_recovery_point_on_only(segmented: Bench) -> None:
+    segmented.flip_bit(1)
+    segmented.crash(recovery_point=20)
+    assert segmented.log.damage is None
+    assert segmented.log.log_end_offset == 30
+
+
+def test_the_recovery_point_may_lie_anywhere(segmented: Bench) -> None:
+    for recovery_point in range(31):
+        segmented.crash(recovery_point=recovery_point)
+        assert segmented.log.damage is None
+        assert segmented.offsets() == list(range(30))
+        assert segmented.log.recovery_point == recovery_point
+
+
+def test_a_torn_segment_end_with_only_garbage_in_later_ones(segmented: Bench) -> None:
+    last = segmented.segment()
+    segmented.flip_bit(29)
+    last.write_bytes(b"\xff" * 500)
+    segmented.tear(3, number=-2)
+    segmented.crash()
+    assert segmented.log.damage is None
+    assert segmented.offsets() == list(range(segmented.log.log_end_offset))
+    assert len(segmented.kept_aside()) == 2
+
+
+def test_offsets_that_go_back_are_damage_or_torn(bench: Bench) -> None:
+    bench.append(2, 2)
+    bench.add_tail(stamped(batch(1), 1))
+    bench.crash()
+    assert bench.offsets() == [0, 1, 2, 3]
+    assert bench.cut_bytes == len(batch(1))
+
+
+def test_without_a_checkpoint_everything_is_checked(segmented: Bench) -> None:
+    segmented.flip_bit(1)
+    segmented.crash(recovery_point=None)
+    assert segmented.log.damage is not None
+
+
+def test_after_a_proper_end_nothing_is_checked(segmented: Bench) -> None:
+    segmented.close()
+    segmented.flip_bit(1)
+    segmented.open(clean=True, recovery_point=30)
+    assert not segmented.recovered
+    assert segmented.log.log_end_offset == 30
+
+
+def test_a_clean_mark_is_not_believed_against_the_bytes(bench: Bench) -> None:
+    bench.append(1, 1)
+    bench.close()
+    bench.add_tail(b"x" * 80)
+    bench.open(clean=True, recovery_point=2)
+    assert bench.recovered
+    assert bench.offsets() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("deed", ["lose", "garble", "zero"])
+def test_an_index_is_made_again(
+    segmented: Bench, kind: str, number: int, clean: bool, deed: str
+) -> None:
+    segmented.close()
+    if deed == "zero":
+        segmented.zero(kind, 240, number)
+    else:
+        getattr(segmented, deed)(kind, number)
+    segmented.open(clean=clean, recovery_point=30)
+    assert segmented.offsets() == list(range(30))
+    for offset in range(30):
+        data = segmented.read(offset)
+        assert data is not None
+        assert int.from_bytes(data[:8], "big") == offset
+
+
+def test_indexes_made_again_are_those_that_were_there(segmented: Bench) -> None:
+    segmented.close()
+    kinds = ("index", "timeindex")
+    before = {
+        path: path.read_bytes() for kind in kinds for path in segmented.path.glob(f"*.{kind}")
+    }
+    for path in before:
+        path.unlink()
+    segmented.open(recovery_point=0)
+    segmented.close()
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_lost_leader_epochs_are_taken_from_the_batches(bench: Bench) -> None:
+    bench.append(2, epoch=1)
+    bench.append(2, epoch=4)
+    bench.close()
+    (bench.path / "leader-epoch-checkpoint").unlink()
+    bench.open(clean=True, recovery_point=4)
+    assert bench.log.epoch_end_offset(1) == (1, 2)
+    bench.append(1, epoch=4)
+    assert (bench.path / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n4 2\n"
+
+
+def test_garbled_leader_epochs_are_taken_from_the_batches(bench: Bench) -> None:
+    bench.append(2, epoch=1)
+    bench.close()
+    (bench.path / "leader-epoch-checkpoint").write_bytes(b"0\n7\n1 0\n")
+    bench.open(clean=True, recovery_point=2)
+    assert bench.log.latest_epoch == 1
+
+
+def test_epochs_beyond_the_end_are_forgotten(bench: Bench) -> None:
+    bench.append(1, 1, epoch=1)
+    bench.log.begin_epoch(9, 2)
+    bench.close()
+    bench.tear(1)
+    bench.crash()
+    assert bench.log.latest_epoch == 1
+
+
+def test_leftovers_go_and_strangers_stay(bench: Bench) -> None:
+    bench.append(1)
+    for name in ("00000000000000000000.log.deleted", "00000000000000000009.index", "notes.txt"):
+        (bench.path / name).write_bytes(b"")
+    bench.reopen()
+    names = {path.name for path in bench.path.iterdir()}
+    assert "notes.txt" in names
+    assert not names & {"00000000000000000000.log.deleted", "00000000000000000009.index"}
