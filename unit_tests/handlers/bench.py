@@ -1,0 +1,373 @@
+"""A whole broker on a workbench: real logs in a temporary directory, coordination in memory, no
+sockets, no threads. Frames go in through the dispatcher, as a connection would give them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pybroker.app import BrokerApp, World
+from pybroker.broker_config import BrokerConfig
+from pybroker.clock import SystemClock
+from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents
+from pybroker.errors import ErrorCode
+from pybroker.model import Endpoint, UpdateMetadata
+from pybroker.ports import Buffer, Clock
+from pybroker.records.builder import BatchBuilder
+from pybroker.records.compression import Codec
+from pybroker.records.record import Record, decode_records
+from pybroker.storage.files import SystemDisk
+from pybroker.storage.manager import LogManager
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.topic_logs import topic_log_config
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import decode_response, encode_request
+from pybroker.wire.headers import RequestHeader, encode_request_header, parse_response_header
+from pybroker.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from pybroker.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from pybroker.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from pybroker.wire.schema import Message
+
+T = TypeVar("T")
+
+BROKER_ID = 1
+LISTENER = "PLAINTEXT"
+NOW_MS = 1_700_000_000_000
+CORRELATION_ID = 4711
+LATEST_PRODUCE = APIS[ApiKey.PRODUCE].max_version
+LATEST_FETCH = APIS[ApiKey.FETCH].max_version
+_BYTES_MAX = 64 * 1024 * 1024
+
+
+class ImmediateBlocking:
+    """A `Blocking` that does the work at once and remembers what it was."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
+        self.done.append(getattr(function, "__name__", repr(function)))
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            result.set_result(function(*args))
+        except Exception as error:
+            result.set_exception(error)
+        return result
+
+
+class FixedProc:
+    """The `Proc` of a machine that never boots again."""
+
+    def boot_id(self) -> str:
+        return "00000000-0000-4000-8000-000000000001"
+
+    def pid(self) -> int:
+        return 1
+
+
+class Bench:
+    """A broker between `start` and `stop`; a second one on the same `home` and `tree` finds what
+    the first has left."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        properties: dict[str, str] | None = None,
+        clock: Clock | None = None,
+        tree: MemoryTree | None = None,
+        endpoints: tuple[Endpoint, ...] = (Endpoint(LISTENER, "broker.example", 9092),),
+    ) -> None:
+        self.home = home
+        self.properties = properties or {}
+        self.clock: Clock = clock or SystemClock()
+        self.tree = tree or MemoryTree(self.clock)
+        self.coord = MemoryCoord(self.tree, name="bench")
+        self.blocking = ImmediateBlocking()
+        self.lost: list[str] = []
+        self.endpoints = endpoints
+        self.cluster_id = ""
+        self._others: set[asyncio.Task[Any]] = set()
+        self._running = False
+
+    # life
+
+    async def start(self) -> None:
+        self._others = asyncio.all_tasks()
+        config = BrokerConfig.parse(
+            {"log.dirs": str(self.home), "broker.id": str(BROKER_ID), **self.properties}
+        )
+        await self.coord.start()
+        await create_parents(self.coord)
+        rng = random.Random(len(self.tree.paths()))
+        self.cluster_id = await cluster_id(self.coord, rng)
+        self.logs = LogManager(
+            directories=config.log_directories,
+            disk=SystemDisk(),
+            clock=self.clock,
+            proc=FixedProc(),
+            defaults=topic_log_config(config, "", {}),
+            rng=rng,
+        )
+        self.logs.start(BROKER_ID, self.cluster_id)
+        self.app = BrokerApp(
+            config=config,
+            broker_id=BROKER_ID,
+            cluster_id=self.cluster_id,
+            advertised=self.endpoints,
+            logs=self.logs,
+            world=World(
+                self.coord, self.clock, rng, self.blocking, lambda: self.coord.earlier_session_ids
+            ),
+            lost=self.lost.append,
+        )
+        self._running = True
+        await self.app.start({})
+
+    async def stop(self) -> None:
+        """In good order. Idempotent."""
+        if self._running:
+            self._running = False
+            await self.app.stop()
+            await self.coord.close()
+
+    async def crash(self) -> None:
+        """As kill -9 does it: nothing is written any more, the session just ends."""
+        self._running = False
+        self.coord.suspend()
+        tasks = asyncio.all_tasks() - self._others - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.tree.end_session(self.coord.session_id)
+        self.logs.unlock()
+
+    def again(self) -> Bench:
+        """The next broker on this data and this cluster; still to be started."""
+        return Bench(
+            self.home,
+            properties=self.properties,
+            clock=self.clock,
+            tree=self.tree,
+            endpoints=self.endpoints,
+        )
+
+    async def __aenter__(self) -> Bench:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    # requests
+
+    async def ask_bytes(
+        self, key: int, version: int, body: bytes, *, header_version: int, listener: str = LISTENER
+    ) -> bytes | None:
+        """The answer to a frame with this body, without its size; None if there is none."""
+        header = RequestHeader(key, version, CORRELATION_ID, "bench")
+        frame = memoryview(bytearray(encode_request_header(header, header_version) + body))
+        answer = self.app.dispatcher.answer(frame, listener, "127.0.0.1")
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer is None:
+            return None
+        data = b"".join(bytes(part) for part in answer)
+        assert int.from_bytes(data[:4], "big") == len(data) - 4
+        return data[4:]
+
+    async def ask(
+        self, key: ApiKey, version: int, request: Message, *, listener: str = LISTENER
+    ) -> Any:
+        """The decoded answer; None if there is none."""
+        api = APIS[key]
+        data = await self.ask_bytes(
+            key,
+            version,
+            encode_request(api, version, request),
+            header_version=api.request_header_version(version),
+            listener=listener,
+        )
+        if data is None:
+            return None
+        correlation_id, start = parse_response_header(
+            memoryview(data), api.response_header_version(version)
+        )
+        assert correlation_id == CORRELATION_ID
+        return decode_response(api, version, memoryview(data)[start:])
+
+    # words
+
+    async def create(
+        self, name: str, partitions: int = 1, configs: dict[str, str] | None = None
+    ) -> None:
+        """Make a topic and wait until it can be used."""
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=name,
+                    num_partitions=partitions,
+                    replication_factor=1,
+                    configs=[
+                        CreatableTopicConfig(name=key, value=value)
+                        for key, value in (configs or {}).items()
+                    ],
+                )
+            ],
+            timeout_ms=10_000,
+        )
+        answer: CreateTopicsResponse = await self.ask(ApiKey.CREATE_TOPICS, 7, request)
+        assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+
+    async def produce(
+        self,
+        topic: str,
+        records: Buffer | None,
+        *,
+        partition: int = 0,
+        acks: int = -1,
+        version: int = LATEST_PRODUCE,
+    ) -> PartitionProduceResponse:
+        """Append one batch; the result of its partition."""
+        request = produce_request(topic, {partition: records}, acks=acks)
+        answer = await self.ask(ApiKey.PRODUCE, version, request)
+        return the_only(the_only(answer.responses).partition_responses)
+
+    async def fetch(
+        self, topic: str, offset: int, *, version: int = LATEST_FETCH, **options: Any
+    ) -> PartitionData:
+        """Read partition 0 without waiting; the result of the partition."""
+        request = fetch_request((topic, 0, offset), **options)
+        answer: FetchResponse = await self.ask(ApiKey.FETCH, version, request)
+        assert answer.error_code == 0
+        return the_only(the_only(answer.responses).partitions)
+
+    async def tell(self, *facts: Any) -> None:
+        """Make the broker believe these PartitionFacts, as a controller's UpdateMetadata would."""
+        view = self.app.metadata
+        view.apply(
+            UpdateMetadata(
+                BROKER_ID, 1_000, -1, partitions=facts, brokers=tuple(view.brokers.values())
+            )
+        )
+
+
+def the_only(items: list[T]) -> T:
+    assert len(items) == 1
+    return items[0]
+
+
+def batch(
+    *values: bytes,
+    key: bytes | None = b"key",
+    timestamp: int = NOW_MS,
+    codec: Codec = Codec.NONE,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    transactional: bool = False,
+) -> bytes:
+    """A batch as a client sends it; `producer` is id, epoch and first sequence."""
+    builder = BatchBuilder(codec)
+    for number, value in enumerate(values or (b"value",)):
+        builder.append(timestamp + number, key, value, ())
+    return bytes(builder.build(*producer, transactional))
+
+
+def produce_request(
+    topic: str, partitions: dict[int, Buffer | None], *, acks: int = -1, timeout_ms: int = 10_000
+) -> ProduceRequest:
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            TopicProduceData(
+                name=topic,
+                partition_data=[
+                    PartitionProduceData(index=index, records=records)
+                    for index, records in partitions.items()
+                ],
+            )
+        ],
+    )
+
+
+def fetch_request(
+    *wanted: tuple[str, int, int],
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = _BYTES_MAX,
+    partition_max_bytes: int = _BYTES_MAX,
+    read_committed: bool = False,
+    current_leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
+    session: tuple[int, int] = (0, -1),
+) -> FetchRequest:
+    """`wanted` are topic, partition and offset, one topic entry each."""
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=int(read_committed),
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[
+            FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchPartition(
+                        partition=partition,
+                        fetch_offset=offset,
+                        current_leader_epoch=current_leader_epoch,
+                        last_fetched_epoch=last_fetched_epoch,
+                        partition_max_bytes=partition_max_bytes,
+                    )
+                ],
+            )
+            for topic, partition, offset in wanted
+        ],
+    )
+
+
+def records_of(answer: PartitionData) -> list[Record]:
+    """The records of all batches in the answer, in order."""
+    assert answer.records is not None
+    found: list[Record] = []
+    position, data = 0, bytes(answer.records)
+    while position < len(data):
+        size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        found += decode_records(data[position : position + size], decompressed_bytes_max=_BYTES_MAX)
+        position += size
+    return found
+
+
+def values_of(answer: PartitionData) -> list[bytes | None]:
+    return [record.value for record in records_of(answer)]
+
+
+def code(answer: Any) -> ErrorCode:
+    """The error of an item, by name, so that a failing test reads well."""
+    return ErrorCode(answer.error_code)
