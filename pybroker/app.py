@@ -221,7 +221,6 @@ def _intervals(config: BrokerConfig) -> Intervals:
     return Intervals(
         high_watermark_checkpoint_ms=config.replica_high_watermark_checkpoint_interval_ms,
         retention_check_ms=config.log_retention_check_interval_ms,
-        idle_flush_ms=config.pybroker_idle_flush_interval_ms,
     )
 
 
@@ -231,6 +230,7 @@ def _server_limits(config: BrokerConfig) -> ServerLimits:
         connections_max=config.max_connections,
         connections_per_ip_max=config.max_connections_per_ip,
         connections_per_ip_overrides=config.connections_per_ip_overrides,
+        backlog=config.socket_listen_backlog_size,
         idle_ms_max=config.connections_max_idle_ms,
         receive_buffer_bytes=config.socket_receive_buffer_bytes,
         send_buffer_bytes=config.socket_send_buffer_bytes,

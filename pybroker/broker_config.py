@@ -100,8 +100,6 @@ class BrokerConfig:
     log_flush_interval_messages: int = long("log.flush.interval.messages", LONG_MAX, "After how many records a partition is synced to disk; 1 syncs before each acknowledgement.", minimum=1, update=_CLUSTER)
     log_flush_interval_ms: int | None = long("log.flush.interval.ms", None, "The longest time that a record waits to be synced; without it, log.flush.scheduler.interval.ms.", update=_CLUSTER)
     log_flush_scheduler_interval_ms: int = long("log.flush.scheduler.interval.ms", LONG_MAX, "How often partitions are checked for a sync that is due.")
-    log_flush_offset_checkpoint_interval_ms: int = integer("log.flush.offset.checkpoint.interval.ms", 60_000, "How often the recovery points are written down.", minimum=0)
-    log_flush_start_offset_checkpoint_interval_ms: int = integer("log.flush.start.offset.checkpoint.interval.ms", 60_000, "How often the log start offsets are written down.", minimum=0)
     log_segment_delete_delay_ms: int = long("log.segment.delete.delay.ms", 60_000, "How long a deleted segment's files stay on disk under another name.", minimum=0, update=_CLUSTER)
     log_message_timestamp_type: str = string("log.message.timestamp.type", "CreateTime", "Whether records keep the producer's time or get the time of their arrival.", choices=TIMESTAMP_TYPES, update=_CLUSTER)
     log_message_timestamp_difference_max_ms: int = long("log.message.timestamp.difference.max.ms", LONG_MAX, "The older form of log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms.", minimum=0, update=_CLUSTER)
@@ -115,9 +113,7 @@ class BrokerConfig:
     max_connections: int = integer("max.connections", INT_MAX, "The most connections of the broker.", minimum=0, update=_CLUSTER)
     max_connections_per_ip: int = integer("max.connections.per.ip", INT_MAX, "The most connections from one address.", minimum=0, update=_CLUSTER)
     max_connections_per_ip_overrides: str = string("max.connections.per.ip.overrides", "", "Other limits for single addresses, HOST:COUNT, separated by commas.", update=_CLUSTER)
-    max_connection_creation_rate: int = integer("max.connection.creation.rate", INT_MAX, "The most new connections a second.", minimum=0, update=_CLUSTER)
     connections_max_idle_ms: int = long("connections.max.idle.ms", 600_000, "A connection without a request for so long is closed.")
-    queued_max_request_bytes: int = long("queued.max.request.bytes", -1, "The most bytes of requests that wait or are at work, -1 for any; no more is read above it.")
     fetch_max_bytes: int = integer("fetch.max.bytes", 57_671_680, "The most bytes of an answer to one Fetch.", minimum=1024)
 
     replica_high_watermark_checkpoint_interval_ms: int = long("replica.high.watermark.checkpoint.interval.ms", 5_000, "How often the high watermarks are written down.", minimum=1)
@@ -130,9 +126,6 @@ class BrokerConfig:
     transaction_state_log_replication_factor: int = short("transaction.state.log.replication.factor", 3, "The replicas of the topic of transactions.", minimum=1)
     transaction_state_log_min_isr: int = integer("transaction.state.log.min.isr", 2, "min.insync.replicas of the topic of transactions.", minimum=1)
     transaction_state_log_segment_bytes: int = integer("transaction.state.log.segment.bytes", 104_857_600, "The segment size of the topic of transactions.", minimum=14)
-    controlled_shutdown_enable: bool = boolean("controlled.shutdown.enable", True, "Whether a broker hands its leaderships over before it stops.")
-    controlled_shutdown_max_retries: int = integer("controlled.shutdown.max.retries", 3, "How often a stopping broker asks the controller again.", minimum=0)
-    controlled_shutdown_retry_backoff_ms: int = long("controlled.shutdown.retry.backoff.ms", 5_000, "How long a stopping broker waits before it asks again.", minimum=0)
     background_threads: int = integer("background.threads", 10, "The threads for work that blocks, such as syncing and deleting files.", minimum=1, update=_CLUSTER)
 
     pybroker_idle_flush_interval_ms: int = long("pybroker.idle.flush.interval.ms", 30_000, "How soon closed segments and idle partitions are synced in the background.", minimum=100)
@@ -350,15 +343,6 @@ def _check_connections(config: BrokerConfig) -> Iterator[str]:
         yield "max.connections.per.ip=0: nobody could connect; add max.connections.per.ip.overrides"
 
 
-def _check_request_bytes(config: BrokerConfig) -> Iterator[str]:
-    queued, request = config.queued_max_request_bytes, config.socket_request_max_bytes
-    if 0 < queued < request:
-        yield (
-            f"queued.max.request.bytes={queued}: expected at least socket.request.max.bytes="
-            f"{request}, or -1"
-        )
-
-
 _CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[BrokerConfig], Iterator[str]]], ...]] = (
     (("broker.id", "broker.id.generation.enable", "reserved.broker.max.id"), _check_identity),
     (("zookeeper.connect",), _check_zookeeper),
@@ -366,6 +350,5 @@ _CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[BrokerConfig], Iterator[st
     (("log.dirs", "log.dir"), _check_directories),
     (("log.retention.ms", "log.retention.minutes", "log.retention.hours"), _check_retention),
     (("max.connections.per.ip",), _check_connections),
-    (("queued.max.request.bytes", "socket.request.max.bytes"), _check_request_bytes),
 )
 """What several options have to fulfil together: the options that are read, and the check."""

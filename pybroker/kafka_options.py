@@ -17,6 +17,7 @@ alter.log.dirs.replication.quota.window.size.seconds auto.include.jmx.reporter
 auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.session.timeout.ms
 client.quota.callback.class compression.gzip.level compression.lz4.level compression.zstd.level
 connection.failed.authentication.delay.ms connections.max.reauth.ms control.plane.listener.name
+controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
 controller.listener.names controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
 controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
 controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
@@ -38,16 +39,16 @@ group.share.min.heartbeat.interval.ms group.share.min.record.lock.duration.ms
 group.share.min.session.timeout.ms group.share.partition.max.record.locks
 group.share.record.lock.duration.ms group.share.session.timeout.ms
 initial.broker.registration.timeout.ms inter.broker.protocol.version
-kafka.metrics.polling.interval.secs kafka.metrics.reporters
-leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
-log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms
-log.cleaner.enable log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
-log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
+kafka.metrics.polling.interval.secs kafka.metrics.reporters leader.imbalance.check.interval.seconds
+leader.imbalance.per.broker.percentage log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size
+log.cleaner.delete.retention.ms log.cleaner.enable log.cleaner.io.buffer.load.factor
+log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
 log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleaner.threads
-log.dir.failure.timeout.ms log.initial.task.delay.ms log.local.retention.bytes
-log.local.retention.ms log.message.downconversion.enable log.message.format.version
-log.preallocate max.incremental.fetch.session.cache.slots max.request.partition.size.limit
-metadata.log.dir metadata.log.max.record.bytes.between.snapshots
+log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
+log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.local.retention.bytes
+log.local.retention.ms log.message.downconversion.enable log.message.format.version log.preallocate
+max.connection.creation.rate max.incremental.fetch.session.cache.slots
+max.request.partition.size.limit metadata.log.dir metadata.log.max.record.bytes.between.snapshots
 metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.min.bytes
 metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
 metadata.max.retention.ms metric.reporters metrics.num.samples metrics.recording.level
@@ -58,19 +59,19 @@ offsets.retention.check.interval.ms offsets.retention.minutes offsets.topic.comp
 password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
 password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
 principal.builder.class producer.id.expiration.check.interval.ms
-producer.purgatory.purge.interval.requests queued.max.requests quota.consumer.default
-quota.producer.default quota.window.num quota.window.size.seconds remote.fetch.max.wait.ms
-remote.log.index.file.cache.total.size.bytes remote.log.manager.copier.thread.pool.size
-remote.log.manager.copy.max.bytes.per.second remote.log.manager.copy.quota.window.num
-remote.log.manager.copy.quota.window.size.seconds remote.log.manager.expiration.thread.pool.size
-remote.log.manager.fetch.max.bytes.per.second remote.log.manager.fetch.quota.window.num
-remote.log.manager.fetch.quota.window.size.seconds remote.log.manager.task.interval.ms
-remote.log.manager.task.retry.backoff.max.ms remote.log.manager.task.retry.backoff.ms
-remote.log.manager.task.retry.jitter remote.log.manager.thread.pool.size
-remote.log.metadata.custom.metadata.max.bytes remote.log.metadata.manager.class.name
-remote.log.metadata.manager.class.path remote.log.metadata.manager.impl.prefix
-remote.log.metadata.manager.listener.name remote.log.reader.max.pending.tasks
-remote.log.reader.threads remote.log.storage.manager.class.name
+producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests
+quota.consumer.default quota.producer.default quota.window.num quota.window.size.seconds
+remote.fetch.max.wait.ms remote.log.index.file.cache.total.size.bytes
+remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
+remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
+remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
+remote.log.manager.fetch.quota.window.num remote.log.manager.fetch.quota.window.size.seconds
+remote.log.manager.task.interval.ms remote.log.manager.task.retry.backoff.max.ms
+remote.log.manager.task.retry.backoff.ms remote.log.manager.task.retry.jitter
+remote.log.manager.thread.pool.size remote.log.metadata.custom.metadata.max.bytes
+remote.log.metadata.manager.class.name remote.log.metadata.manager.class.path
+remote.log.metadata.manager.impl.prefix remote.log.metadata.manager.listener.name
+remote.log.reader.max.pending.tasks remote.log.reader.threads remote.log.storage.manager.class.name
 remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
 remote.log.storage.system.enable replica.fetch.backoff.ms replica.fetch.max.bytes
 replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
@@ -87,20 +88,18 @@ sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retr
 sasl.mechanism.controller.protocol sasl.mechanism.inter.broker.protocol
 sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience
 sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
-sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
-sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class
-sasl.server.max.receive.size security.providers server.max.startup.time.ms
-socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.allow.dn.changes
-ssl.allow.san.changes ssl.cipher.suites ssl.client.auth ssl.enabled.protocols
-ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password
-ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location
-ssl.keystore.password ssl.keystore.type ssl.principal.mapping.rules ssl.protocol ssl.provider
-ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
-ssl.truststore.location ssl.truststore.password ssl.truststore.type telemetry.max.bytes
-transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
-transaction.partition.verification.enable
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
+sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class sasl.server.max.receive.size
+security.providers server.max.startup.time.ms socket.connection.setup.timeout.max.ms
+socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes ssl.cipher.suites
+ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class
+ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key
+ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.principal.mapping.rules
+ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
+telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms
+transaction.max.timeout.ms transaction.partition.verification.enable
 transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.load.buffer.size
 transactional.id.expiration.ms unclean.leader.election.interval.ms unstable.api.versions.enable
 unstable.feature.versions.enable zookeeper.clientCnxnSocket zookeeper.max.in.flight.requests

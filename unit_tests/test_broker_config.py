@@ -108,7 +108,6 @@ def test_options_of_one_meaning_have_kafkas_precedence(
         ({"log.retention.minutes": "0"}, "log.retention.minutes=0"),
         ({"max.connections.per.ip": "0"}, "max.connections.per.ip=0"),
         ({"max.connections.per.ip.overrides": "h"}, "HOST:COUNT"),
-        ({"queued.max.request.bytes": "5"}, "socket.request.max.bytes=104857600"),
         (
             {
                 "inter.broker.listener.name": "PLAINTEXT",

@@ -25,12 +25,10 @@ class Intervals:
 
     high_watermark_checkpoint_ms: int = 5_000
     """replica.high.watermark.checkpoint.interval.ms"""
-    recovery_point_checkpoint_ms: int = 60_000
-    """log.flush.offset.checkpoint.interval.ms"""
     retention_check_ms: int = 300_000
     """log.retention.check.interval.ms"""
-    idle_flush_ms: int = 30_000
-    """Closed segments and idle partitions are made durable within this time."""
+    flush_check_ms: int = 1_000
+    """How often to look for what flush.ms, flush.messages or quiet have made due."""
 
 
 class Housekeeping:
@@ -57,7 +55,7 @@ class Housekeeping:
         duties: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
             ("checkpoint", intervals.high_watermark_checkpoint_ms, self._checkpoint),
             ("retention", intervals.retention_check_ms, self._retain),
-            ("flush", max(intervals.idle_flush_ms // 3, 1), self._flush_idle),
+            ("flush", intervals.flush_check_ms, self._flush_due),
             ("remove-deleted", 5_000, self._remove_deleted),
         ]
         for name, interval_ms, duty in duties:
@@ -89,7 +87,7 @@ class Housekeeping:
         high_watermarks = self._replicas.high_watermarks()
         self._logs.run_retention(self._clock.wall_ms(), lambda key: high_watermarks.get(key, 0))
 
-    async def _flush_idle(self) -> None:
+    async def _flush_due(self) -> None:
         await self._blocking.run(self._logs.flush_idle, self._clock.wall_ms())
 
     async def _remove_deleted(self) -> None:

@@ -21,6 +21,8 @@ class ServerLimits:
     """max.connections.per.ip.overrides: address -> limit."""
     idle_ms_max: int = 600_000
     """connections.max.idle.ms: a connection without a request for that long is closed."""
+    backlog: int = 50
+    """socket.listen.backlog.size: connections that may wait to be accepted."""
     write_buffer_bytes_max: int = 4 * 1024 * 1024
     """While a peer leaves more than this unread, its next request waits."""
     receive_buffer_bytes: int = 102_400

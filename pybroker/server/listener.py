@@ -22,7 +22,6 @@ from pybroker.server.limits import ServerLimits
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 512
 _REAPER_INTERVAL_S = 10.0
 
 
@@ -99,7 +98,7 @@ class Server:
                 )
 
             self._servers.append(
-                await loop.create_server(connection, sock=listening, backlog=_BACKLOG)
+                await loop.create_server(connection, sock=listening, backlog=self._limits.backlog)
             )
         self._reaper = loop.call_later(_REAPER_INTERVAL_S, self._reap)
 
