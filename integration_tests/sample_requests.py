@@ -1,0 +1,89 @@
+"""Valid requests of every API, made up field by field from their declarations; a function of the
+given random numbers.
+
+Texts name one topic, numbers are small, record batches are whole: a broker that is asked these
+things must answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import types
+import typing
+import uuid
+from typing import Any
+
+from integration_tests.wire_client import batch_of, frame_of
+from pybroker.records.compression import Codec
+from pybroker.wire.api import APIS, Api, ApiKey
+from pybroker.wire.schema import Message
+
+NAME = "hostile"
+"""What topics, groups and everything else in the requests are called."""
+MOST_USED = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA)
+
+
+def sample_value(kind: Any, name: str, rng: random.Random) -> Any:
+    """A value of a message's field: texts name the topic under attack, numbers are small."""
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    if origin is list:
+        return [sample_value(arguments[0], name, rng) for _ in range(rng.randrange(1, 3))]
+    if origin in (types.UnionType, typing.Union):
+        return sample_value(arguments[0], name, rng)
+    if isinstance(kind, type) and issubclass(kind, Message):
+        return sample_message(kind, rng)
+    if kind is bool:
+        return rng.random() < 0.5
+    if kind is int:
+        return rng.choice((0, 0, 0, 1, -1, 3))
+    if kind is float:
+        return 1.5
+    if kind is str:
+        return NAME if rng.random() < 0.8 else ""
+    if kind is uuid.UUID:
+        return uuid.UUID(int=rng.getrandbits(128))
+    if name == "records":
+        return batch_of(b"v" * rng.randrange(200), codec=rng.choice(list(Codec)), timestamps=[1])
+    return b"bytes"
+
+
+def sample_message(kind: type[Message], rng: random.Random) -> Message:
+    """A message with all fields set."""
+    hints = typing.get_type_hints(kind)
+    fields: list[Any] = list(dataclasses.fields(kind))  # type: ignore[arg-type]
+    return kind(**{f.name: sample_value(hints[f.name], f.name, rng) for f in fields})
+
+
+def default_message(kind: type[Message], rng: random.Random) -> Message:
+    """A message in which each field is set, or left as it is, by chance."""
+    message = kind()
+    whole = sample_message(kind, rng)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if rng.random() < 0.5:
+            setattr(message, field.name, getattr(whole, field.name))
+    return message
+
+
+def valid_frame(
+    api: Api, rng: random.Random, *, version: int | None = None, correlation_id: int = 1
+) -> bytes:
+    """A request of that version, or of any. Fields that a version lacks are left out by chance."""
+    version = rng.randint(api.min_version, api.max_version) if version is None else version
+    with contextlib.suppress(ValueError):
+        return frame_of(version, sample_message(api.request, rng), correlation_id)
+    for _ in range(1000):
+        with contextlib.suppress(ValueError):
+            return frame_of(version, default_message(api.request, rng), correlation_id)
+    raise AssertionError(f"no {api.key.name} of version {version} could be made")
+
+
+def corpus(rng: random.Random) -> list[bytes]:
+    """Valid requests of every API, several versions each, more of the most used ones."""
+    return [
+        valid_frame(api, rng, correlation_id=rng.randrange(1000))
+        for api in APIS.values()
+        for _ in range(60 if api.key in MOST_USED else 12)
+    ]

@@ -1,0 +1,69 @@
+"""Every API of the advertised profile is answered in every version, in the form of that version;
+what is not built yet answers its proper error."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from integration_tests.broker import Broker
+from integration_tests.sample_requests import NAME, valid_frame
+from integration_tests.wire_client import Connection
+from pybroker.errors import ErrorCode
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import decode_request, decode_response
+from pybroker.wire.headers import parse_request_header, parse_response_header
+from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from pybroker.wire.messages.produce import ProduceRequest
+
+BROKER_OVERRIDES: Final = {"auto.create.topics.enable": "false"}
+SAMPLES_PER_VERSION: Final = 8
+SEED: Final = 7
+
+
+@pytest.fixture
+def connection(broker: Broker) -> Iterator[Connection]:
+    with Connection(broker.bootstrap) as opened:
+        yield opened
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("key", APIS, ids=lambda key: key.name)
+def test_every_version_is_answered_in_its_form(broker: Broker, key: ApiKey) -> None:
+    api = APIS[key]
+    rng = random.Random(SEED)
+    said_before = len(broker.log_text)
+    with Connection(broker.bootstrap) as connection:
+        for version in range(api.min_version, api.max_version + 1):
+            for number in range(SAMPLES_PER_VERSION):
+                frame = valid_frame(api, rng, version=version, correlation_id=number)
+                if key is ApiKey.PRODUCE and wants_no_answer(frame):
+                    continue
+                connection.send_frame(frame)
+                answer = connection.receive_frame()
+                found, start = parse_response_header(answer, api.response_header_version(version))
+                assert found == number
+                decode_response(api, version, answer[start:])
+    assert "Traceback" not in broker.log_text[said_before:]
+
+
+def wants_no_answer(produce_frame: bytes) -> bool:
+    """Whether a Produce asks for acks=0 (such a request may also end the connection)."""
+    header, start = parse_request_header(memoryview(produce_frame))
+    request = decode_request(APIS[ApiKey.PRODUCE], header.version, produce_frame[start:])
+    return isinstance(request, ProduceRequest) and request.acks == 0
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("version", range(5))
+def test_no_coordinator_is_available(connection: Connection, version: int) -> None:
+    if version >= 4:
+        request = FindCoordinatorRequest(coordinator_keys=[NAME])
+    else:
+        request = FindCoordinatorRequest(key=NAME)
+    answer: Any = connection.ask(version, request, FindCoordinatorResponse)
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
