@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import click
 
-from pybroker.client.errors import ResponseError
 from pybroker.errors import ConfigError, PybrokerError
 from pybroker.properties import parse_overrides, read_properties
 
@@ -63,8 +62,12 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
     prefix = getattr(command, "error_prefix", "")
     debug = "--debug" in words
     try:
-        result = command.main(list(words), prog_name=program, standalone_mode=False)
+        # Not `command.main`: it makes a failure of a reader that went away (`| head`).
+        with command.make_context(program, list(words)) as context:
+            result = command.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except click.UsageError as error:
         _complain(_usage_text(error))
         _complain(f"Try {program} --help.")
@@ -166,9 +169,9 @@ def _usage_text(error: click.UsageError) -> str:
 def _error_lines(error: PybrokerError) -> list[str]:
     if isinstance(error, ConfigError):
         return error.faults
-    if isinstance(error, ResponseError):
-        return [error.detail]
-    return [str(error)]
+    # The broker's own sentence without its code. By name, not by class: this module is loaded by
+    # `pybroker start`, too, which should not have to load the client.
+    return [str(getattr(error, "detail", error))]
 
 
 def _complain(line: str) -> None:

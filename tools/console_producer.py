@@ -4,11 +4,12 @@ a record, byte for byte."""
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -172,18 +173,26 @@ def command(
         metadata_max_age_ms=flags["metadata_expiry_ms"],
     )
     reader = line_format(parse_overrides(properties))
-    return run_async(send_lines(Producer(**options), topic, reader, sys.stdin.buffer, sync=sync))
+    terminal = sys.stdin.isatty()
+
+    def read() -> bytes:
+        if terminal:
+            click.echo(">", nl=False)
+        # Past Python's buffer, whose lock would be held when the interpreter ends.
+        return os.read(sys.stdin.fileno(), CHUNK_BYTES)
+
+    return run_async(send_lines(Producer(**options), topic, reader, read, sync=sync))
 
 
 async def send_lines(
-    producer: Producer, topic: str, reader: LineFormat, source: BinaryIO, *, sync: bool
+    producer: Producer, topic: str, reader: LineFormat, read: Callable[[], bytes], *, sync: bool
 ) -> int:
     """Send every line; the exit code is 1 if a record was not delivered. Raises Failure at a line
     that cannot be read; what came before it is sent."""
     failures = Failures(topic)
     number = 0
     async with producer:
-        async for line in lines_of(source):
+        async for line in lines_of(read):
             number += 1
             headers, key, value = reader.parse(line, number)
             delivery = await producer.send(topic, value, key=key, headers=headers)
@@ -222,18 +231,15 @@ class Failures:
         delivery.add_done_callback(done)
 
 
-async def lines_of(source: BinaryIO) -> AsyncIterator[bytes]:
-    """The lines without their ends (LF or CRLF). A daemon thread reads, so that Ctrl-C need not
-    wait for input; a terminal shows a prompt."""
+async def lines_of(read: Callable[[], bytes]) -> AsyncIterator[bytes]:
+    """The lines, without their ends (LF or CRLF), of what `read` gives, until it gives none. It is
+    called in a daemon thread, so that Ctrl-C need not wait for input."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_AHEAD_MAX)
-    prompt = source.isatty()
 
-    def read() -> None:
+    def pump() -> None:
         while True:
-            if prompt:
-                click.echo(">", nl=False)
-            chunk = source.readline() if prompt else source.read1(CHUNK_BYTES)  # type: ignore[attr-defined]
+            chunk = read()
             try:
                 asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
             except (RuntimeError, asyncio.CancelledError):
@@ -241,7 +247,7 @@ async def lines_of(source: BinaryIO) -> AsyncIterator[bytes]:
             if not chunk:
                 return
 
-    threading.Thread(target=read, name="standard input", daemon=True).start()
+    threading.Thread(target=pump, name="standard input", daemon=True).start()
     rest = b""
     while chunk := await chunks.get():
         *whole, rest = (rest + chunk).split(b"\n")

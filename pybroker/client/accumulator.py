@@ -45,7 +45,7 @@ class ProducerBatch:
     """Records of one partition that travel together.
 
     `ordinal` is the batch's place among all batches of its partition; the halves of a batch that
-    was split share it.
+    was split append 0 and 1 to its ordinal.
     `base_sequence` is -1 until the batch is first sent by an idempotent producer, and then stays
     the same through all retries, unless the partition's sequences start anew.
     `maybe_written`: an attempt ended without telling whether the batch is in the log.
@@ -53,7 +53,7 @@ class ProducerBatch:
     """
 
     topic_partition: TopicPartition
-    ordinal: int
+    ordinal: tuple[int, ...]
     created: float
     records: list[PendingRecord] = field(default_factory=list)
     size: int = HEADER_SIZE
@@ -125,7 +125,7 @@ class Accumulator:
         if last is None or begun:
             if last is not None:
                 last.closed = True
-            last = ProducerBatch(topic_partition, queue.next_ordinal, created=now)
+            last = ProducerBatch(topic_partition, (queue.next_ordinal,), created=now)
             queue.next_ordinal += 1
             queue.waiting.append(last)
         last.records.append(record)
@@ -197,10 +197,10 @@ class Accumulator:
         of the queue and without sequences. The batch must be in flight and have two or more."""
         queue.in_flight.remove(batch)
         middle = len(batch.records) // 2
-        for records in (batch.records[middle:], batch.records[:middle]):
+        for half_number, records in ((1, batch.records[middle:]), (0, batch.records[:middle])):
             half = ProducerBatch(
                 batch.topic_partition,
-                batch.ordinal,
+                (*batch.ordinal, half_number),
                 created=batch.created,
                 records=records,
                 size=HEADER_SIZE + sum(record.size for record in records),

@@ -170,7 +170,7 @@ class Cluster:
             if topic is not None:
                 problem = f"{topic.error.name}: {topic.error.text}"
                 if topic.error in HOPELESS:
-                    raise TopicUnavailable(f"topic {name}: {problem}")
+                    raise TopicUnavailable(f"topic {name}: {problem}", retriable=False)
             if deadline.passed:
                 raise TopicUnavailable(f"topic {name} did not become known in time ({problem})")
             try:

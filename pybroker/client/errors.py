@@ -124,9 +124,12 @@ class BufferExhausted(ClientError):
 
 
 class TopicUnavailable(ClientError):
-    """The topic or partition did not become known within the time limit."""
+    """The topic or partition did not become known within the time limit, or (not `retriable`) never
+    will."""
 
-    retriable = True
+    def __init__(self, text: str, *, retriable: bool = True) -> None:
+        super().__init__(text)
+        self.retriable = retriable
 
 
 class DeadlinePassed(ClientError):

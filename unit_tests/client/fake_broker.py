@@ -1,0 +1,375 @@
+"""A broker in the test's own event loop, at the level of messages: keeps batches in lists, and
+misbehaves as told.
+
+`FakeBroker` speaks the real protocol over a real socket with the project's codec. What it shall do
+with the next requests of an API is queued in `faults`; without one it behaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.records.batch import iter_headers, read_header, stamp
+from pybroker.records.record import decode_records
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import decode_request, encode_response
+from pybroker.wire.headers import encode_response_header, parse_request_header
+from pybroker.wire.messages.cluster import ApiVersion, ApiVersionsResponse
+from pybroker.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from pybroker.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from pybroker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from pybroker.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from pybroker.wire.messages.transactions import InitProducerIdResponse
+from pybroker.wire.schema import Message
+
+NODE = 1
+Handler = Callable[[Message], Message | Awaitable[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to one request: whether it is carried out, the error that is answered instead
+    of success, and whether an answer comes at all ("drop" closes the connection)."""
+
+    carried_out: bool = False
+    code: ErrorCode = ErrorCode.NONE
+    answer: str = "send"
+
+
+def refuse(code: ErrorCode) -> Fault:
+    return Fault(code=code)
+
+
+LOSE_REQUEST = Fault(answer="drop")
+LOSE_ANSWER = Fault(carried_out=True, answer="drop")
+NEVER_ANSWER = Fault(answer="none")
+BEHAVE = Fault(carried_out=True)
+
+
+@dataclass(slots=True)
+class Partition:
+    """A log, and what is known of its producers: id -> (epoch, next sequence)."""
+
+    batches: list[bytes] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    producers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    stored: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+    def append(self, data: bytes) -> int:
+        """Store without asking questions; the base offset."""
+        batch = bytearray(data)
+        header = read_header(batch)
+        base = self.end
+        stamp(batch, 0, base, 7)
+        self.batches.append(bytes(batch))
+        self.end += header.record_count
+        return base
+
+    def values(self) -> list[bytes | None]:
+        return [
+            record.value
+            for batch in self.batches
+            for record in decode_records(batch, decompressed_bytes_max=1 << 24)
+        ]
+
+
+class FakeBroker:
+    """Use as an async context manager. `seen` are the requests, in order of arrival."""
+
+    def __init__(self, topics: dict[str, int] | None = None) -> None:
+        self.port = 0
+        self.topics = dict(topics or {})
+        self.partitions: dict[TopicPartition, Partition] = defaultdict(Partition)
+        self.seen: list[Message] = []
+        self.faults: dict[ApiKey, deque[Fault]] = defaultdict(deque)
+        self.topic_errors: dict[str, ErrorCode] = {}
+        self.without_leader = False
+        self.changed = asyncio.Condition()
+        self.handlers: dict[ApiKey, Handler] = {
+            ApiKey.API_VERSIONS: lambda _: versions(),
+            ApiKey.METADATA: self._metadata,
+            ApiKey.INIT_PRODUCER_ID: lambda _: InitProducerIdResponse(
+                producer_id=9, producer_epoch=0
+            ),
+            ApiKey.PRODUCE: self._produce,
+            ApiKey.FETCH: self._fetch,
+            ApiKey.LIST_OFFSETS: self._list_offsets,
+        }
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def partition(self, topic: str = "t", number: int = 0) -> Partition:
+        return self.partitions[TopicPartition(topic, number)]
+
+    def requests(self, kind: type[Message]) -> list[Message]:
+        return [request for request in self.seen if isinstance(request, kind)]
+
+    def will(self, key: ApiKey, *faults: Fault) -> None:
+        self.faults[key].extend(faults)
+
+    async def __aenter__(self) -> FakeBroker:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.drop_connections()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Returns when the condition holds; looked at after every request."""
+        async with self.changed:
+            await self.changed.wait_for(condition)
+
+    def drop_connections(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = memoryview(await reader.readexactly(size))
+                header, start = parse_request_header(frame)
+                api = APIS[ApiKey(header.api_key)]
+                request = decode_request(api, header.version, frame[start:])
+                self.seen.append(request)
+                queue = self.faults[api.key]
+                fault = queue.popleft() if queue else BEHAVE
+                response = await self._answer(api.key, request, fault)
+                async with self.changed:
+                    self.changed.notify_all()
+                if fault.answer == "drop":
+                    writer.transport.abort()
+                    return
+                if fault.answer == "none" or response is None:
+                    continue
+                head = encode_response_header(
+                    header.correlation_id, api.response_header_version(header.version)
+                )
+                body = encode_response(api, header.version, response)
+                writer.write(struct.pack(">i", len(head) + len(body)) + head + body)
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, key: ApiKey, request: Message, fault: Fault) -> Message | None:
+        if key == ApiKey.PRODUCE and not (fault.carried_out and not fault.code):
+            assert isinstance(request, ProduceRequest)
+            if fault.carried_out:
+                self._produce(request)
+            return refused(request, fault.code)
+        found = self.handlers[key](request)
+        response = found if isinstance(found, Message) else await found
+        no_answer = isinstance(request, ProduceRequest) and request.acks == 0
+        return None if no_answer else response
+
+    def _metadata(self, request: Message) -> Message:
+        assert isinstance(request, MetadataRequest)
+        names = list(self.topics) if request.topics is None else [t.name for t in request.topics]
+        return MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=NODE, host="127.0.0.1", port=self.port)],
+            cluster_id="fake",
+            controller_id=NODE,
+            topics=[self._topic(name or "") for name in names],
+        )
+
+    def _topic(self, name: str) -> MetadataResponseTopic:
+        error = self.topic_errors.get(name, ErrorCode.NONE)
+        if name not in self.topics and not error:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        leader = -1 if self.without_leader else NODE
+        return MetadataResponseTopic(
+            name=name,
+            error_code=error,
+            is_internal=name.startswith("__"),
+            partitions=[
+                MetadataResponsePartition(
+                    partition_index=number,
+                    leader_id=leader,
+                    leader_epoch=7,
+                    replica_nodes=[NODE],
+                    isr_nodes=[NODE],
+                )
+                for number in range(0 if error else self.topics[name])
+            ],
+        )
+
+    def _produce(self, request: Message) -> Message:
+        assert isinstance(request, ProduceRequest)
+        return ProduceResponse(
+            responses=[
+                TopicProduceResponse(
+                    name=topic.name,
+                    partition_responses=[
+                        self._append(TopicPartition(topic.name, data.index), data)
+                        for data in topic.partition_data
+                    ],
+                )
+                for topic in request.topic_data
+            ]
+        )
+
+    def _append(self, key: TopicPartition, data: PartitionProduceData) -> PartitionProduceResponse:
+        """As a broker checks an idempotent producer's numbers (KIP-98)."""
+        log = self.partitions[key]
+        batch = bytes(data.records or b"")
+        header = read_header(batch)
+        answer = PartitionProduceResponse(index=key.partition, base_offset=-1)
+        if header.has_producer:
+            number = (header.producer_id, header.producer_epoch, header.base_sequence)
+            epoch, due = log.producers.get(header.producer_id, (-1, 0))
+            if number in log.stored:
+                answer.base_offset = log.stored[number]
+                return answer
+            if header.producer_epoch < epoch:
+                answer.error_code = ErrorCode.INVALID_PRODUCER_EPOCH
+                return answer
+            if header.base_sequence != (due if header.producer_epoch == epoch else 0):
+                answer.error_code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                return answer
+            log.producers[header.producer_id] = (header.producer_epoch, header.last_sequence + 1)
+            log.stored[number] = log.end
+        answer.base_offset = log.append(batch)
+        return answer
+
+    async def _fetch(self, request: Message) -> Message:
+        assert isinstance(request, FetchRequest)
+        found = [
+            FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[
+                    self._read(TopicPartition(topic.topic, p.partition), p.fetch_offset)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        if not any(p.records or p.error_code for topic in found for p in topic.partitions):
+            await asyncio.sleep(min(request.max_wait_ms, 20) / 1_000)
+        return FetchResponse(responses=found)
+
+    def _read(self, key: TopicPartition, offset: int) -> PartitionData:
+        faults = self.faults[ApiKey.OFFSET_FOR_LEADER_EPOCH]  # by partition, not by request
+        log = self.partitions[key]
+        code = faults.popleft().code if faults else ErrorCode.NONE
+        if not code and not log.start <= offset <= log.end:
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+        data = b"".join(b for b in log.batches if read_header(b).next_offset > offset)
+        return PartitionData(
+            partition_index=key.partition,
+            error_code=code,
+            high_watermark=log.end,
+            last_stable_offset=log.end,
+            aborted_transactions=list(log.aborted),
+            records=b"" if code else data,
+        )
+
+    def _list_offsets(self, request: Message) -> Message:
+        assert isinstance(request, ListOffsetsRequest)
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsPartitionResponse(
+                            partition_index=row.partition_index,
+                            offset=self._find(topic.name, row.partition_index, row.timestamp),
+                        )
+                        for row in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _find(self, topic: str, number: int, timestamp: int) -> int:
+        log = self.partition(topic, number)
+        if timestamp == -1:
+            return log.end
+        if timestamp == -2:
+            return log.start
+        for batch in log.batches:
+            for record in decode_records(batch, decompressed_bytes_max=1 << 24):
+                if record.timestamp >= timestamp:
+                    return record.offset
+        return -1
+
+
+def versions(without: Iterable[ApiKey] = (), error: ErrorCode = ErrorCode.NONE) -> Message:
+    left_out = set(without)
+    return ApiVersionsResponse(
+        error_code=error,
+        api_keys=[
+            ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+            for api in APIS.values()
+            if api.key not in left_out
+        ],
+    )
+
+
+def refused(request: ProduceRequest, code: ErrorCode) -> Message:
+    """The same error for everything in the request."""
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=[
+                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def first_sequences(requests: Iterable[Message]) -> list[tuple[int, int]]:
+    """(epoch, base sequence) of every batch that was sent, in order."""
+    return [
+        (header.producer_epoch, header.base_sequence)
+        for request in requests
+        if isinstance(request, ProduceRequest)
+        for topic in request.topic_data
+        for data in topic.partition_data
+        for _, header in iter_headers(data.records or b"")
+    ]

@@ -1,0 +1,283 @@
+"""The producer against a broker that loses, refuses and forgets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pybroker.client.errors import (
+    BufferExhausted,
+    Closed,
+    DeliveryFailed,
+    NoBrokers,
+    RecordTooLarge,
+    ResponseError,
+    TopicUnavailable,
+)
+from pybroker.client.producer import Producer
+from pybroker.errors import ErrorCode
+from pybroker.records.batch import read_header
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.metadata import MetadataRequest
+from pybroker.wire.messages.produce import ProduceRequest
+from unit_tests.client.fake_broker import (
+    BEHAVE,
+    LOSE_ANSWER,
+    LOSE_REQUEST,
+    NEVER_ANSWER,
+    FakeBroker,
+    Fault,
+    first_sequences,
+    refuse,
+)
+
+QUICK: dict[str, Any] = {
+    "retry_backoff_ms": 1,
+    "retry_backoff_max_ms": 5,
+    "reconnect_backoff_ms": 1,
+    "reconnect_backoff_max_ms": 5,
+}
+ONE_RECORD_A_BATCH = {"batch_size": 0}
+
+
+def producer(broker: FakeBroker, **options: Any) -> Producer:
+    return Producer(broker.address, **{**QUICK, **options})
+
+
+async def send_all(target: Producer, values: list[bytes], **where: Any) -> list[int]:
+    """The offsets."""
+    deliveries = [await target.send("t", value, **where) for value in values]
+    return [(await delivery).offset for delivery in deliveries]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % index for index in range(count)]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_records_arrive_in_order_with_their_offsets(codec: str) -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker, compression_type=codec, linger_ms=5) as target:
+            assert await send_all(target, numbered(50)) == list(range(50))
+        assert broker.partition().values() == numbered(50)
+        assert len(broker.partition().batches) < 50
+
+
+async def test_what_a_user_gives_is_what_is_stored() -> None:
+    async with FakeBroker({"t": 3}) as broker, producer(broker) as target:
+        delivery = await target.send(
+            "t", None, key=b"k", headers={"h": b"1", "n": None}, partition=2, timestamp_ms=5
+        )
+        done = await delivery
+        assert (done.topic, done.partition, done.offset, done.timestamp) == ("t", 2, 0, 5)
+        header = read_header(broker.partition("t", 2).batches[0])
+        assert (header.base_timestamp, header.producer_id, header.base_sequence) == (5, 9, 0)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        LOSE_REQUEST,
+        LOSE_ANSWER,
+        refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        refuse(ErrorCode.NOT_ENOUGH_REPLICAS),
+        Fault(carried_out=True, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        Fault(carried_out=True, code=ErrorCode.REQUEST_TIMED_OUT),
+    ],
+    ids=["request lost", "answer lost", "6", "19", "20 after append", "7 after append"],
+)
+@pytest.mark.parametrize("healthy_before", [0, 2])
+async def test_retries_neither_lose_nor_double_nor_reorder(
+    fault: Fault, healthy_before: int
+) -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker, **ONE_RECORD_A_BATCH) as target:
+            broker.will(ApiKey.PRODUCE, *[BEHAVE] * healthy_before, fault, fault)
+            assert await send_all(target, numbered(20)) == list(range(20))
+        assert broker.partition().values() == numbered(20)
+
+
+async def test_a_batch_is_sent_again_with_the_same_sequence() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker) as target:
+        broker.will(ApiKey.PRODUCE, LOSE_ANSWER, LOSE_REQUEST)
+        await send_all(target, [b"x"])
+        assert first_sequences(broker.seen) == [(0, 0)] * 3
+
+
+async def test_numbers_start_anew_under_a_higher_epoch_when_the_broker_lost_them() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, **ONE_RECORD_A_BATCH) as target:
+        await send_all(target, numbered(3))
+        broker.partition().producers[9] = (0, 1)  # as after an unclean election
+        broker.partition().stored.clear()
+        await send_all(target, [b"a", b"b"])
+        assert broker.partition().values()[-2:] == [b"a", b"b"]
+        assert first_sequences(broker.seen)[-2:] == [(1, 0), (1, 1)]
+
+
+async def test_after_a_hole_the_records_behind_it_are_still_delivered_in_order() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, **ONE_RECORD_A_BATCH) as target:
+        broker.will(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_TIMESTAMP))
+        deliveries = [await target.send("t", value) for value in numbered(6)]
+        outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+        failed = [value for value, o in zip(numbered(6), outcomes, strict=True)
+                  if isinstance(o, Exception)]  # fmt: skip
+        assert failed == [b"0"]
+        assert broker.partition().values() == numbered(6)[1:]
+
+
+async def test_a_batch_that_is_too_large_is_split() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=20) as target:
+        too_large = refuse(ErrorCode.MESSAGE_TOO_LARGE)
+        broker.will(ApiKey.PRODUCE, too_large, too_large)
+        assert await send_all(target, numbered(8)) == list(range(8))
+        assert broker.partition().values() == numbered(8)
+
+
+async def test_without_idempotence_order_holds_too() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker, enable_idempotence=False, **ONE_RECORD_A_BATCH) as target:
+            broker.will(ApiKey.PRODUCE, BEHAVE, refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+            assert await send_all(target, numbered(10)) == list(range(10))
+        assert first_sequences(broker.seen)[0] == (-1, -1)
+
+
+async def test_acks_0_is_not_answered() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker, acks=0) as target:
+            assert await send_all(target, numbered(5)) == [-1] * 5
+            assert await send_all(target, [b"later"]) == [-1]
+            await broker.until(lambda: len(broker.partition().values()) == 6)
+        assert broker.partition().values() == [*numbered(5), b"later"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "definite"),
+    [
+        (refuse(ErrorCode.INVALID_TIMESTAMP), True),
+        (refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED), True),
+        (refuse(ErrorCode.UNKNOWN_SERVER_ERROR), False),
+    ],
+)
+async def test_a_failure_says_whether_the_record_may_be_stored(
+    fault: Fault, definite: bool
+) -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker) as target:
+        broker.will(ApiKey.PRODUCE, fault)
+        with pytest.raises(DeliveryFailed) as caught:
+            await send_all(target, [b"x"])
+        assert caught.value.definite is definite
+        assert isinstance(caught.value.__cause__, ResponseError)
+        assert await send_all(target, [b"y"]) == [0]
+
+
+async def test_the_deadline_ends_retries_and_names_the_last_reason() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        options = {"delivery_timeout_ms": 300, "request_timeout_ms": 300}
+        async with producer(broker, **options) as target:
+            broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1_000)
+            with pytest.raises(DeliveryFailed, match="NOT_ENOUGH_REPLICAS") as caught:
+                await send_all(target, [b"x"])
+            assert caught.value.definite
+            broker.faults.clear()
+            assert await send_all(target, [b"y"]) == [0]
+
+
+async def test_a_record_in_flight_at_its_deadline_is_in_doubt() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        options = {"delivery_timeout_ms": 300, "request_timeout_ms": 300}
+        async with producer(broker, **options) as target:
+            broker.will(ApiKey.PRODUCE, NEVER_ANSWER)
+            with pytest.raises(DeliveryFailed) as caught:
+                await send_all(target, [b"x"])
+            assert not caught.value.definite
+
+
+async def test_flush_sends_what_lingers() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=60_000) as target:
+        deliveries = [await target.send("t", value) for value in numbered(3)]
+        assert not any(delivery.done() for delivery in deliveries)
+        await target.flush()
+        assert all(delivery.done() for delivery in deliveries)
+        assert len(broker.requests(ProduceRequest)) == 1
+
+
+async def test_close_delivers_what_was_taken_and_takes_no_more() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        target = producer(broker, linger_ms=60_000)
+        await target.start()
+        delivery = await target.send("t", b"x")
+        await target.close()
+        assert delivery.result().offset == 0
+        with pytest.raises(Closed):
+            await target.send("t", b"y")
+        await target.close()
+
+
+async def test_close_with_a_limit_fails_what_is_left() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        target = producer(broker)
+        await target.start()
+        broker.will(ApiKey.PRODUCE, NEVER_ANSWER)
+        delivery = await target.send("t", b"x")
+        await target.close(timeout_s=0.1)
+        assert isinstance(delivery.exception(), DeliveryFailed)
+
+
+async def test_send_waits_for_memory() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        options = {"buffer_memory": 1_000, "max_block_ms": 100, "linger_ms": 0}
+        async with producer(broker, **options) as target:
+            assert await send_all(target, [b"x" * 500 for _ in range(20)]) == list(range(20))
+            broker.will(ApiKey.PRODUCE, NEVER_ANSWER)
+            await target.send("t", b"x" * 500)
+            with pytest.raises(BufferExhausted):
+                await target.send("t", b"x" * 500)
+            broker.drop_connections()
+            assert await send_all(target, [b"free again"])
+
+
+async def test_what_can_never_be_sent_is_refused_at_once() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, max_block_ms=50) as target:
+        with pytest.raises(RecordTooLarge):
+            await target.send("t", b"x" * 2_000_000)
+        with pytest.raises(TypeError):
+            await target.send("t", "text")  # type: ignore[arg-type]
+        with pytest.raises(TopicUnavailable, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            await target.send("nosuch", b"x")
+        with pytest.raises(TopicUnavailable, match="no partition 5"):
+            await target.send("t", b"x", partition=5)
+        broker.topic_errors["bad"] = ErrorCode.INVALID_TOPIC_EXCEPTION
+        with pytest.raises(TopicUnavailable) as caught:
+            await target.send("bad", b"x")
+        assert not caught.value.retriable
+
+
+async def test_keys_decide_the_partition_and_null_keys_stick() -> None:
+    async with FakeBroker({"t": 4}) as broker, producer(broker, linger_ms=5) as target:
+        keyed = [await (await target.send("t", b"v", key=b"same")) for _ in range(5)]
+        assert len({done.partition for done in keyed}) == 1
+        loose = [await target.send("t", b"v") for _ in range(10)]
+        assert len({(await delivery).partition for delivery in loose}) == 1
+
+
+async def test_a_leader_that_moves_is_found_again() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker) as target:
+        await send_all(target, [b"a"])
+        broker.without_leader = True
+        broker.will(ApiKey.PRODUCE, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        delivery = await target.send("t", b"b")
+        seen = len(broker.requests(MetadataRequest))
+        await broker.until(lambda: len(broker.requests(MetadataRequest)) > seen)
+        broker.without_leader = False
+        assert (await delivery).offset == 1
+
+
+async def test_no_broker_is_told_with_each_address_and_its_reason() -> None:
+    target = Producer("127.0.0.1:1,nosuch.invalid:9", bootstrap_timeout_ms=0)
+    with pytest.raises(NoBrokers) as caught:
+        await target.start()
+    text = str(caught.value)
+    assert "127.0.0.1:1: connection refused" in text
+    assert "nosuch.invalid:9: the name nosuch.invalid cannot be resolved" in text
