@@ -33,6 +33,7 @@ from pybroker.wire.messages.metadata import (
 log = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_NULL_FOR_ALL: Final = 1
+_FIRST_VERSION_WITH_DEAD_REPLICAS: Final = 1
 _FIRST_VERSION_WITH_AUTO_CREATION_FLAG: Final = 4
 _FIRST_VERSION_WITH_LISTENER_ERROR: Final = 6
 _FIRST_VERSION_WITH_LOOK_UP_BY_ID: Final = 12
@@ -92,7 +93,11 @@ def _to_create(services: Services, request: Request, message: MetadataRequest) -
         and not message.allow_auto_topic_creation
     ):
         return []
-    names = [topic.name for topic in message.topics if topic.name is not None]
+    names = [
+        topic.name
+        for topic in message.topics
+        if topic.name is not None and topic.topic_id == NO_TOPIC_ID
+    ]
     if len(names) > TOPICS_MAX:
         return []
     return [
@@ -152,7 +157,7 @@ def _answer(services: Services, request: Request, message: MetadataRequest) -> M
         wanted = message.topics or []
         too_many = len(wanted) > TOPICS_MAX
         topics = [
-            _unknown(item.name, item.topic_id, ErrorCode.INVALID_REQUEST)
+            _unknown(item.name or "", item.topic_id, ErrorCode.INVALID_REQUEST)
             if too_many
             else _look_up(services, request, message, item)
             for item in wanted
@@ -183,7 +188,8 @@ def _look_up(
     view = services.metadata
     if item.topic_id != NO_TOPIC_ID or item.name is None:
         if request.version < _FIRST_VERSION_WITH_LOOK_UP_BY_ID:
-            return _unknown(item.name, item.topic_id, ErrorCode.INVALID_REQUEST)
+            # Versions before 12 cannot say "no name" in the answer.
+            return _unknown(item.name or "", item.topic_id, ErrorCode.INVALID_REQUEST)
         name = view.name_of(item.topic_id)
         if name is None:
             return _unknown(None, item.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -234,12 +240,21 @@ def _partition(
     elif leader.endpoint(request.listener) is None:
         later = request.version >= _FIRST_VERSION_WITH_LISTENER_ERROR
         error = ErrorCode.LISTENER_NOT_FOUND if later else ErrorCode.LEADER_NOT_AVAILABLE
+    replicas, isr = list(facts.replicas), list(state.isr)
+    offline = [id for id in replicas if id not in brokers or id in facts.offline_replicas]
+    if request.version < _FIRST_VERSION_WITH_DEAD_REPLICAS and offline:
+        # Its clients expect to find every replica that they are told of among the brokers.
+        replicas = [id for id in replicas if id in brokers]
+        isr = [id for id in isr if id in brokers]
+        if error is ErrorCode.NONE:
+            error = ErrorCode.REPLICA_NOT_AVAILABLE
+    has_leader = error in (ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE)
     return MetadataResponsePartition(
         error_code=error,
         partition_index=facts.topic_partition.partition,
-        leader_id=state.leader if error is ErrorCode.NONE else NO_LEADER,
+        leader_id=state.leader if has_leader else NO_LEADER,
         leader_epoch=state.leader_epoch,
-        replica_nodes=list(facts.replicas),
-        isr_nodes=list(state.isr),
-        offline_replicas=[id for id in facts.replicas if id not in brokers],
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=offline,
     )

@@ -53,7 +53,9 @@ async def test_an_unknown_version_is_answered_with_35_in_the_body_of_version_0(
 async def test_software_names_follow_the_rule_from_version_3_on(
     bench: Bench, version: int, name: str, software_version: str, fits: bool
 ) -> None:
-    request = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
+    request = ApiVersionsRequest(
+        client_software_name=name, client_software_version=software_version
+    )
     answer = await bench.ask(ApiKey.API_VERSIONS, version, request)
     accepted = fits or version < 3
     assert code(answer) is (ErrorCode.NONE if accepted else ErrorCode.INVALID_REQUEST)
