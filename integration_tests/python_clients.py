@@ -1,5 +1,5 @@
-"""confluent-kafka (librdkafka), kafka-python and aiokafka behind the one vocabulary of
-`integration_tests.samples`."""
+"""confluent-kafka (librdkafka), kafka-python, aiokafka and our own client behind the one vocabulary
+of `integration_tests.samples`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import kafka.admin
 from confluent_kafka import admin as confluent_admin
 from confluent_kafka.cimpl import NewTopic
 
+import pybroker.client
 from integration_tests.samples import SAMPLES, WITHOUT_NULL_HEADERS, Read, Sample
 
 T = TypeVar("T")
@@ -272,6 +273,77 @@ class AioKafka:
             return -1 if found is None else int(found.offset)
         finally:
             await consumer.stop()
+
+
+class Pybroker:
+    """The project's own client, each call in an event loop of its own."""
+
+    name = "pybroker"
+    samples = SAMPLES
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def create_topic(self, topic: str) -> None:
+        _run(self._create_topic(topic))
+
+    async def _create_topic(self, topic: str) -> None:
+        async with pybroker.client.Admin(self._bootstrap) as admin:
+            (result,) = await admin.create_topics([pybroker.client.NewTopic(topic, partitions=1)])
+            result.check()
+
+    def produce(
+        self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
+    ) -> None:
+        _run(self._produce(topic, samples, codec=codec, idempotent=idempotent))
+
+    async def _produce(
+        self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
+    ) -> None:
+        async with pybroker.client.Producer(
+            self._bootstrap,
+            compression_type=codec,
+            enable_idempotence=idempotent,
+            linger_ms=100,
+            batch_size=900_000,
+        ) as producer:
+            deliveries = [
+                await producer.send(
+                    topic,
+                    sample.value,
+                    key=sample.key,
+                    headers=sample.headers,
+                    partition=0,
+                    timestamp_ms=sample.timestamp,
+                )
+                for sample in samples
+            ]
+            for delivery in deliveries:
+                await delivery
+
+    def read(self, topic: str, offset: int = 0) -> list[Read]:
+        return _run(self._read(topic, offset))
+
+    async def _read(self, topic: str, offset: int) -> list[Read]:
+        partition = pybroker.client.TopicPartition(topic, 0)
+        async with pybroker.client.Consumer(self._bootstrap) as consumer:
+            consumer.assign([partition])
+            consumer.seek(partition, offset)
+            end = (await consumer.end_offsets([partition]))[partition]
+            records: list[Read] = []
+            while await consumer.position(partition) < end:
+                r = await asyncio.wait_for(consumer.getone(), SECONDS_MAX)
+                records.append(Read(r.offset, r.key, r.value, tuple(r.headers), r.timestamp))
+            return records
+
+    def offset_for_time(self, topic: str, timestamp: int) -> int:
+        return _run(self._offset_for_time(topic, timestamp))
+
+    async def _offset_for_time(self, topic: str, timestamp: int) -> int:
+        partition = pybroker.client.TopicPartition(topic, 0)
+        async with pybroker.client.Consumer(self._bootstrap) as consumer:
+            found = (await consumer.offsets_for_times({partition: timestamp}))[partition]
+            return -1 if found is None else found.offset
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -12,7 +12,7 @@ import pytest
 from integration_tests.broker import Broker
 from integration_tests.conftest import or_skip
 from integration_tests.outside_clients import JavaClient, KafkaJs, Kcat
-from integration_tests.python_clients import AioKafka, ConfluentKafka, KafkaPython
+from integration_tests.python_clients import AioKafka, ConfluentKafka, KafkaPython, Pybroker
 from integration_tests.samples import CODECS, KafkaClient, Read, Sample, as_read
 from integration_tests.stored import batches
 
@@ -23,6 +23,7 @@ READERS: Final[dict[str, Callable[[str], KafkaClient]]] = {
     "confluent-kafka": ConfluentKafka,
     "kafka-python": KafkaPython,
     "aiokafka": AioKafka,
+    "pybroker": Pybroker,
     "kcat": Kcat,
     "java": JavaClient,
 }

@@ -8,6 +8,7 @@ broker may well create a topic whose mutated name is legal.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import struct
 import threading
@@ -38,7 +39,7 @@ from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.compression import Codec
 from pybroker.wire.api import APIS
 
-SEED: Final = 20240229
+SEED: Final = int(os.environ.get("PYBROKER_TEST_SEED", "20240229"))
 FRAMES: Final = 20_000
 ATTACKERS: Final = 4
 PATIENCE_SECONDS: Final = 0.03
