@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from dataclasses import dataclass, field
 
 from pybroker.errors import BrokerError, CloseConnection, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.model import TopicPartition
+from pybroker.model import INTERNAL_TOPICS, TopicPartition
 from pybroker.ports import Buffer
-from pybroker.records.validate import validate_produced
+from pybroker.records.batch import BatchHeader
+from pybroker.records.validate import has_to_decompress, validate_produced
 from pybroker.replication.partition import Partition
 from pybroker.wire.messages.produce import (
     PartitionProduceResponse,
@@ -26,77 +28,152 @@ from pybroker.wire.messages.produce import (
 log = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_BATCHES = 3
+_ADMIN_CLIENT_ID = "__admin_client"
+"""Who calls itself so may write to internal topics, as in Kafka."""
 _WAITING = tuple[TopicPartition, Partition, int, PartitionProduceResponse]
 """A batch that is written but not yet committed: partition, end offset that must be committed."""
+_UNCHECKED = tuple[TopicPartition, memoryview, PartitionProduceResponse]
+"""A batch that has to be decompressed to be checked."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What of a request is not done yet."""
+
+    waiting: list[_WAITING] = field(default_factory=list)
+    unchecked: list[_UNCHECKED] = field(default_factory=list)
 
 
 def handle_produce(
     services: Services, request: Request, message: ProduceRequest
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    """Append everything now; wait only if acks=all is not satisfied yet."""
-    waiting: list[_WAITING] = []
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    """Append everything now; wait only for batches that have to be decompressed to be checked, or
+    if acks=all is not satisfied yet."""
+    progress = _Progress()
     responses = []
-    failed = False
     for topic in message.topic_data:
         results = []
         for part in topic.partition_data:
             key = TopicPartition(topic.name, part.index)
-            result = _append(services, request, message.acks, key, part.records, waiting)
-            failed = failed or result.error_code != 0
+            result = PartitionProduceResponse(index=part.index, base_offset=-1)
             results.append(result)
+            try:
+                _take(services, request, message.acks, key, part.records, result, progress)
+            except (BrokerError, StorageError) as error:
+                _fail(key, result, error)
         responses.append(TopicProduceResponse(name=topic.name, partition_responses=results))
-    if message.acks == 0:
-        if failed:
-            raise CloseConnection("a produce request with acks=0 failed")
-        return None
     response = ProduceResponse(responses=responses)
-    if waiting:
-        return _when_committed(services, waiting, message.timeout_ms, response)
-    return response
+    if progress.unchecked:
+        return _check_and_finish(services, request, message, response, progress)
+    return _finish(services, message, response, progress)
 
 
-def _append(
+def _take(
     services: Services,
     request: Request,
     acks: int,
     key: TopicPartition,
     records: Buffer | None,
-    waiting: list[_WAITING],
-) -> PartitionProduceResponse:
-    """Append one partition's batch. What still has to be committed is added to `waiting`."""
-    result = PartitionProduceResponse(index=key.partition, base_offset=-1)
-    try:
-        if acks not in (-1, 0, 1):
-            raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, not -1, 0 or 1")
-        if request.version < _FIRST_VERSION_WITH_BATCHES:
-            raise BrokerError(
-                ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-                f"Produce version {request.version} carries message formats 0 and 1; "
-                "this broker stores record batches, which need version 3 or later",
-            )
-        partition = services.replicas.leader(key)
-        data = memoryview(records) if records is not None else memoryview(b"")
-        now_ms = services.clock.wall_ms()
-        header = validate_produced(data, partition.batch_rules(request.version), now_ms)
-        appended = partition.append(data, header, acks=acks, now_ms=now_ms)
-    except BrokerError as error:
-        result.error_code = error.code
-        result.error_message = error.detail
-        return result
-    except StorageError as error:
-        log.error("append failed partition=%s error=%s", key, error)
-        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-        result.error_message = ErrorCode.KAFKA_STORAGE_ERROR.text
-        return result
+    result: PartitionProduceResponse,
+    progress: _Progress,
+) -> None:
+    """Append one partition's batch, or leave it to be checked elsewhere."""
+    if acks not in (-1, 0, 1):
+        raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, not -1, 0 or 1")
+    if request.version < _FIRST_VERSION_WITH_BATCHES:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"Produce version {request.version} carries message formats 0 and 1; "
+            "this broker stores record batches, which need version 3 or later",
+        )
+    if key.topic in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT_ID:
+        raise BrokerError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key.topic} is written by the broker only"
+        )
+    partition = services.replicas.leader(key)
+    data = memoryview(records) if records is not None else memoryview(b"")
+    rules = partition.batch_rules(request.version)
+    # A second batch for a partition stays behind the first.
+    behind = progress.unchecked and any(key == other for other, *_ in progress.unchecked)
+    if behind or has_to_decompress(data, rules):
+        progress.unchecked.append((key, data, result))
+        return
+    now_ms = services.clock.wall_ms()
+    header = validate_produced(data, rules, now_ms)
+    _append(services, acks, partition, data, header, now_ms, result, progress)
+
+
+def _append(
+    services: Services,
+    acks: int,
+    partition: Partition,
+    data: memoryview,
+    header: BatchHeader,
+    now_ms: int,
+    result: PartitionProduceResponse,
+    progress: _Progress,
+) -> None:
+    """Append a checked batch. What still has to be committed is added to `progress.waiting`."""
+    appended = partition.append(data, header, acks=acks, now_ms=now_ms)
     result.base_offset = appended.first_offset
     result.log_append_time_ms = appended.log_append_time_ms
     result.log_start_offset = appended.log_start_offset
+    key = partition.topic_partition
     committed_end = appended.last_offset + 1
     if partition.high_watermark >= committed_end:
         services.replicas.became_readable(key, len(data))
     elif acks == -1:
-        waiting.append((key, partition, committed_end, result))
-    return result
+        progress.waiting.append((key, partition, committed_end, result))
+
+
+async def _check_and_finish(
+    services: Services,
+    request: Request,
+    message: ProduceRequest,
+    response: ProduceResponse,
+    progress: _Progress,
+) -> ProduceResponse | None:
+    """Check off the event loop, then append. The connection keeps the request's frame meanwhile,
+    and handles no other."""
+    for key, data, result in progress.unchecked:
+        try:
+            rules = services.replicas.leader(key).batch_rules(request.version)
+            now_ms = services.clock.wall_ms()
+            header = await services.blocking.run(validate_produced, data, rules, now_ms)
+            # Looked up again: it may have gone, or have another leader, in the meantime.
+            partition = services.replicas.leader(key)
+            _append(services, message.acks, partition, data, header, now_ms, result, progress)
+        except (BrokerError, StorageError) as error:
+            _fail(key, result, error)
+    finished = _finish(services, message, response, progress)
+    return await finished if isinstance(finished, Awaitable) else finished
+
+
+def _finish(
+    services: Services, message: ProduceRequest, response: ProduceResponse, progress: _Progress
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+    """Answer as `acks` says, when every batch is appended or has failed."""
+    if message.acks == 0:
+        if any(
+            part.error_code for topic in response.responses for part in topic.partition_responses
+        ):
+            raise CloseConnection("a produce request with acks=0 failed")
+        return None
+    if progress.waiting:
+        return _when_committed(services, progress.waiting, message.timeout_ms, response)
+    return response
+
+
+def _fail(
+    key: TopicPartition, result: PartitionProduceResponse, error: BrokerError | StorageError
+) -> None:
+    """Tell the client what went wrong with its batch."""
+    if isinstance(error, StorageError):
+        log.error("append failed partition=%s error=%s", key, error)
+        error = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+    result.error_code = error.code
+    result.error_message = error.detail
+    result.base_offset = -1
 
 
 async def _when_committed(
@@ -106,33 +183,30 @@ async def _when_committed(
     clock = services.clock
     deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
     pending = waiting
-    while pending := [item for item in pending if not _is_decided(item)]:
+    while pending := [item for item in pending if not _is_decided(services, item)]:
         remaining_s = deadline - clock.monotonic()
         if remaining_s <= 0:
-            for *_, result in pending:
-                result.error_code = ErrorCode.REQUEST_TIMED_OUT
-                result.error_message = ErrorCode.REQUEST_TIMED_OUT.text
-                result.base_offset = -1
+            for key, *_, result in pending:
+                _fail(key, result, BrokerError(ErrorCode.REQUEST_TIMED_OUT))
             break
         keys = [key for key, *_ in pending]
         await services.replicas.produces.wait(keys, missing_bytes=1, timeout_s=remaining_s)
     return response
 
 
-def _is_decided(item: _WAITING) -> bool:
+def _is_decided(services: Services, item: _WAITING) -> bool:
     """Whether the batch is committed, or can no longer be told to be; the result says which."""
-    _, partition, committed_end, result = item
+    key, partition, committed_end, result = item
     try:
-        partition.require_leader(-1)
+        if services.replicas.leader(key) is not partition:
+            raise BrokerError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not the partition that it was"
+            )
     except BrokerError as error:
-        result.error_code = error.code
-        result.error_message = error.detail
-        result.base_offset = -1
+        _fail(key, result, error)
         return True
     if partition.high_watermark < committed_end:
         return False
     if not partition.has_enough_replicas():
-        result.error_code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        result.error_message = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND.text
-        result.base_offset = -1
+        _fail(key, result, BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
     return True

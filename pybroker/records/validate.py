@@ -15,6 +15,7 @@ from pybroker.model import NO_TIMESTAMP
 from pybroker.ports import Buffer
 from pybroker.records.batch import (
     BATCH_LENGTH_MIN,
+    CODEC_MASK,
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -31,6 +32,8 @@ from pybroker.records.record import records_payload
 NO_TIMESTAMP_LIMIT: Final = 2**63 - 1
 """`message.timestamp.*.max.ms` with this value (Kafka's default) limits nothing."""
 
+_CODEC_POSITION: Final = 22
+"""The low byte of a batch's attributes."""
 _BATCH_API_VERSION_MIN: Final = 3
 """The first version of Produce that carries this format, and nothing but it (KIP-98)."""
 _ZSTD_API_VERSION_MIN: Final = 7
@@ -80,6 +83,13 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
     if rules.compacted or _limits_age(rules):
         _check_records(data, header, rules, now_ms)
     return header
+
+
+def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
+    """Whether `validate_produced` would decompress these records, which may take long."""
+    if not (rules.compacted or _limits_age(rules)):
+        return False
+    return len(data) > _CODEC_POSITION and bool(data[_CODEC_POSITION] & CODEC_MASK)
 
 
 def _invalid(detail: str) -> BrokerError:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pybroker.app import BrokerApp, World
 from pybroker.broker_config import BrokerConfig
@@ -20,6 +20,7 @@ from pybroker.ports import Buffer, Clock
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
 from pybroker.records.record import Record, decode_records
+from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.manager import LogManager
 from pybroker.testing.coord import MemoryCoord, MemoryTree
@@ -38,6 +39,7 @@ from pybroker.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
 from pybroker.wire.messages.topics import (
@@ -45,6 +47,7 @@ from pybroker.wire.messages.topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
 )
 from pybroker.wire.schema import Message
 
@@ -59,20 +62,41 @@ LATEST_FETCH = APIS[ApiKey.FETCH].max_version
 _BYTES_MAX = 64 * 1024 * 1024
 
 
+class Gate:
+    """Holds up one piece of blocking work until `open` is set."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+
 class ImmediateBlocking:
     """A `Blocking` that does the work at once and remembers what it was."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self._gates: list[Gate] = []
+
+    def hold(self) -> Gate:
+        """A gate before the next piece of work."""
+        self._gates.append(Gate())
+        return self._gates[-1]
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
         self.done.append(getattr(function, "__name__", repr(function)))
+        if self._gates:
+            return self._run_behind(self._gates.pop(0), function, *args)
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             result.set_result(function(*args))
         except Exception as error:
             result.set_exception(error)
         return result
+
+    async def _run_behind(self, gate: Gate, function: Callable[..., T], *args: object) -> T:
+        gate.reached.set()
+        await gate.open.wait()
+        return function(*args)
 
 
 class FixedProc:
@@ -244,6 +268,11 @@ class Bench:
         answer: CreateTopicsResponse = await self.ask(ApiKey.CREATE_TOPICS, 7, request)
         assert answer.topics[0].error_code == 0, answer.topics[0].error_message
 
+    @staticmethod
+    def delete_request(*names: str) -> DeleteTopicsRequest:
+        """For the versions up to 5."""
+        return DeleteTopicsRequest(topic_names=list(names), timeout_ms=10_000)
+
     async def produce(
         self,
         topic: str,
@@ -255,7 +284,7 @@ class Bench:
     ) -> PartitionProduceResponse:
         """Append one batch; the result of its partition."""
         request = produce_request(topic, {partition: records}, acks=acks)
-        answer = await self.ask(ApiKey.PRODUCE, version, request)
+        answer: ProduceResponse = await self.ask(ApiKey.PRODUCE, version, request)
         return the_only(the_only(answer.responses).partition_responses)
 
     async def fetch(
@@ -272,9 +301,22 @@ class Bench:
         view = self.app.metadata
         view.apply(
             UpdateMetadata(
-                BROKER_ID, 1_000, -1, partitions=facts, brokers=tuple(view.brokers.values())
+                BROKER_ID,
+                self.app.controller.epoch,
+                -1,
+                partitions=facts,
+                brokers=tuple(view.brokers.values()),
             )
         )
+
+    @staticmethod
+    async def waits(purgatory: Purgatory, *requests: asyncio.Future[Any]) -> None:
+        """Until each of these requests waits there (one partition each) or is answered."""
+        for _ in range(10_000):
+            if len(purgatory) + sum(each.done() for each in requests) >= len(requests):
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("the requests are still under way")
 
 
 def the_only(items: list[T]) -> T:
@@ -298,7 +340,7 @@ def batch(
 
 
 def produce_request(
-    topic: str, partitions: dict[int, Buffer | None], *, acks: int = -1, timeout_ms: int = 10_000
+    topic: str, partitions: Mapping[int, Buffer | None], *, acks: int = -1, timeout_ms: int = 10_000
 ) -> ProduceRequest:
     return ProduceRequest(
         acks=acks,
@@ -370,4 +412,7 @@ def values_of(answer: PartitionData) -> list[bytes | None]:
 
 def code(answer: Any) -> ErrorCode:
     """The error of an item, by name, so that a failing test reads well."""
-    return ErrorCode(answer.error_code)
+    return _CODES[answer.error_code]
+
+
+_CODES: Final = {int(each): each for each in ErrorCode}
