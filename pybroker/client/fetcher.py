@@ -97,10 +97,7 @@ class Fetcher:
                 if node not in self._in_flight:
                     connection = self._cluster.connected(node, FETCH_LANE)
                     if connection is not None:
-                        self._in_flight.add(node)
-                        self._tasks.start(
-                            self._fetch(node, connection, readers), f"fetch from {node}"
-                        )
+                        self._ask(node, connection, readers)
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
@@ -196,16 +193,26 @@ class Fetcher:
 
     # Fetching
 
-    async def _fetch(
-        self, node: int, connection: Connection, readers: list[PartitionReader]
-    ) -> None:
+    def _ask(self, node: int, connection: Connection, readers: list[PartitionReader]) -> None:
+        """Put the question together now; by the time it is written a reader may have jumped."""
+        self._in_flight.add(node)
         asked = {
             reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
         }
+        exchange = self._fetch(node, connection, self._request(readers), asked)
+        self._tasks.start(exchange, f"fetch from {node}")
+
+    async def _fetch(
+        self,
+        node: int,
+        connection: Connection,
+        request: FetchRequest,
+        asked: dict[TopicPartition, tuple[PartitionReader, int, int]],
+    ) -> None:
         try:
             response = await connection.send(
                 ApiKey.FETCH,
-                self._request(readers),
+                request,
                 FetchResponse,
                 timeout_s=(self._options.request_timeout_ms + self._options.fetch_max_wait_ms)
                 / 1_000,
@@ -215,7 +222,7 @@ class Fetcher:
         except ClientError as error:
             logger.debug("event=fetch-failed node=%d reason=%s", node, error)
             self._cluster.request_refresh()
-            for reader in readers:
+            for reader, _, _ in asked.values():
                 if error.retriable:
                     self._pause(reader)
                 else:

@@ -113,6 +113,8 @@ class FakeBroker:
         self.partitions: dict[TopicPartition, Partition] = defaultdict(Partition)
         self.seen: list[Message] = []
         self.faults: dict[ApiKey, deque[Fault]] = defaultdict(deque)
+        self.partition_faults: deque[ErrorCode] = deque()
+        """What the next partitions of a Fetch answer."""
         self.topic_errors: dict[str, ErrorCode] = {}
         self.without_leader = False
         self.changed = asyncio.Condition()
@@ -289,9 +291,8 @@ class FakeBroker:
         return FetchResponse(responses=found)
 
     def _read(self, key: TopicPartition, offset: int) -> PartitionData:
-        faults = self.faults[ApiKey.OFFSET_FOR_LEADER_EPOCH]  # by partition, not by request
         log = self.partitions[key]
-        code = faults.popleft().code if faults else ErrorCode.NONE
+        code = self.partition_faults.popleft() if self.partition_faults else ErrorCode.NONE
         if not code and not log.start <= offset <= log.end:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
         data = b"".join(b for b in log.batches if read_header(b).next_offset > offset)

@@ -1,0 +1,204 @@
+"""Gathering records into batches, the order of batches, and the memory they take."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pybroker.client.accumulator import Accumulator, PendingRecord
+from pybroker.client.budget import MemoryBudget
+from pybroker.client.sequences import SEQUENCE_COUNT, SequenceState
+from pybroker.model import TopicPartition
+from pybroker.records.batch import HEADER_SIZE
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+SIZE = 50
+
+
+class Gatherer:
+    """An accumulator at a moment that the test sets; records are told apart by their value."""
+
+    def __init__(
+        self, *, batch_size: int = 10_000, linger_s: float = 0.0, idempotent: bool = True
+    ) -> None:
+        self.inner = Accumulator(
+            batch_size=batch_size, linger_s=linger_s, idempotent=idempotent, in_flight_max=5
+        )
+        self.now = 100.0
+
+    def add(self, *values: bytes, to: TopicPartition = T0) -> list[bool]:
+        loop = asyncio.get_running_loop()
+        return [
+            self.inner.append(
+                to, PendingRecord(0, None, value, (), loop.create_future(), SIZE), self.now
+            )
+            for value in values
+        ]
+
+    def ready(self) -> list[TopicPartition]:
+        return [queue.topic_partition for queue in self.inner.ready(self.now)]
+
+    def take(self, key: TopicPartition = T0) -> list[bytes | None]:
+        """Take the first batch; gives it numbers, as sending does."""
+        queue = self.inner.queues[key]
+        batch = self.inner.take(queue)
+        if not batch.has_sequence:
+            batch.base_sequence = queue.sequences.assign(len(batch.records))
+        batch.attempts += 1
+        return [record.value for record in batch.records]
+
+    def give_back(self, *places: int) -> None:
+        """The batches in flight at these places are to be sent again."""
+        queue = self.inner.queues[T0]
+        for batch in [queue.in_flight[place] for place in places]:
+            queue.put_back(batch)
+
+    def waiting(self) -> list[list[bytes | None]]:
+        return [[r.value for r in batch.records] for batch in self.inner.queues[T0].waiting]
+
+
+async def test_a_batch_closes_when_the_next_record_does_not_fit() -> None:
+    gatherer = Gatherer(batch_size=HEADER_SIZE + 2 * SIZE, linger_s=10)
+    assert gatherer.add(b"a", b"b", b"c") == [True, True, True]
+    assert gatherer.waiting() == [[b"a", b"b"], [b"c"]]
+
+
+async def test_a_record_larger_than_a_batch_travels_alone() -> None:
+    gatherer = Gatherer(batch_size=10)
+    gatherer.add(b"a", b"b")
+    assert gatherer.waiting() == [[b"a"], [b"b"]]
+
+
+async def test_a_batch_lingers_unless_it_is_full_or_flushed() -> None:
+    gatherer = Gatherer(batch_size=HEADER_SIZE + 2 * SIZE, linger_s=5)
+    gatherer.add(b"a")
+    assert gatherer.ready() == []
+    assert gatherer.inner.next_due(gatherer.now) == 105.0
+    gatherer.inner.flushing = 1
+    assert gatherer.ready() == [T0]
+    gatherer.inner.flushing = 0
+    gatherer.add(b"b")
+    assert gatherer.ready() == [T0]
+    gatherer.add(b"x", to=T1)
+    gatherer.now = 105.0
+    assert gatherer.ready() == [T0, T1]
+
+
+async def test_a_taken_batch_takes_no_more_records() -> None:
+    gatherer = Gatherer()
+    gatherer.add(b"a")
+    assert gatherer.take() == [b"a"]
+    gatherer.give_back(0)
+    gatherer.add(b"b")
+    assert gatherer.waiting() == [[b"a"], [b"b"]]
+
+
+async def test_batches_to_be_sent_again_stand_in_their_old_order() -> None:
+    gatherer = Gatherer(batch_size=0)
+    gatherer.add(b"a", b"b", b"c", b"d")
+    for _ in range(3):
+        gatherer.take()
+    gatherer.give_back(2, 0, 1)
+    assert gatherer.waiting() == [[b"a"], [b"b"], [b"c"], [b"d"]]
+
+
+async def test_a_batch_is_not_sent_again_before_those_in_front_of_it() -> None:
+    gatherer = Gatherer(batch_size=0)
+    gatherer.add(b"a", b"b", b"c")
+    gatherer.take()
+    gatherer.take()
+    gatherer.give_back(1)
+    assert gatherer.ready() == []
+    gatherer.give_back(0)
+    assert gatherer.ready() == [T0]
+
+
+@pytest.mark.parametrize(("idempotent", "limit"), [(True, 5), (False, 1)])
+async def test_batches_in_flight_are_limited(idempotent: bool, limit: int) -> None:
+    gatherer = Gatherer(batch_size=0, idempotent=idempotent)
+    gatherer.add(*[b"x"] * 9)
+    taken = 0
+    while gatherer.ready():
+        gatherer.take()
+        taken += 1
+    assert taken == limit
+
+
+async def test_behind_a_hole_only_numbered_batches_go_on() -> None:
+    gatherer = Gatherer(batch_size=0)
+    gatherer.add(b"a", b"b")
+    gatherer.take()
+    gatherer.inner.queues[T0].sequences.unresolved = True
+    assert gatherer.ready() == []
+    gatherer.give_back(0)
+    assert gatherer.ready() == [T0]
+    gatherer.inner.queues[T0].sequences.restarting = True
+    assert gatherer.ready() == []
+
+
+async def test_halves_of_a_split_batch_stand_where_it_stood() -> None:
+    gatherer = Gatherer(batch_size=HEADER_SIZE + 4 * SIZE)
+    gatherer.add(*[bytes([65 + index]) for index in range(8)])
+    gatherer.take()
+    gatherer.take()
+    queue = gatherer.inner.queues[T0]
+    gatherer.inner.split(queue, queue.in_flight[0])
+    gatherer.give_back(0)
+    assert gatherer.waiting() == [[b"A", b"B"], [b"C", b"D"], [b"E", b"F", b"G", b"H"]]
+
+
+# Sequences
+
+
+def test_sequences_go_on_with_0_after_the_last_number() -> None:
+    state = SequenceState()
+    state.next_sequence = SEQUENCE_COUNT - 2
+    assert state.assign(3) == SEQUENCE_COUNT - 2
+    assert state.next_sequence == 1
+    state.acknowledge(SEQUENCE_COUNT - 2, 3)
+    assert state.last_acknowledged == 0
+    assert state.is_next(1)
+    assert not state.has_hole()
+
+
+def test_numbers_that_were_never_confirmed_are_a_hole() -> None:
+    state = SequenceState()
+    assert not state.has_hole()
+    state.assign(2)
+    assert state.has_hole()
+    state.acknowledge(0, 2)
+    assert not state.has_hole()
+    state.start(1, 1)
+    assert state.is_next(0)
+
+
+# Memory
+
+
+async def test_memory_is_given_in_order_of_asking() -> None:
+    budget = MemoryBudget(100)
+    assert budget.try_take(80)
+    order: list[int] = []
+
+    async def take(size: int) -> None:
+        await budget.take(size, timeout_s=5)
+        order.append(size)
+
+    waiting = [asyncio.ensure_future(take(size)) for size in (60, 10)]
+    await asyncio.sleep(0)
+    assert not budget.try_take(10), "nobody overtakes those who wait"
+    budget.give_back(80)
+    await asyncio.gather(*waiting)
+    assert order == [60, 10]
+    assert budget.used == 70
+
+
+async def test_who_gives_up_waiting_takes_nothing_and_blocks_nobody() -> None:
+    budget = MemoryBudget(100)
+    assert budget.try_take(90)
+    with pytest.raises(TimeoutError):
+        await budget.take(50, timeout_s=0.01)
+    assert budget.used == 90
+    assert budget.try_take(10)

@@ -1,0 +1,304 @@
+"""A connection against a server that answers byte by byte, wrongly, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pybroker.client.connection import Connection
+from pybroker.client.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    NotConnected,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
+from pybroker.errors import ErrorCode
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import encode_response
+from pybroker.wire.headers import encode_response_header
+from pybroker.wire.messages.cluster import ApiVersion, ApiVersionsResponse
+from pybroker.wire.messages.metadata import MetadataRequest, MetadataResponse
+from unit_tests.client.fake_broker import versions
+
+Peer = Callable[["Wire"], Awaitable[None]]
+
+
+class Wire:
+    """The server's end: requests come as (api key, version, correlation id)."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def request(self) -> tuple[int, int, int]:
+        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+        frame = await self._reader.readexactly(size)
+        key, version, correlation_id = struct.unpack_from(">hhi", frame)
+        return key, version, correlation_id
+
+    def raw(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def handshake(self, response: ApiVersionsResponse | None = None) -> None:
+        _, version, correlation_id = await self.request()
+        message = response or versions()
+        self.raw(framed(correlation_id, ApiKey.API_VERSIONS, version, message))
+
+
+def framed(correlation_id: int, key: ApiKey, version: int, message: object) -> bytes:
+    api = APIS[key]
+    head = encode_response_header(correlation_id, api.response_header_version(version))
+    body = encode_response(api, version, message)  # type: ignore[arg-type]
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def metadata(correlation_id: int, version: int) -> bytes:
+    return framed(correlation_id, ApiKey.METADATA, version, MetadataResponse(cluster_id="c"))
+
+
+@asynccontextmanager
+async def serving(peer: Peer) -> AsyncIterator[int]:
+    """The port of a server that treats each connection as `peer` says."""
+    writers = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        try:
+            await peer(Wire(reader, writer))
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def connect(port: int, **limits: int) -> Connection:
+    return await Connection.open("127.0.0.1", port, client_id="test", timeout_s=0.3, **limits)
+
+
+async def ask(connection: Connection, timeout_s: float = 5) -> MetadataResponse:
+    return await connection.send(
+        ApiKey.METADATA, MetadataRequest(topics=[]), MetadataResponse, timeout_s=timeout_s
+    )
+
+
+async def hear_after_handshake(peer: Peer, **limits: int) -> BaseException | None:
+    """What becomes of one request to such a server."""
+
+    async def whole(wire: Wire) -> None:
+        await wire.handshake()
+        await peer(wire)
+
+    async with serving(whole) as port:
+        connection = await connect(port, **limits)
+        try:
+            await ask(connection, timeout_s=0.3)
+            return None
+        except (ConnectionLost, RequestTimedOut) as error:
+            assert not connection.usable
+            with pytest.raises(NotConnected):
+                await ask(connection)
+            return error
+        finally:
+            await connection.close()
+
+
+async def test_an_answer_may_come_in_pieces() -> None:
+    async def peer(wire: Wire) -> None:
+        _, version, correlation_id = await wire.request()
+        for byte in metadata(correlation_id, version):
+            wire.raw(bytes([byte]))
+            await wire.writer.drain()
+        await wire.request()
+
+    assert await hear_after_handshake(peer) is None
+
+
+async def test_answers_may_come_together() -> None:
+    async def peer(wire: Wire) -> None:
+        await wire.handshake()
+        first, second = await wire.request(), await wire.request()
+        wire.raw(metadata(first[2], first[1]) + metadata(second[2], second[1]))
+        await wire.request()
+
+    async with serving(peer) as port:
+        connection = await connect(port)
+        both = await asyncio.gather(ask(connection), ask(connection))
+        assert [answer.cluster_id for answer in both] == ["c", "c"]
+        await connection.close()
+
+
+async def wrong_correlation_id(wire: Wire) -> None:
+    _, version, correlation_id = await wire.request()
+    wire.raw(metadata(correlation_id + 1, version))
+    await wire.request()
+
+
+async def too_large(wire: Wire) -> None:
+    await wire.request()
+    wire.raw(struct.pack(">i", 5_000))
+    await wire.request()
+
+
+async def negative_length(wire: Wire) -> None:
+    await wire.request()
+    wire.raw(struct.pack(">i", -1))
+    await wire.request()
+
+
+async def cut_off(wire: Wire) -> None:
+    _, version, correlation_id = await wire.request()
+    wire.raw(metadata(correlation_id, version)[:-3])
+    await wire.writer.drain()
+    wire.writer.close()
+
+
+async def closes(wire: Wire) -> None:
+    await wire.request()
+    wire.writer.close()
+
+
+async def nonsense(wire: Wire) -> None:
+    _, _, correlation_id = await wire.request()
+    wire.raw(struct.pack(">iib", 5, correlation_id, 0) + b"")
+    await wire.request()
+
+
+async def silent(wire: Wire) -> None:
+    await wire.request()
+    await wire.request()
+
+
+@pytest.mark.parametrize(
+    ("peer", "kind", "text"),
+    [
+        (wrong_correlation_id, ConnectionLost, "answer 2 where 1 was due"),
+        (too_large, ConnectionLost, "an answer of 5000 bytes"),
+        (negative_length, ConnectionLost, "an answer of -1 bytes"),
+        (cut_off, ConnectionLost, "in the middle of an answer"),
+        (closes, ConnectionLost, "before the answer"),
+        (nonsense, ConnectionLost, "cannot be read"),
+        (silent, RequestTimedOut, "no answer to METADATA within"),
+    ],
+)
+async def test_a_bad_answer_ends_the_connection(
+    peer: Peer, kind: type[Exception], text: str
+) -> None:
+    error = await hear_after_handshake(peer, response_max_bytes=4_000)
+    assert isinstance(error, kind) and isinstance(error, ClientError)
+    assert text in str(error)
+    assert not error.definite
+
+
+async def test_whoever_waits_behind_a_late_answer_is_told() -> None:
+    async def peer(wire: Wire) -> None:
+        await wire.handshake()
+        await asyncio.Event().wait()
+
+    async with serving(peer) as port:
+        connection = await connect(port)
+        patient = asyncio.ensure_future(ask(connection, timeout_s=30))
+        with pytest.raises(RequestTimedOut):
+            await ask(connection, timeout_s=0.05)
+        with pytest.raises(ConnectionLost):
+            await patient
+        await connection.close()
+
+
+async def test_an_answer_that_nobody_awaits_any_more_is_skipped() -> None:
+    async def peer(wire: Wire) -> None:
+        await wire.handshake()
+        first, second = await wire.request(), await wire.request()
+        wire.raw(metadata(first[2], first[1]) + metadata(second[2], second[1]))
+        await wire.request()
+
+    async with serving(peer) as port:
+        connection = await connect(port)
+        given_up = asyncio.ensure_future(ask(connection))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        assert (await ask(connection)).cluster_id == "c"
+        await connection.close()
+
+
+# Agreeing on versions
+
+
+async def test_an_old_broker_is_asked_again_in_the_version_it_names() -> None:
+    asked = []
+
+    async def peer(wire: Wire) -> None:
+        _, version, correlation_id = await wire.request()
+        asked.append(version)
+        old = ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)],
+        )
+        wire.raw(framed(correlation_id, ApiKey.API_VERSIONS, 0, old))
+        _, version, correlation_id = await wire.request()
+        asked.append(version)
+        wire.raw(framed(correlation_id, ApiKey.API_VERSIONS, version, versions()))
+        await wire.request()
+
+    async with serving(peer) as port:
+        connection = await connect(port)
+        assert asked == [3, 2]
+        await connection.close()
+
+
+async def test_the_version_is_the_highest_that_both_know() -> None:
+    async def peer(wire: Wire) -> None:
+        rows = [(ApiKey.METADATA, 1, 5), (ApiKey.PRODUCE, 0, 99), (ApiKey.FETCH, 90, 99)]
+        await wire.handshake(
+            ApiVersionsResponse(
+                api_keys=[
+                    ApiVersion(api_key=key, min_version=low, max_version=high)
+                    for key, low, high in rows
+                ]
+            )
+        )
+        await wire.request()
+
+    async with serving(peer) as port:
+        connection = await connect(port)
+        assert connection.version_of(ApiKey.METADATA) == 5
+        assert connection.version_of(ApiKey.PRODUCE) == APIS[ApiKey.PRODUCE].max_version
+        for key in (ApiKey.FETCH, ApiKey.CREATE_TOPICS):
+            with pytest.raises(UnsupportedByBroker, match=key.name):
+                connection.version_of(key)
+        await connection.close()
+
+
+async def hangs_up(wire: Wire) -> None:
+    wire.writer.close()
+
+
+async def web_server(wire: Wire) -> None:
+    await wire.request()
+    wire.raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await wire.request()
+
+
+@pytest.mark.parametrize(
+    ("peer", "text"),
+    [
+        (hangs_up, "not to a Kafka broker"),
+        (web_server, "not to a Kafka broker"),
+        (silent, "no Kafka broker answered"),
+    ],
+)
+async def test_what_is_no_broker_is_called_so(peer: Peer, text: str) -> None:
+    async with serving(peer) as port:
+        with pytest.raises(ConnectFailed, match=text):
+            await connect(port)

@@ -1,0 +1,341 @@
+"""The consumer: positions, resets, transactions, damage, and brokers that stumble."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pybroker.client.consumer import Consumer
+from pybroker.client.errors import (
+    Closed,
+    DamagedRecords,
+    OffsetUnavailable,
+    ResponseError,
+    TopicUnavailable,
+)
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.records.builder import BatchBuilder
+from pybroker.records.compression import Codec
+from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.fetch import AbortedTransaction, FetchRequest
+from unit_tests.client.fake_broker import LOSE_REQUEST, FakeBroker, Partition
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+QUICK: dict[str, Any] = {
+    "retry_backoff_ms": 1,
+    "retry_backoff_max_ms": 5,
+    "reconnect_backoff_ms": 1,
+    "reconnect_backoff_max_ms": 5,
+    "fetch_max_wait_ms": 10,
+}
+
+SMALL_FETCHES: dict[str, Any] = {"max_partition_fetch_bytes": 100}
+
+
+def consumer(broker: FakeBroker, **options: Any) -> Consumer:
+    return Consumer(broker.address, **{**QUICK, "auto_offset_reset": "earliest", **options})
+
+
+def batch(*values: bytes, producer: int = -1, codec: Codec = Codec.NONE) -> bytes:
+    """A batch; in a transaction if it has a producer. Timestamps count from 1000."""
+    builder = BatchBuilder(codec)
+    for index, value in enumerate(values):
+        builder.append(1_000 + index, b"k", value, (("h", b"1"),))
+    if producer < 0:
+        return builder.build()
+    return builder.build(producer, 0, 0, transactional=True)
+
+
+def marker(kind: ControlType, producer: int) -> bytes:
+    return build_end_transaction(
+        EndTransaction(kind, 0), producer_id=producer, producer_epoch=0, timestamp_ms=1
+    )
+
+
+def holding(log: Partition, *batches: bytes) -> None:
+    for data in batches:
+        log.append(data)
+
+
+async def values(target: Consumer, count: int) -> list[bytes | None]:
+    """The next records' values; waits for them."""
+    found = []
+    for _ in range(count):
+        async with asyncio.timeout(5):
+            found.append((await target.getone()).value)
+    return found
+
+
+async def test_records_come_in_order_with_everything_that_was_stored() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        holding(broker.partition(), batch(b"a", b"b", codec=Codec.GZIP), batch(b"c"))
+        target.assign([T0])
+        first = await target.getone()
+        assert (first.topic, first.partition, first.offset, first.timestamp) == ("t", 0, 0, 1_000)
+        assert (first.key, first.value, first.headers) == (b"k", b"a", (("h", b"1"),))
+        assert (first.leader_epoch, first.timestamp_type.name) == (7, "CREATE_TIME")
+        assert await values(target, 2) == [b"b", b"c"]
+        assert await target.position(T0) == 3
+
+
+async def test_async_for_ends_when_the_consumer_is_closed() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        holding(broker.partition(), batch(b"a", b"b"))
+        target.assign([T0])
+        seen = []
+        async for record in target:
+            seen.append(record.value)
+            if len(seen) == 2:
+                await target.close()
+        assert seen == [b"a", b"b"]
+        with pytest.raises(Closed):
+            await target.getmany()
+
+
+async def test_getmany_keeps_to_its_limits() -> None:
+    async with FakeBroker({"t": 2}) as broker, consumer(broker, max_poll_records=3) as target:
+        assert await target.getmany(timeout_ms=1) == {}
+        for number in (0, 1):
+            holding(broker.partition("t", number), batch(b"a", b"b", b"c", b"d"))
+        target.assign([T0, T1])
+        sizes: list[int] = []
+        while sum(sizes) < 8:
+            found = await target.getmany(timeout_ms=1_000)
+            sizes.append(sum(len(records) for records in found.values()))
+        assert max(sizes) <= 3
+        target.seek(T0, 0)
+        assert sum(map(len, (await target.getmany(1_000, max_records=1)).values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("earliest", [b"c", b"d", b"new"]), ("latest", [b"new"])]
+)
+async def test_without_a_position_reading_starts_as_the_policy_says(
+    policy: str, expected: list[bytes]
+) -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker, auto_offset_reset=policy) as target:
+        log = broker.partition()
+        holding(log, batch(b"a", b"b"), batch(b"c", b"d"))
+        log.start, log.batches = 2, log.batches[1:]
+        target.assign([T0])
+        await target.position(T0)
+        log.append(batch(b"new"))
+        assert await values(target, len(expected)) == expected
+
+
+async def test_without_a_policy_a_missing_position_is_an_error() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker, auto_offset_reset="none") as target:
+        holding(broker.partition(), batch(b"a"))
+        target.assign([T0])
+        with pytest.raises(OffsetUnavailable) as caught:
+            await target.getmany(1_000)
+        assert caught.value.partitions == {T0}
+        target.seek(T0, 9)
+        with pytest.raises(OffsetUnavailable, match="offset 9 is out of range"):
+            await target.getmany(1_000)
+        target.seek(T0, 0)
+        assert await values(target, 1) == [b"a"]
+
+
+async def test_an_offset_out_of_range_goes_to_where_the_policy_says() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        holding(broker.partition(), batch(b"a"))
+        target.assign([T0])
+        target.seek(T0, 77)
+        assert await values(target, 1) == [b"a"]
+
+
+async def test_seeking_throws_away_what_was_fetched_before() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        holding(broker.partition(), batch(b"a", b"b", b"c"))
+        target.assign([T0])
+        assert await values(target, 2) == [b"a", b"b"]
+        target.seek(T0, 1)
+        assert await values(target, 1) == [b"b"]
+        target.seek_to_beginning()
+        assert await values(target, 1) == [b"a"]
+        target.seek_to_end(T0)
+        assert await target.position(T0) == 3
+        with pytest.raises(KeyError):
+            target.seek(T1, 0)
+        with pytest.raises(ValueError, match="expected 0 or more"):
+            target.seek(T0, -1)
+
+
+async def test_a_paused_partition_gives_nothing_until_it_is_resumed() -> None:
+    async with FakeBroker({"t": 2}) as broker, consumer(broker) as target:
+        holding(broker.partition("t", 0), batch(b"a"))
+        holding(broker.partition("t", 1), batch(b"b"))
+        target.assign([T0, T1])
+        target.pause(T0)
+        assert target.paused() == {T0}
+        assert await values(target, 1) == [b"b"]
+        assert await target.getmany(50) == {}
+        target.resume(T0)
+        assert await values(target, 1) == [b"a"]
+
+
+async def test_partitions_that_stay_assigned_keep_their_position() -> None:
+    async with FakeBroker({"t": 2}) as broker, consumer(broker) as target:
+        holding(broker.partition("t", 0), batch(b"a", b"b"))
+        holding(broker.partition("t", 1), batch(b"x"))
+        target.assign([T0])
+        assert await values(target, 1) == [b"a"]
+        target.assign([T0, T1])
+        assert sorted(await values(target, 2), key=str) == [b"b", b"x"]
+        target.assign([])
+        assert target.assignment() == frozenset()
+        assert await target.getmany(10) == {}
+
+
+# Transactions
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("read_uncommitted", [b"p", b"lost", b"kept", b"q", b"again"]),
+        ("read_committed", [b"p", b"kept", b"q", b"again"]),
+    ],
+)
+async def test_aborted_records_and_markers_are_left_out(level: str, expected: list[bytes]) -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker, isolation_level=level) as target:
+        log = broker.partition()
+        holding(
+            log,
+            batch(b"p"),
+            batch(b"lost", producer=5),
+            batch(b"kept", producer=6),
+            marker(ControlType.ABORT, 5),
+            marker(ControlType.COMMIT, 6),
+            batch(b"q"),
+            batch(b"again", producer=5),
+            marker(ControlType.COMMIT, 5),
+        )
+        log.aborted = [AbortedTransaction(producer_id=5, first_offset=1)]
+        target.assign([T0])
+        assert await values(target, len(expected)) == expected
+        await target.getmany(20)
+        assert await target.position(T0) == 8, "markers are passed, too"
+        target.seek(T0, 1)
+        assert (await values(target, 1)) == expected[1:2]
+
+
+# Trouble
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ],
+)
+async def test_what_passes_is_waited_out(code: ErrorCode) -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        holding(broker.partition(), batch(b"a"))
+        broker.partition_faults.extend([code, code])
+        target.assign([T0])
+        assert await values(target, 1) == [b"a"]
+
+
+async def test_a_lost_connection_is_made_again() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        broker.will(ApiKey.FETCH, LOSE_REQUEST, LOSE_REQUEST)
+        broker.will(ApiKey.LIST_OFFSETS, LOSE_REQUEST)
+        holding(broker.partition(), batch(b"a"))
+        target.assign([T0])
+        assert await values(target, 1) == [b"a"]
+
+
+async def test_what_does_not_pass_is_raised_and_the_rest_can_be_read_on() -> None:
+    async with FakeBroker({"t": 2}) as broker, consumer(broker) as target:
+        holding(broker.partition("t", 1), batch(b"a"))
+        broker.partition_faults.append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        target.assign([T0, T1])
+        with pytest.raises(ResponseError) as caught:
+            while True:
+                await target.getmany(1_000)
+        assert caught.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        target.pause(T0)
+        target.seek(T1, 0)
+        assert await values(target, 1) == [b"a"]
+
+
+async def test_damage_is_told_with_its_place_after_what_was_whole() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        log = broker.partition()
+        holding(log, batch(b"a"), batch(b"bbbb"), batch(b"c"))
+        log.batches[1] = log.batches[1].replace(b"bbbb", b"bxbb")
+        target.assign([T0])
+        assert await values(target, 1) == [b"a"]
+        with pytest.raises(DamagedRecords, match="checksum") as caught:
+            await target.getmany(1_000)
+        assert caught.value.offset == 1
+        assert await target.position(T0) == 1
+        target.seek(T0, 2)
+        assert await values(target, 1) == [b"c"]
+
+
+async def test_damage_passes_unseen_where_the_user_wants_so() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker, check_crcs=False) as target:
+        log = broker.partition()
+        holding(log, batch(b"bbbb"))
+        log.batches[0] = log.batches[0].replace(b"bbbb", b"bxbb")
+        target.assign([T0])
+        assert await values(target, 1) == [b"bxbb"]
+
+
+async def test_one_partition_without_a_leader_does_not_hold_up_the_others() -> None:
+    async with FakeBroker({"t": 1, "u": 1}) as broker, consumer(broker) as target:
+        holding(broker.partition("u"), batch(b"a"))
+        target.assign([TopicPartition("nosuch", 0), TopicPartition("u", 0)])
+        assert await values(target, 1) == [b"a"]
+        broker.topics["nosuch"] = 1
+        holding(broker.partition("nosuch"), batch(b"late"))
+        assert await values(target, 1) == [b"late"]
+
+
+async def test_no_more_is_fetched_ahead_than_fits() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker, **SMALL_FETCHES) as target:
+        log = broker.partition()
+        holding(log, batch(b"x" * 200))
+        target.assign([T0])
+        await broker.until(lambda: bool(broker.requests(FetchRequest)))
+        holding(log, batch(b"y"))
+        assert await target.getmany(30, max_records=0) == {}
+        assert len(broker.requests(FetchRequest)) == 1, "what is there fills the room"
+        assert await values(target, 2) == [b"x" * 200, b"y"]
+
+
+# Looking up
+
+
+async def test_offsets_are_looked_up_by_time_and_at_both_ends() -> None:
+    async with FakeBroker({"t": 2}) as broker, consumer(broker) as target:
+        holding(broker.partition(), batch(b"a", b"b", b"c"))
+        assert await target.partitions_for("t") == [T0, T1]
+        assert await target.beginning_offsets([T0, T1]) == {T0: 0, T1: 0}
+        assert await target.end_offsets([T0, T1]) == {T0: 3, T1: 0}
+        found = await target.offsets_for_times({T0: 1_001, T1: 5})
+        answer = found[T0]
+        assert answer is not None
+        assert answer.offset == 1
+        assert found[T1] is None
+
+
+async def test_a_topic_that_does_not_exist_is_told_in_time() -> None:
+    async with FakeBroker({}) as broker, consumer(broker, default_api_timeout_ms=30) as target:
+        with pytest.raises(TopicUnavailable):
+            await target.partitions_for("nosuch")
+        with pytest.raises(ResponseError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            await target.end_offsets([TopicPartition("nosuch", 0)])

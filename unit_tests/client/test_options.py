@@ -1,0 +1,110 @@
+"""Options as users write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pybroker.client.addresses import format_address, split_address
+from pybroker.client.options import ConsumerOptions, ProducerOptions, parse_options
+from pybroker.errors import ConfigError
+
+
+def producer(**given: Any) -> ProducerOptions:
+    return parse_options(ProducerOptions, given)
+
+
+def faults(given: dict[str, object]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse_options(ProducerOptions, given)
+    return caught.value.faults
+
+
+def test_dots_and_underscores_and_text_are_taken() -> None:
+    options = producer(**{"linger.ms": "5", "batch_size": 7, "enable.idempotence": "FALSE"})
+    assert (options.linger_ms, options.batch_size, options.enable_idempotence) == (5, 7, False)
+    assert producer(max_in_flight=2).max_in_flight_requests_per_connection == 2
+
+
+def test_the_defaults_are_those_of_kafka() -> None:
+    options = producer()
+    assert (options.acks, options.enable_idempotence, options.linger_ms) == (-1, True, 0)
+    assert (options.batch_size, options.buffer_memory) == (16_384, 33_554_432)
+    assert (options.delivery_timeout_ms, options.request_timeout_ms) == (120_000, 30_000)
+    consumer = parse_options(ConsumerOptions, {})
+    assert (consumer.auto_offset_reset, consumer.max_poll_records) == ("latest", 500)
+    assert (consumer.fetch_max_bytes, consumer.fetch_max_wait_ms) == (52_428_800, 500)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("lingr.ms", "linger.ms"),
+        ("compresion_type", "compression_type"),
+        ("bootstrap.server.s", "bootstrap.servers"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(name: str, hint: str) -> None:
+    assert faults({name: "x"}) == [f"unknown option {name}; did you mean {hint}?"]
+
+
+def test_all_faults_are_told_at_once() -> None:
+    found = faults({"linger.ms": "soon", "acks": 2, "qqqqqq": 1, "batch.size": -1})
+    assert found == [
+        "option linger.ms must be a whole number, not 'soon'",
+        "option acks must be all, -1, 0 or 1, not 2",
+        "unknown option qqqqqq",
+        "option batch.size must be from 0 to 2147483647, not -1",
+    ]
+    assert faults({"linger.ms": 1, "linger_ms": 2}) == ["option linger_ms is given twice"]
+
+
+@pytest.mark.parametrize(("acks", "number"), [("all", -1), (-1, -1), ("1", 1), (0, 0)])
+def test_acks_in_every_spelling(acks: object, number: int) -> None:
+    assert producer(acks=acks).acks == number
+
+
+def test_idempotence_gives_way_to_what_contradicts_it_unless_it_was_asked_for() -> None:
+    assert not producer(acks=1).enable_idempotence
+    assert not producer(max_in_flight=6).enable_idempotence
+    assert faults({"acks": 1, "enable.idempotence": True}) == ["enable.idempotence needs acks=all"]
+    assert "at most 5" in faults({"max_in_flight": 6, "enable_idempotence": "true"})[0]
+
+
+def test_the_delivery_limit_covers_linger_and_one_request() -> None:
+    assert producer(linger_ms=200_000).delivery_timeout_ms == 230_000
+    assert "at least linger.ms + request.timeout.ms" in faults({"delivery.timeout.ms": 1_000})[0]
+
+
+def test_options_of_java_that_mean_nothing_here_are_taken_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producer(**{"key.serializer": "org.apache.kafka.common.serialization.StringSerializer"})
+    assert "event=option-without-effect name=key.serializer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("h:1", ("h", 1)),
+        ("[::1]:9092", ("::1", 9092)),
+        ("PLAINTEXT://h.example:65535", ("h.example", 65_535)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert split_address(text) == address
+    assert text.endswith(format_address(*address))
+
+
+@pytest.mark.parametrize("text", ["h", "h:", ":1", "h:0", "h:65536", "h:x"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="must be host:port"):
+        split_address(text)
+
+
+def test_servers_may_be_text_or_a_list() -> None:
+    both = (("a", 1), ("b", 2))
+    assert producer(bootstrap_servers="a:1, b:2").bootstrap_servers == both
+    assert producer(**{"bootstrap.servers": ["a:1", "b:2"]}).bootstrap_servers == both
+    assert faults({"bootstrap.servers": ""})
