@@ -21,7 +21,7 @@ from pybroker.app import BrokerApp, World
 from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
-from pybroker.coordinator.zookeeper.paths import CLUSTER_ID
+from pybroker.coordinator.zookeeper.paths import BROKER_IDS, CLUSTER_ID
 from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents, generate_broker_id
 from pybroker.coordinator.zookeeper.schemas import decode_cluster_id
 from pybroker.coordinator.zookeeper.session import KazooCoord
@@ -117,6 +117,7 @@ async def _start(
     try:
         cluster = await _settle_cluster_id(coord, stored_cluster, rng)
         broker_id = await _settle_broker_id(coord, config, stored_id)
+        await _refuse_company(coord, broker_id)
     except CoordError as error:
         raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
     await blocking.run(logs.start, broker_id, cluster)
@@ -227,3 +228,14 @@ async def _settle_broker_id(coord: KazooCoord, config: BrokerConfig, stored: int
     if stored is not None:
         return stored
     return await generate_broker_id(coord, config.reserved_broker_max_id)
+
+
+async def _refuse_company(coord: KazooCoord, broker_id: int) -> None:
+    """Raises StartupError if other brokers are registered: this one can neither follow them nor
+    lead them, and would only disturb."""
+    others = [other for other in await coord.children(BROKER_IDS) if other != str(broker_id)]
+    if others:
+        raise StartupError(
+            f"ZooKeeper knows other brokers here ({', '.join(others)}), and a cluster of several "
+            "brokers is not supported; give this one a chroot of its own in zookeeper.connect"
+        )
