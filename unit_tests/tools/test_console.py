@@ -1,0 +1,234 @@
+"""The console tools: how lines become records and records lines."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import click
+import pytest
+
+from pybroker.client.producer import Producer
+from pybroker.client.subscription import ConsumerRecord
+from pybroker.errors import ErrorCode
+from pybroker.records.batch import TimestampType
+from pybroker.records.record import decode_records
+from pybroker.tools._cli import Failure
+from pybroker.tools.console_consumer import Printer, format_json, line_style, parse_start
+from pybroker.tools.console_producer import Line, line_format, lines_of, send_lines
+from pybroker.wire.api import ApiKey
+from unit_tests.client.fake_broker import FakeBroker, refuse
+from unit_tests.client.test_consumer import batch, consumer
+
+BOTH = {"parse.key": "true", "parse.headers": "true"}
+
+
+def pieces(*chunks: bytes) -> Any:
+    """What a terminal or a pipe gives, piece by piece, and then nothing."""
+    rest = list(chunks)
+    return lambda: rest.pop(0) if rest else b""
+
+
+# Producer
+
+
+@pytest.mark.parametrize(
+    ("properties", "line", "expected"),
+    [
+        ({}, b"a\tb", Line((), None, b"a\tb")),
+        ({}, b"", Line((), None, b"")),
+        ({"parse.key": "true"}, b"k\tv\tw", Line((), b"k", b"v\tw")),
+        ({"parse.key": "true"}, b"\tv", Line((), b"", b"v")),
+        ({"parse.key": "true", "key.separator": "::"}, b"k::v", Line((), b"k", b"v")),
+        (
+            {"parse.headers": "true"},
+            b"h:1,g:x:y\tv",
+            Line((("h", b"1"), ("g", b"x:y")), None, b"v"),
+        ),
+        (BOTH, b"h:1\tk\tv", Line((("h", b"1"),), b"k", b"v")),
+        (BOTH, b"\tk\t", Line((), b"k", b"")),
+        ({**BOTH, "null.marker": "N"}, b"h:N\tN\tN", Line((("h", None),), None, None)),
+        ({"parse.key": "true", "ignore.error": "true"}, b"no key", Line((), None, b"no key")),
+        ({}, b"\xff\x00", Line((), None, b"\xff\x00")),
+    ],
+)
+def test_lines_are_taken_apart(properties: dict[str, str], line: bytes, expected: Line) -> None:
+    assert line_format(properties).parse(line, 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("properties", "line", "text"),
+    [
+        ({"parse.key": "true"}, b"a", "No key separator found on line number 4: 'a'"),
+        ({"parse.headers": "true"}, b"a", "No headers delimiter found on line number 4: 'a'"),
+        (BOTH, b"h\tk\tv", "No header key separator found in pair 'h' on line number 4"),
+    ],
+)
+def test_lines_without_a_part_are_refused(
+    properties: dict[str, str], line: bytes, text: str
+) -> None:
+    with pytest.raises(Failure, match=text):
+        line_format(properties).parse(line, 4)
+
+
+def test_properties_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(Failure, match=r"unknown --property parse\.keys"):
+        line_format({"parse.keys": "true"})
+    with pytest.raises(Failure, match="must not be empty"):
+        line_format({"key.separator": ""})
+    with pytest.raises(Failure, match=r"unknown --property print\.keys"):
+        line_style({"print.keys": "true"})
+
+
+async def test_lines_may_come_in_pieces_and_end_as_they_like() -> None:
+    found = [line async for line in lines_of(pieces(b"a\nb", b"c\r", b"\n\nd\re", b"\nlast"))]
+    assert found == [b"a", b"bc", b"", b"d\re", b"last"]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+async def test_every_line_becomes_a_record(sync: bool) -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        producer = Producer(broker.address, linger_ms=0 if sync else 500)
+        reader = line_format({"parse.key": "true"})
+        assert await send_lines(producer, "t", reader, pieces(b"k\tv\n", b"l\tw"), sync=sync) == 0
+        records = [
+            record
+            for data in broker.partition().batches
+            for record in decode_records(data, decompressed_bytes_max=1_000)
+        ]
+        assert [(record.key, record.value) for record in records] == [(b"k", b"v"), (b"l", b"w")]
+        assert (len(broker.partition().batches) == 2) is sync
+
+
+async def test_a_record_that_is_refused_is_told_and_ends_in_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        broker.will(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+        producer = Producer(broker.address)
+        assert await send_lines(producer, "t", line_format({}), pieces(b"x"), sync=True) == 1
+    text = "Error when sending message to topic t with key: null, value: 1 bytes with error: "
+    assert capsys.readouterr().err.startswith(text)
+
+
+async def test_what_came_before_a_bad_line_is_sent() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        reader = line_format({"parse.key": "true"})
+        with pytest.raises(Failure, match="line number 2"):
+            producer = Producer(broker.address)
+            await send_lines(producer, "t", reader, pieces(b"k\tv\nbad\n"), sync=False)
+        assert broker.partition().values() == [b"v"]
+
+
+# Consumer
+
+RECORD = ConsumerRecord(
+    "t", 3, 9, 77, TimestampType.CREATE_TIME, b"k", b"v", (("h", b"1"), ("n", None)), 0
+)
+BARE = ConsumerRecord("t", 3, 9, -1, TimestampType.CREATE_TIME, None, None, (), 0)
+ALL = dict.fromkeys(
+    ["print.timestamp", "print.partition", "print.offset", "print.headers", "print.key"], "true"
+)
+
+
+@pytest.mark.parametrize(
+    ("properties", "record", "line"),
+    [
+        ({}, RECORD, b"v\n"),
+        ({}, BARE, b"null\n"),
+        (ALL, RECORD, b"CreateTime:77\tPartition:3\tOffset:9\th:1,n:null\tk\tv\n"),
+        (ALL, BARE, b"NO_TIMESTAMP\tPartition:3\tOffset:9\tNO_HEADERS\tnull\tnull\n"),
+        ({"print.key": "true", "key.separator": "=", "line.separator": "|"}, RECORD, b"k=v|"),
+        ({"print.value": "false", "print.key": "TRUE"}, RECORD, b"k\n"),
+        ({"null.literal": "-", "print.key": "true"}, BARE, b"-\t-\n"),
+        ({"print.headers": "true", "headers.separator": ";"}, RECORD, b"h:1;n:null\tv\n"),
+    ],
+)
+def test_records_become_lines(
+    properties: dict[str, str], record: ConsumerRecord, line: bytes
+) -> None:
+    assert line_style(properties).format(record) == line
+
+
+def test_records_become_json() -> None:
+    document = json.loads(format_json(RECORD))
+    assert (document["key"], document["value"], document["offset"]) == ("k", "v", 9)
+    assert document["headers"] == [{"name": "h", "value": "1"}, {"name": "n", "value": None}]
+    binary = ConsumerRecord("t", 0, 0, 0, TimestampType.CREATE_TIME, b"\xff", None, (), 0)
+    assert json.loads(format_json(binary))["keyBase64"] == "/w=="
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "from_beginning", "start"),
+    [
+        (None, None, False, "latest"),
+        (None, None, True, "earliest"),
+        (0, "earliest", False, "earliest"),
+        (0, "latest", False, "latest"),
+        (0, "12", False, 12),
+    ],
+)
+def test_where_reading_starts(
+    partition: int | None, offset: str | None, from_beginning: bool, start: int | str
+) -> None:
+    assert parse_start(partition, offset, from_beginning) == start
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "from_beginning", "text"),
+    [
+        (None, "5", False, "The partition is required when offset is specified."),
+        (0, "5", True, "from-beginning and offset cannot be specified together"),
+        (0, "-5", False, "The provided offset value '-5' is incorrect"),
+        (0, "x", False, "The provided offset value 'x' is incorrect"),
+    ],
+)
+def test_starts_without_a_sense(
+    partition: int | None, offset: str | None, from_beginning: bool, text: str
+) -> None:
+    with pytest.raises(click.UsageError) as caught:
+        parse_start(partition, offset, from_beginning)
+    assert text in caught.value.message
+
+
+async def run_printer(
+    broker: FakeBroker, *, start: int | str = "earliest", **limits: int | None
+) -> list[bytes]:
+    output = io.BytesIO()
+    policy = start if isinstance(start, str) else "latest"
+    reader = consumer(broker, auto_offset_reset=policy, default_api_timeout_ms=50)
+    printer = Printer(reader, output, line_style({}).format)
+    wanted: dict[str, int | None] = {"max_messages": None, "timeout_ms": 100, "partition": 0}
+    wanted |= limits
+    await printer.run(
+        "t",
+        wanted["partition"],
+        start,
+        max_messages=wanted["max_messages"],
+        timeout_ms=wanted["timeout_ms"],
+    )
+    return output.getvalue().splitlines()
+
+
+async def test_the_printer_ends_after_enough_or_when_nothing_comes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with FakeBroker({"t": 2}) as broker:
+        broker.partition("t", 0).append(batch(b"a", b"b", b"c"))
+        broker.partition("t", 1).append(batch(b"x"))
+        assert await run_printer(broker, max_messages=2, timeout_ms=None) == [b"a", b"b"]
+        assert capsys.readouterr().err == "Processed a total of 2 messages\n"
+        assert await run_printer(broker, start=1) == [b"b", b"c"]
+        assert sorted(await run_printer(broker, partition=None)) == [b"a", b"b", b"c", b"x"]
+        assert await run_printer(broker, start="latest") == []
+        capsys.readouterr()
+
+
+async def test_the_printer_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    async with FakeBroker({"t": 2}) as broker:
+        with pytest.raises(Failure, match="topic t has no partition 7; it has 2"):
+            await run_printer(broker, partition=7)
+        del broker.topics["t"]
+        assert await run_printer(broker) == []
+    assert "WARNING: topic t did not become known in time" in capsys.readouterr().err

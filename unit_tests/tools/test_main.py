@@ -1,0 +1,122 @@
+"""The list of tools, and the boundary at which errors become one line."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import click
+import pytest
+
+from pybroker import __version__
+from pybroker.__main__ import TOOLS, main, tool_name
+from pybroker.errors import ConfigError
+from pybroker.tools import _cli
+from pybroker.tools._cli import Failure, Tool, client_options
+
+NOWHERE = ["--bootstrap-server", "127.0.0.1:1"]
+
+
+@click.command("example", cls=Tool, error_prefix="Error : ")
+@click.option("--how", required=True)
+def example(how: str) -> int:
+    """An example."""
+    match how:
+        case "fail":
+            raise Failure("it cannot be done")
+        case "config":
+            raise ConfigError(["one", "two"])
+        case "pipe":
+            raise BrokenPipeError
+        case "interrupt":
+            raise KeyboardInterrupt
+        case _:
+            return int(how)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["--how", "0"], 0, ""),
+        (["--how", "3"], 3, ""),
+        (["--how", "fail"], 1, "Error : it cannot be done\n"),
+        (["--how", "config"], 1, "Error : one\nError : two\n"),
+        (["--how", "interrupt"], 130, ""),
+        ([], 1, 'Missing required argument "[how]"\nTry example --help.\n'),
+        (["--nosuch"], 1, "No such option '--nosuch'.\nTry example --help.\n"),
+    ],
+)
+def test_how_tools_end(
+    capsys: pytest.CaptureFixture[str], words: list[str], code: int, error: str
+) -> None:
+    assert _cli.run(example, words, "example") == code
+    assert capsys.readouterr().err == error
+
+
+def test_stack_traces_are_shown_on_demand_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _cli.run(example, ["--how", "fail", "--debug"], "example") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_options_of_a_client_come_from_flags_then_the_file_then_words(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("config") / "client.properties"
+    path.write_text("linger.ms=2\nbatch.size=3\nbootstrap.servers=elsewhere:1\n")
+    options = client_options(
+        "h:1", str(path), ["batch.size=4"], linger_ms=1, acks=None, client_id="c"
+    )
+    assert options == {
+        "linger_ms": "2",
+        "batch_size": "4",
+        "client_id": "c",
+        "bootstrap_servers": "h:1",
+    }
+
+
+@pytest.mark.parametrize("word", ["topics", "kafka-topics", "kafka-topics.sh", "topics.sh"])
+def test_kafkas_spellings_of_a_name(word: str) -> None:
+    assert tool_name(word) == "topics"
+
+
+def test_help_names_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text and tool.summary in text for name, tool in TOOLS.items())
+    assert main([]) == 1
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.endswith(f"pybroker {__version__}\n")
+
+
+def test_an_unknown_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic"]) == 1
+    assert "there is no tool topic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", list(TOOLS))
+def test_every_tool_of_the_list_can_explain_itself(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert isinstance(importlib.import_module(TOOLS[name].module).command, click.Command)
+    assert main([name, "--help"]) == 0
+    assert f"Usage: pybroker {name}" in capsys.readouterr().out
+
+
+def test_a_cluster_that_cannot_be_reached(capsys: pytest.CaptureFixture[str]) -> None:
+    properties = "bootstrap.timeout.ms=0"
+    assert (
+        main(["console-consumer", *NOWHERE, "--topic", "t", "--consumer-property", properties]) == 1
+    )
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith(
+        "Error: no broker could be reached (127.0.0.1:1: connection refused"
+    )
+
+
+def test_only_the_module_of_the_tool_is_loaded() -> None:
+    code = (
+        "import sys; from pybroker.__main__ import main; main(['--version']);"
+        "assert not {'click', 'asyncio', 'pybroker.tools'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,221 @@
+"""`topics` prints what Kafka's tool prints."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import click
+import pytest
+
+from pybroker.client.admin import Admin, ConfigEntry, NewTopic, TopicResult
+from pybroker.client.errors import ResponseError, UnsupportedByBroker
+from pybroker.client.metadata import PartitionInfo, TopicInfo
+from pybroker.errors import ErrorCode
+from pybroker.model import NO_TOPIC_ID, TopicPartition
+from pybroker.tools._cli import Failure
+from pybroker.tools.topics import parse_wish, perform
+
+ID = uuid.UUID(bytes=bytes(range(16)))
+SWITCHES = [
+    "create",
+    "list_",
+    "describe",
+    "delete",
+    "if_exists",
+    "if_not_exists",
+    "exclude_internal",
+    "under_replicated_partitions",
+    "unavailable_partitions",
+]
+WARNING_START = "WARNING: Due to limitations in metric names"
+
+
+def topic(name: str, *partitions: tuple[int, list[int], list[int]]) -> TopicInfo:
+    """Partitions as (leader, replicas, isr)."""
+    return TopicInfo(
+        name,
+        ErrorCode.NONE,
+        ID,
+        name.startswith("__"),
+        {
+            number: PartitionInfo(
+                TopicPartition(name, number),
+                ErrorCode.NONE,
+                leader,
+                3,
+                tuple(replicas),
+                tuple(isr),
+                (),
+            )
+            for number, (leader, replicas, isr) in enumerate(partitions)
+        },
+    )
+
+
+class FakeAdmin(Admin):
+    """Holds topics; remembers what was asked of it."""
+
+    def __init__(self, *topics: TopicInfo, configs: bool = True) -> None:
+        self.topics = {item.name: item for item in topics}
+        self.created: list[NewTopic] = []
+        self.deleted: list[str] = []
+        self._configs = configs
+
+    async def list_topics(self) -> list[TopicInfo]:
+        return [self.topics[name] for name in sorted(self.topics)]
+
+    async def create_topics(self, topics: Iterable[NewTopic], **_: Any) -> list[TopicResult]:
+        self.created = list(topics)
+        taken = ResponseError(ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'a' already exists.")
+        return [
+            TopicResult(item.name, taken if item.name in self.topics else None, ID)
+            for item in self.created
+        ]
+
+    async def delete_topics(self, names: Iterable[str], **_: Any) -> list[TopicResult]:
+        self.deleted = list(names)
+        return [TopicResult(name, None) for name in self.deleted]
+
+    async def topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        if not self._configs:
+            raise UnsupportedByBroker("too old")
+        entries = [ConfigEntry("retention.ms", "5", False), ConfigEntry("x", "y", True)]
+        return dict.fromkeys(names, entries)
+
+
+def cluster(**options: bool) -> FakeAdmin:
+    return FakeAdmin(
+        topic("a", (1, [1, 2], [1, 2]), (-1, [2, 1], [])),
+        topic("ab", (1, [1], [1])),
+        topic("__consumer_offsets", (1, [1], [1])),
+        **options,
+    )
+
+
+async def call(admin: FakeAdmin, **flags: Any) -> None:
+    defaults = dict.fromkeys(["topic", "partitions", "replication_factor", "replica_assignment"])
+    switches = dict.fromkeys(SWITCHES, False)
+    given = {**defaults, **switches, "config": (), "output_format": "text", **flags}
+    await perform(admin, parse_wish(given))
+
+
+async def printed(capsys: pytest.CaptureFixture[str], admin: FakeAdmin, **flags: Any) -> list[str]:
+    await call(admin, **flags)
+    return capsys.readouterr().out.splitlines()
+
+
+HEADER_A = (
+    "Topic: a\tTopicId: AAECAwQFBgcICQoLDA0ODw\tPartitionCount: 2\tReplicationFactor: 2\t"
+    "Configs: retention.ms=5"
+)
+A0 = "\tTopic: a\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2"
+A1 = "\tTopic: a\tPartition: 1\tLeader: none\tReplicas: 2,1\tIsr: "
+
+
+@pytest.mark.parametrize(
+    ("flags", "lines"),
+    [
+        ({"create": True, "topic": "new"}, ["Created topic new."]),
+        ({"create": True, "topic": "a", "if_not_exists": True}, []),
+        ({"list_": True}, ["__consumer_offsets", "a", "ab"]),
+        ({"list_": True, "exclude_internal": True}, ["a", "ab"]),
+        ({"list_": True, "topic": "a.*"}, ["a", "ab"]),
+        ({"list_": True, "topic": "ab,a"}, ["a", "ab"]),
+        ({"list_": True, "topic": "nosuch"}, []),
+        ({"describe": True, "topic": "a"}, [HEADER_A, A0, A1]),
+        ({"describe": True, "topic": "nosuch", "if_exists": True}, []),
+        ({"describe": True, "under_replicated_partitions": True}, [A1]),
+        ({"describe": True, "unavailable_partitions": True}, [A1]),
+        ({"delete": True, "topic": "a"}, []),
+        ({"delete": True, "topic": "nosuch", "if_exists": True}, []),
+    ],
+)
+async def test_output(
+    capsys: pytest.CaptureFixture[str], flags: dict[str, Any], lines: list[str]
+) -> None:
+    assert await printed(capsys, cluster(), **flags) == lines
+
+
+async def test_names_with_dots_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = await printed(capsys, cluster(), create=True, topic="a.b")
+    assert first.startswith(WARNING_START)
+    assert second == "Created topic a.b."
+
+
+async def test_describe_does_without_configs_and_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    admin = cluster(configs=False)
+    admin.topics["ab"] = TopicInfo("ab", ErrorCode.NONE, NO_TOPIC_ID, False, {})
+    lines = await printed(capsys, admin, describe=True, topic="ab")
+    assert lines == ["Topic: ab\tPartitionCount: 0\tReplicationFactor: 0\tConfigs: "]
+
+
+async def test_what_is_asked_of_the_broker() -> None:
+    admin = cluster()
+    await call(admin, create=True, topic="n", partitions=3, replication_factor=2, config=("k=v=w",))
+    assert admin.created == [NewTopic("n", 3, 2, configs={"k": "v=w"})]
+    await call(admin, create=True, topic="n", replica_assignment="1:2,2:1")
+    assert admin.created == [NewTopic("n", assignments={0: [1, 2], 1: [2, 1]})]
+    await call(admin, delete=True, topic="a|ab")
+    assert admin.deleted == ["a", "ab"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"create": True, "topic": "a"}, "Topic 'a' already exists."),
+        ({"describe": True, "topic": "no"}, "Topic 'no' does not exist as expected"),
+        ({"delete": True, "topic": "no"}, "Topic 'no' does not exist as expected"),
+        ({"list_": True, "topic": "("}, "invalid regex"),
+        ({"create": True, "topic": "n", "partitions": 0}, "partitions must be greater than 0"),
+        (
+            {"create": True, "topic": "n", "replication_factor": 0},
+            "The replication factor must be between 1 and 32767 inclusive",
+        ),
+        ({"create": True, "topic": "n", "config": ("k",)}, 'in the format "key=val"'),
+        (
+            {"create": True, "topic": "n", "replica_assignment": "1:1"},
+            "may not contain duplicate entries: 1",
+        ),
+        (
+            {"create": True, "topic": "n", "replica_assignment": "1:2,1"},
+            "Partition 1 has different replication factor",
+        ),
+        ({"create": True, "topic": "n", "replica_assignment": "1:x"}, "Invalid replica assignment"),
+    ],
+)
+async def test_failures(flags: dict[str, Any], text: str) -> None:
+    with pytest.raises((Failure, ResponseError)) as caught:
+        await call(cluster(), **flags)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({}, "Command must include exactly one action: --list, --describe, --create or --delete"),
+        ({"list_": True, "create": True, "topic": "a"}, "exactly one action"),
+        ({"create": True}, 'Missing required argument "[topic]"'),
+        ({"list_": True, "partitions": 1}, '"[partitions]" can\'t be used with option "[list]"'),
+        ({"create": True, "topic": "a", "if_exists": True}, '"[if-exists]" can\'t be used with'),
+        (
+            {"create": True, "topic": "a", "replica_assignment": "1", "partitions": 1},
+            '"[partitions]" can\'t be used with option "[replica-assignment]"',
+        ),
+    ],
+)
+async def test_wrong_usage(flags: dict[str, Any], text: str) -> None:
+    with pytest.raises(click.UsageError) as caught:
+        await call(cluster(), **flags)
+    assert text in caught.value.message
+
+
+async def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = await printed(capsys, cluster(), describe=True, topic="a", output_format="json")
+    (document,) = json.loads(line)
+    assert document["configs"] == {"retention.ms": "5"}
+    assert [row["leader"] for row in document["partitions"]] == [1, None]
+    (line,) = await printed(capsys, cluster(), list_=True, topic="a", output_format="json")
+    assert json.loads(line) == ["a"]
