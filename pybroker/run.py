@@ -115,9 +115,9 @@ async def _start(
     stack.callback(logs.unlock)
     coord, where = await _connect(config, clock, stack)
     try:
+        await _refuse_company(coord, stored_id if config.broker_id == -1 else config.broker_id)
         cluster = await _settle_cluster_id(coord, stored_cluster, rng)
         broker_id = await _settle_broker_id(coord, config, stored_id)
-        await _refuse_company(coord, broker_id)
     except CoordError as error:
         raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
     await blocking.run(logs.start, broker_id, cluster)
@@ -230,10 +230,12 @@ async def _settle_broker_id(coord: KazooCoord, config: BrokerConfig, stored: int
     return await generate_broker_id(coord, config.reserved_broker_max_id)
 
 
-async def _refuse_company(coord: KazooCoord, broker_id: int) -> None:
-    """Raises StartupError if other brokers are registered: this one can neither follow them nor
-    lead them, and would only disturb."""
-    others = [other for other in await coord.children(BROKER_IDS) if other != str(broker_id)]
+async def _refuse_company(coord: KazooCoord, broker_id: int | None) -> None:
+    """Raises StartupError, before anything is written, if other brokers are registered: this one
+    can neither follow them nor lead them, and would only disturb."""
+    others: list[str] = []
+    with suppress(NoNode):
+        others = [other for other in await coord.children(BROKER_IDS) if other != str(broker_id)]
     if others:
         raise StartupError(
             f"ZooKeeper knows other brokers here ({', '.join(others)}), and a cluster of several "
