@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
@@ -56,41 +57,48 @@ def handle_fetch(
     full = message.session_epoch in (_INITIAL_SESSION_EPOCH, _FINAL_SESSION_EPOCH)
     if not full:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    seen = services.replicas.fetches.changes
     try:
         reading, response = _read_all(services, request, message, cached_only=True)
     except _WouldBlock:
-        return _read_and_wait(services, request, message, None)
+        return _read_until_enough(services, request, message, None, seen)
     if _is_enough(message, reading):
         return response
-    return _read_and_wait(services, request, message, reading)
+    return _read_until_enough(services, request, message, reading, seen)
 
 
-async def _read_and_wait(
-    services: Services, request: Request, message: FetchRequest, reading: _Reading | None
+async def _read_until_enough(
+    services: Services, request: Request, message: FetchRequest, reading: _Reading | None, seen: int
 ) -> FetchResponse:
-    """Read where blocking is allowed; wait for more bytes if they do not suffice yet."""
-    if reading is None:
-        reading, response = await _read_blocking(services, request, message)
-        if _is_enough(message, reading):
-            return response
-    await services.replicas.fetches.wait(
-        reading.keys,
-        missing_bytes=max(message.min_bytes - reading.total_bytes, 1),
-        timeout_s=message.max_wait_ms / 1000,
-    )
-    try:
-        return _read_all(services, request, message, cached_only=True)[1]
-    except _WouldBlock:
-        return (await _read_blocking(services, request, message))[1]
+    """Wait and read again until there is enough, or the client's patience ends. `reading` is what
+    was found when `seen` changes had been made; those made since then may not be waited for."""
+    fetches, clock = services.replicas.fetches, services.clock
+    deadline = clock.monotonic() + message.max_wait_ms / 1000
+    while True:
+        if reading is None or fetches.changes != seen:
+            seen = fetches.changes
+            reading, response = await _read(services, request, message)
+            if _is_enough(message, reading) or clock.monotonic() >= deadline:
+                return response
+            if fetches.changes != seen:
+                continue
+        await fetches.wait(
+            reading.keys,
+            missing_bytes=max(message.min_bytes - reading.total_bytes, 1),
+            timeout_s=deadline - clock.monotonic(),
+        )
+        reading = None
 
 
-async def _read_blocking(
+async def _read(
     services: Services, request: Request, message: FetchRequest
 ) -> tuple[_Reading, FetchResponse]:
-    def read() -> tuple[_Reading, FetchResponse]:
-        return _read_all(services, request, message, cached_only=False)
-
-    return await services.blocking.run(read)
+    """From the page cache, or where blocking is allowed."""
+    try:
+        return _read_all(services, request, message, cached_only=True)
+    except _WouldBlock:
+        read = partial(_read_all, services, request, message, cached_only=False)
+        return await services.blocking.run(read)
 
 
 def _is_enough(message: FetchRequest, reading: _Reading) -> bool:

@@ -27,6 +27,9 @@ class Purgatory:
 
     def __init__(self) -> None:
         self._waiters: dict[TopicPartition, dict[_Waiter, None]] = {}
+        self.changes = 0
+        """Grows with every `progressed` and `disturbed`: who looked before, and waits only now,
+        sees whether to look again."""
 
     def __len__(self) -> int:
         """How many (partition, request) pairs are watched."""
@@ -54,6 +57,7 @@ class Purgatory:
 
     def progressed(self, partition: TopicPartition, readable_bytes: int) -> None:
         """`readable_bytes` more of this partition can be read."""
+        self.changes += 1
         waiters = self._waiters.get(partition)
         if not waiters:
             return
@@ -64,6 +68,7 @@ class Purgatory:
 
     def disturbed(self, partition: TopicPartition) -> None:
         """The partition changed in a way that every waiting request has to look at."""
+        self.changes += 1
         for waiter in self._waiters.get(partition, ()):
             self._complete(waiter)
 

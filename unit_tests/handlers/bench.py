@@ -15,6 +15,7 @@ from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents
 from pybroker.errors import ErrorCode
+from pybroker.handlers.dispatch import Answer
 from pybroker.model import Endpoint, UpdateMetadata
 from pybroker.ports import Buffer, Clock
 from pybroker.records.builder import BatchBuilder
@@ -210,40 +211,46 @@ class Bench:
 
     # requests
 
-    async def ask_bytes(
-        self, key: int, version: int, body: bytes, *, header_version: int, listener: str = LISTENER
-    ) -> bytes | None:
-        """The answer to a frame with this body, without its size; None if there is none."""
+    def dispatch(
+        self, key: ApiKey, version: int, request: Message, *, listener: str = LISTENER
+    ) -> Answer | Awaitable[Answer]:
+        """What the dispatcher gives at once."""
+        api = APIS[key]
+        body = encode_request(api, version, request)
+        return self._dispatch(key, version, body, api.request_header_version(version), listener)
+
+    def _dispatch(
+        self, key: int, version: int, body: bytes, header_version: int, listener: str
+    ) -> Answer | Awaitable[Answer]:
         header = RequestHeader(key, version, CORRELATION_ID, "bench")
         frame = memoryview(bytearray(encode_request_header(header, header_version) + body))
-        answer = self.app.dispatcher.answer(frame, listener, "127.0.0.1")
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        if answer is None:
-            return None
-        data = b"".join(bytes(part) for part in answer)
-        assert int.from_bytes(data[:4], "big") == len(data) - 4
-        return data[4:]
+        return self.app.dispatcher.answer(frame, listener, "127.0.0.1")
 
-    async def ask(
-        self, key: ApiKey, version: int, request: Message, *, listener: str = LISTENER
-    ) -> Any:
-        """The decoded answer; None if there is none."""
-        api = APIS[key]
-        data = await self.ask_bytes(
-            key,
-            version,
-            encode_request(api, version, request),
-            header_version=api.request_header_version(version),
-            listener=listener,
-        )
+    async def ask_bytes(
+        self, key: int, version: int, body: bytes, *, header_version: int
+    ) -> bytes | None:
+        """The answer to a frame with this body, without its size; None if there is none."""
+        answer = self._dispatch(key, version, body, header_version, LISTENER)
+        return _joined(await answer if isinstance(answer, Awaitable) else answer)
+
+    def decode(self, key: ApiKey, version: int, answer: Answer) -> Any:
+        """The message in the buffers of an answer; None if there is none."""
+        data = _joined(answer)
         if data is None:
             return None
+        api = APIS[key]
         correlation_id, start = parse_response_header(
             memoryview(data), api.response_header_version(version)
         )
         assert correlation_id == CORRELATION_ID
         return decode_response(api, version, memoryview(data)[start:])
+
+    async def ask(
+        self, key: ApiKey, version: int, request: Message, *, listener: str = LISTENER
+    ) -> Any:
+        """The decoded answer; None if there is none."""
+        answer = self.dispatch(key, version, request, listener=listener)
+        return self.decode(key, version, await answer if isinstance(answer, Awaitable) else answer)
 
     # words
 
@@ -317,6 +324,15 @@ class Bench:
                 return
             await asyncio.sleep(0)
         raise AssertionError("the requests are still under way")
+
+
+def _joined(answer: Answer) -> bytes | None:
+    """The frame without its size, which must be right."""
+    if answer is None:
+        return None
+    data = b"".join(bytes(part) for part in answer)
+    assert int.from_bytes(data[:4], "big") == len(data) - 4
+    return data[4:]
 
 
 def the_only(items: list[T]) -> T:

@@ -1,0 +1,442 @@
+"""Fetch: what is read, how much of it, and when the answer comes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker.errors import ErrorCode
+from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
+from pybroker.records.batch import read_header
+from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
+from pybroker.replication.partition import Partition
+from pybroker.storage.log import Log
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.fetch import FetchRequest, FetchResponse
+from unit_tests.handlers.bench import (
+    BROKER_ID,
+    NOW_MS,
+    Bench,
+    batch,
+    code,
+    fetch_request,
+    the_only,
+    values_of,
+)
+
+VERSIONS = range(4, 13)
+A_MINUTE_MS = 60_000
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture(autouse=True)
+async def topic(bench: Bench) -> None:
+    await bench.create("t", 2)
+
+
+def partition(bench: Bench, key: TopicPartition = T0) -> Partition:
+    return bench.app.replicas.partition(key)
+
+
+def asking(bench: Bench, request: FetchRequest, version: int = 12) -> asyncio.Future[FetchResponse]:
+    return asyncio.ensure_future(bench.ask(ApiKey.FETCH, version, request))
+
+
+async def waiting(bench: Bench, **options: Any) -> asyncio.Future[FetchResponse]:
+    """A fetch of t-0 from its end that waits for records."""
+    end = partition(bench).log.log_end_offset
+    options.setdefault("max_wait_ms", A_MINUTE_MS)
+    task = asking(bench, fetch_request(("t", 0, end), **options))
+    await bench.waits(bench.app.replicas.fetches, task)
+    assert not task.done()
+    return task
+
+
+def values(answer: FetchResponse) -> list[list[bytes | None]]:
+    """The values of each partition in the answer."""
+    return [values_of(part) for topic in answer.responses for part in topic.partitions]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_records_come_with_the_fields_of_the_version(bench: Bench, version: int) -> None:
+    await bench.produce("t", batch(b"a", b"b"))
+    answer = await bench.fetch("t", 0, version=version)
+    assert values_of(answer) == [b"a", b"b"]
+    assert (answer.high_watermark, answer.last_stable_offset) == (2, 2)
+    assert answer.log_start_offset == (0 if version >= 5 else -1)
+    assert answer.preferred_read_replica == -1
+    assert answer.diverging_epoch is None and answer.current_leader is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("offset", [0, 1, 99])
+@pytest.mark.parametrize("name", ["t", "missing"])
+async def test_records_are_empty_but_never_null(
+    bench: Bench, version: int, offset: int, name: str
+) -> None:
+    answer = await bench.fetch(name, offset, version=version)
+    assert answer.records is not None
+    assert bytes(answer.records) == b""
+
+
+async def test_the_answer_begins_with_the_whole_batch_that_holds_the_offset(bench: Bench) -> None:
+    await bench.produce("t", batch(b"a"))
+    await bench.produce("t", batch(b"b", b"c", b"d"))
+    assert values_of(await bench.fetch("t", 2)) == [b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("offset", [-1, 2, 2**62])
+async def test_an_offset_out_of_range_is_1(bench: Bench, offset: int) -> None:
+    await bench.produce("t", batch(b"a"))
+    assert code(await bench.fetch("t", offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert code(await bench.fetch("t", 1)) is ErrorCode.NONE
+
+
+async def test_an_offset_below_the_log_start_is_1(bench: Bench) -> None:
+    await bench.produce("t", batch(b"a"))
+    await bench.produce("t", batch(b"b"))
+    partition(bench).log.advance_log_start(1)
+    assert code(await bench.fetch("t", 0)) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await bench.fetch("t", 1)).log_start_offset == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS[5:])
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (-1, ErrorCode.NONE),
+        (1, ErrorCode.NONE),
+        (0, ErrorCode.FENCED_LEADER_EPOCH),
+        (2, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+async def test_older_leader_epochs_are_74_and_newer_ones_75(
+    bench: Bench, version: int, epoch: int, expected: ErrorCode
+) -> None:
+    await lead(bench, 1)
+    answer = await bench.fetch("t", 0, version=version, current_leader_epoch=epoch)
+    assert code(answer) is expected
+
+
+async def lead(
+    bench: Bench, epoch: int, isr: tuple[int, ...] = (BROKER_ID,), leader: int = BROKER_ID
+) -> None:
+    """The controller says that t-0 is led by `leader` from now on."""
+    facts = PartitionFacts(
+        T0,
+        bench.app.metadata.topics["t"].topic_id,
+        PartitionState(leader, epoch, isr, 1),
+        epoch,
+        tuple(sorted({BROKER_ID, *isr})),
+    )
+    answers = await bench.app.replicas.leader_and_isr(
+        LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    )
+    assert answers == {T0: ErrorCode.NONE}
+
+
+# sessions
+
+
+@pytest.mark.parametrize("version", VERSIONS[3:])
+@pytest.mark.parametrize("session", [(0, 0), (0, -1), (5, 0), (5, -1)])
+async def test_a_full_fetch_is_answered_without_a_session(
+    bench: Bench, version: int, session: tuple[int, int]
+) -> None:
+    await bench.produce("t", batch(b"a"))
+    request = fetch_request(("t", 0, 0), ("t", 1, 0), ("missing", 0, 0), session=session)
+    answer: FetchResponse = await bench.ask(ApiKey.FETCH, version, request)
+    assert (code(answer), answer.session_id) == (ErrorCode.NONE, 0)
+    assert [topic.topic for topic in answer.responses] == ["t", "t", "missing"]
+
+
+@pytest.mark.parametrize("version", VERSIONS[3:])
+@pytest.mark.parametrize("session", [(5, 1), (5, 77), (0, 1)])
+async def test_an_unknown_session_is_70_with_nothing_else(
+    bench: Bench, version: int, session: tuple[int, int]
+) -> None:
+    request = fetch_request(("t", 0, 0), session=session)
+    answer: FetchResponse = await bench.ask(ApiKey.FETCH, version, request)
+    assert code(answer) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (answer.session_id, answer.responses) == (0, [])
+
+
+# how much
+
+
+async def three_batches(bench: Bench) -> int:
+    """In both partitions; gives the size of a batch."""
+    for index in (0, 1):
+        for _ in range(3):
+            await bench.produce("t", batch(b"v" * 100), partition=index)
+    return len(batch(b"v" * 100))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_limit_below_one_batch_still_gives_the_first_batch(
+    bench: Bench, version: int
+) -> None:
+    await three_batches(bench)
+    request = fetch_request(("t", 0, 0), ("t", 1, 0), max_bytes=1, partition_max_bytes=1)
+    answer = await bench.ask(ApiKey.FETCH, version, request)
+    assert [len(found) for found in values(answer)] == [1, 0]
+
+
+async def test_the_first_partition_with_data_gets_the_batch_not_the_first_partition(
+    bench: Bench,
+) -> None:
+    await three_batches(bench)
+    request = fetch_request(("t", 0, 3), ("t", 1, 0), max_bytes=0, partition_max_bytes=0)
+    assert [len(found) for found in values(await bench.ask(ApiKey.FETCH, 12, request))] == [0, 1]
+
+
+async def test_partitions_share_max_bytes_in_the_order_of_the_request(bench: Bench) -> None:
+    size = await three_batches(bench)
+    for first, second in ((0, 1), (1, 0)):
+        request = fetch_request(("t", first, 0), ("t", second, 0), max_bytes=4 * size + 1)
+        answer = await bench.ask(ApiKey.FETCH, 12, request)
+        order = [part.partition_index for topic in answer.responses for part in topic.partitions]
+        assert order == [first, second]
+        assert [len(found) for found in values(answer)] == [3, 1]
+
+
+async def test_each_partition_keeps_to_its_own_limit(bench: Bench) -> None:
+    size = await three_batches(bench)
+    request = fetch_request(("t", 0, 0), ("t", 1, 0), partition_max_bytes=2 * size + 1)
+    assert [len(found) for found in values(await bench.ask(ApiKey.FETCH, 12, request))] == [2, 2]
+
+
+async def test_the_broker_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    async with Bench(tmp_path / "own", properties={"fetch.max.bytes": "1024"}) as bench:
+        await bench.create("t")
+        for _ in range(3):
+            await bench.produce("t", batch(b"v" * 600))
+        assert len(values_of(await bench.fetch("t", 0))) == 1
+
+
+# when
+
+
+async def test_enough_bytes_are_answered_at_once(bench: Bench) -> None:
+    size = await three_batches(bench)
+    request = fetch_request(("t", 0, 0), min_bytes=3 * size, max_wait_ms=A_MINUTE_MS)
+    assert [len(found) for found in values(await bench.ask(ApiKey.FETCH, 12, request))] == [3]
+    assert len(bench.app.replicas.fetches) == 0
+
+
+@pytest.mark.parametrize("min_bytes", [0, -5])
+async def test_who_asks_for_no_bytes_does_not_wait(bench: Bench, min_bytes: int) -> None:
+    request = fetch_request(("t", 0, 0), min_bytes=min_bytes, max_wait_ms=A_MINUTE_MS)
+    assert values(await asyncio.wait_for(asking(bench, request), 5)) == [[]]
+
+
+async def test_who_asks_for_no_partitions_does_not_wait(bench: Bench) -> None:
+    request = fetch_request(max_wait_ms=A_MINUTE_MS)
+    assert values(await asyncio.wait_for(asking(bench, request), 5)) == []
+
+
+async def test_max_wait_ends_the_waiting_with_what_there_is(bench: Bench) -> None:
+    await bench.produce("t", batch(b"a"))
+    request = fetch_request(("t", 0, 0), min_bytes=10_000, max_wait_ms=20)
+    assert values(await asyncio.wait_for(asking(bench, request), 5)) == [[b"a"]]
+
+
+async def test_a_produced_batch_wakes_who_waits(bench: Bench) -> None:
+    task = await waiting(bench)
+    await bench.produce("t", batch(b"a"), acks=1)
+    assert values(await asyncio.wait_for(task, 5)) == [[b"a"]]
+
+
+async def test_bytes_of_all_partitions_count(bench: Bench) -> None:
+    size = len(batch(b"a"))
+    request = fetch_request(("t", 0, 0), ("t", 1, 0), min_bytes=2 * size, max_wait_ms=A_MINUTE_MS)
+    task = asking(bench, request)
+    await bench.waits(bench.app.replicas.fetches, task)
+    await bench.produce("t", batch(b"a"), partition=0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    await bench.produce("t", batch(b"b"), partition=1)
+    assert values(await asyncio.wait_for(task, 5)) == [[b"a"], [b"b"]]
+
+
+async def test_a_batch_produced_just_before_the_waiting_begins_is_not_missed(
+    bench: Bench,
+) -> None:
+    request = fetch_request(("t", 0, 0), max_wait_ms=A_MINUTE_MS)
+    task = asking(bench, request)
+    produced = asyncio.ensure_future(bench.produce("t", batch(b"a")))
+    assert values(await asyncio.wait_for(task, 5)) == [[b"a"]]
+    await produced
+
+
+async def test_a_batch_produced_between_reading_and_waiting_is_not_missed(bench: Bench) -> None:
+    """The first look finds nothing; the coroutine that waits is started a moment later."""
+    frame_answer = bench.dispatch(ApiKey.FETCH, 12, fetch_request(("t", 0, 0), max_wait_ms=60_000))
+    await bench.produce("t", batch(b"a"))
+    assert not isinstance(frame_answer, list) and frame_answer is not None
+    async with asyncio.timeout(5):
+        answer: FetchResponse = bench.decode(ApiKey.FETCH, 12, await frame_answer)
+    assert values(answer) == [[b"a"]]
+
+
+async def test_a_duplicate_wakes_nobody_for_nothing(bench: Bench) -> None:
+    data = batch(b"a", producer=(7, 0, 0))
+    await bench.produce("t", data)
+    task = await waiting(bench)
+    await bench.produce("t", data)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    task.cancel()
+
+
+async def test_an_error_in_one_partition_ends_the_waiting(bench: Bench) -> None:
+    request = fetch_request(("t", 0, 0), ("missing", 0, 0), max_wait_ms=A_MINUTE_MS)
+    answer = await asyncio.wait_for(asking(bench, request), 5)
+    codes = [code(part) for topic in answer.responses for part in topic.partitions]
+    assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_a_partition_that_goes_away_wakes_who_waits(bench: Bench) -> None:
+    task = await waiting(bench)
+    await bench.ask(ApiKey.DELETE_TOPICS, 5, bench.delete_request("t"))
+    answer = await asyncio.wait_for(task, 5)
+    part = the_only(the_only(answer.responses).partitions)
+    assert code(part) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_leader_that_is_deposed_wakes_who_waits(bench: Bench) -> None:
+    task = await waiting(bench)
+    await lead(bench, 1, isr=(2,), leader=2)
+    part = the_only(the_only((await asyncio.wait_for(task, 5)).responses).partitions)
+    assert code(part) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_who_leaves_is_forgotten(bench: Bench) -> None:
+    task = await waiting(bench)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert len(bench.app.replicas.fetches) == 0
+
+
+async def test_a_page_cache_miss_is_read_elsewhere(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.produce("t", batch(b"a"))
+    cached = Log.read
+
+    def cold(self: Log, *args: Any, cached_only: bool, **options: Any) -> bytes | None:
+        return None if cached_only else cached(self, *args, cached_only=False, **options)
+
+    monkeypatch.setattr(Log, "read", cold)
+    bench.blocking.done.clear()
+    assert values_of(await bench.fetch("t", 0)) == [b"a"]
+    assert len(bench.blocking.done) == 1
+
+
+# transactions
+
+
+async def transact(bench: Bench, value: bytes, sequence: int, producer: int = 7) -> None:
+    data = batch(value, producer=(producer, 0, sequence), transactional=True)
+    assert code(await bench.produce("t", data)) is ErrorCode.NONE
+
+
+def end_transaction(bench: Bench, kind: ControlType, producer: int = 7) -> None:
+    """As a transaction coordinator writes it."""
+    data = bytearray(
+        build_end_transaction(
+            EndTransaction(kind, 0), producer_id=producer, producer_epoch=0, timestamp_ms=NOW_MS
+        )
+    )
+    partition(bench).append(memoryview(data), read_header(data), acks=1, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_read_committed_reads_up_to_the_last_stable_offset(
+    bench: Bench, version: int
+) -> None:
+    await bench.produce("t", batch(b"before"))
+    await transact(bench, b"open", 0)
+    await bench.produce("t", batch(b"after"))
+    committed = await bench.fetch("t", 0, version=version, read_committed=True)
+    assert values_of(committed) == [b"before"]
+    assert (committed.high_watermark, committed.last_stable_offset) == (3, 1)
+    everything = await bench.fetch("t", 0, version=version)
+    assert values_of(everything) == [b"before", b"open", b"after"]
+    assert everything.last_stable_offset == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_aborted_transactions_are_listed_for_read_committed_and_null_otherwise(
+    bench: Bench, version: int
+) -> None:
+    await bench.produce("t", batch(b"before"))
+    plain = await bench.fetch("t", 0, version=version, read_committed=True)
+    assert plain.aborted_transactions == []
+    await transact(bench, b"aborted", 0)
+    end_transaction(bench, ControlType.ABORT)
+    await transact(bench, b"committed", 1)
+    end_transaction(bench, ControlType.COMMIT)
+    committed = await bench.fetch("t", 0, version=version, read_committed=True)
+    assert committed.last_stable_offset == committed.high_watermark == 5
+    assert committed.aborted_transactions is not None
+    aborted = the_only(committed.aborted_transactions)
+    assert (aborted.producer_id, aborted.first_offset) == (7, 1)
+    assert len(values_of(committed)) == 5  # markers and aborted records are the client's to skip
+    assert (await bench.fetch("t", 0, version=version)).aborted_transactions is None
+
+
+async def test_who_reads_committed_waits_while_nothing_is_decided(bench: Bench) -> None:
+    task = await waiting(bench, read_committed=True)
+    await transact(bench, b"open", 0)
+    await bench.produce("t", batch(b"after"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    end_transaction(bench, ControlType.COMMIT)
+    bench.app.replicas.became_readable(T0, 100)
+    assert len(the_only(values(await asyncio.wait_for(task, 5)))) == 3
+
+
+# replication
+
+
+async def test_consumers_read_up_to_the_high_watermark(bench: Bench) -> None:
+    await bench.produce("t", batch(b"a"))
+    await lead(bench, 1, isr=(BROKER_ID, 2))
+    await bench.produce("t", batch(b"b"), acks=1)
+    answer = await bench.fetch("t", 0)
+    assert values_of(answer) == [b"a"]
+    assert answer.high_watermark == answer.last_stable_offset == 1
+    beyond = await bench.fetch("t", 2)
+    assert (code(beyond), values_of(beyond)) == (ErrorCode.NONE, [])
+
+
+async def test_a_reader_of_an_epoch_that_ended_earlier_is_told_where(bench: Bench) -> None:
+    await bench.produce("t", batch(b"a"))
+    await lead(bench, 4)
+    await bench.produce("t", batch(b"b"))
+    same = await bench.fetch("t", 1, last_fetched_epoch=0)
+    assert same.diverging_epoch is None and values_of(same) == [b"b"]
+    further = await bench.fetch("t", 2, last_fetched_epoch=0)
+    assert further.diverging_epoch is not None
+    assert (further.diverging_epoch.epoch, further.diverging_epoch.end_offset) == (0, 1)
+    assert values_of(further) == []
+    other = await bench.fetch("t", 2, last_fetched_epoch=3)
+    assert other.diverging_epoch is not None
+    assert (other.diverging_epoch.epoch, other.diverging_epoch.end_offset) == (0, 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_topic_of_zstd_needs_version_10(bench: Bench, version: int) -> None:
+    log = partition(bench).log
+    log.set_config(replace(log.config, compression_type="zstd"))
+    answer = await bench.fetch("t", 0, version=version)
+    late = version >= 10
+    assert code(answer) is (ErrorCode.NONE if late else ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
