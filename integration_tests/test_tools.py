@@ -1,0 +1,189 @@
+"""The tools as an operator calls them, against a running broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+
+from integration_tests.broker import Broker, pybroker_command
+
+SECONDS_MAX = 30
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode().splitlines()
+
+
+class Shell:
+    """Calls tools with the broker's address."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def command(self, tool: str, *words: str) -> list[str]:
+        return pybroker_command(tool, "--bootstrap-server", self._bootstrap, *words)
+
+    def __call__(self, tool: str, *words: str, stdin: bytes = b"") -> Result:
+        done = subprocess.run(
+            self.command(tool, *words),
+            input=stdin,
+            capture_output=True,
+            check=False,
+            timeout=SECONDS_MAX,
+        )
+        return Result(done.returncode, done.stdout, done.stderr.decode())
+
+    def consume(self, topic: str, *words: str) -> Result:
+        return self("console-consumer", "--topic", topic, "--from-beginning", *words)
+
+
+@pytest.fixture
+def shell(broker: Broker) -> Shell:
+    return Shell(broker.bootstrap)
+
+
+def test_the_life_of_a_topic(shell: Shell, topic: str) -> None:
+    options = ["--partitions", "2", "--config", "retention.ms=5000"]
+    made = shell("topics", "--create", "--topic", topic, *options)
+    assert (made.code, made.lines[-1]) == (0, f"Created topic {topic}.")
+    again = shell("topics", "--create", "--topic", topic)
+    assert again.code == 1
+    assert re.fullmatch(
+        rf"Error while executing topic command : Topic '{topic}' already exists\.\n", again.err
+    )
+    assert shell("topics", "--create", "--topic", topic, "--if-not-exists").code == 0
+    assert topic in shell("topics", "--list").lines
+    header, first, second = shell("topics", "--describe", "--topic", topic).lines
+    assert re.match(
+        rf"Topic: {topic}\tTopicId: [\w-]{{22}}\tPartitionCount: 2\tReplicationFactor: 1\t"
+        r"Configs: ",
+        header,
+    )
+    for number, line in enumerate([first, second]):
+        pattern = rf"\tTopic: {topic}\tPartition: {number}\tLeader: (\d+)\tReplicas: \1\tIsr: \1"
+        assert re.fullmatch(pattern, line)
+    assert shell("topics", "--describe", "--unavailable-partitions").lines == []
+    assert shell("topics", "--delete", "--topic", topic).code == 0
+    assert topic not in shell("topics", "--list").lines
+    gone = shell("topics", "--describe", "--topic", topic)
+    assert gone.err == (
+        f"Error while executing topic command : Topic '{topic}' does not exist as expected\n"
+    )
+
+
+def test_lines_go_in_and_come_out(shell: Shell, topic: str) -> None:
+    shell("topics", "--create", "--topic", topic, "--partitions", "1")
+    words = ["--property", "parse.key=true", "--property", "parse.headers=true"]
+    sent = shell("console-producer", "--topic", topic, *words, stdin=b"h:1\tk\tv\nh:2\tl\tw \xff\n")
+    assert (sent.code, sent.out, sent.err) == (0, b"", "")
+    plain = shell.consume(topic, "--max-messages", "2")
+    assert (plain.code, plain.out) == (0, b"v\nw \xff\n")
+    assert plain.err == "Processed a total of 2 messages\n"
+    everything = [
+        f"--property=print.{what}=true" for what in ("key", "offset", "partition", "headers")
+    ]
+    rich = shell.consume(topic, "--timeout-ms", "1500", *everything)
+    assert rich.out == b"Partition:0\tOffset:0\th:1\tk\tv\nPartition:0\tOffset:1\th:2\tl\tw \xff\n"
+    last = shell("console-consumer", "--topic", topic, "--partition", "0", "--offset", "1",
+                 "--max-messages", "1", "--format", "json")  # fmt: skip
+    assert json.loads(last.out)["key"] == "l"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--sync"],
+        ["--compression-codec"],
+        ["--compression-codec", "zstd", "--request-required-acks", "1"],
+        ["--producer-property", "acks=0"],
+        ["--batch-size", "100", "--timeout", "0"],
+    ],
+)
+def test_a_producer_with_options(shell: Shell, topic: str, words: list[str]) -> None:
+    shell("topics", "--create", "--topic", topic)
+    text = b"".join(b"line %d\n" % number for number in range(50))
+    assert shell("console-producer", "--topic", topic, *words, stdin=text).code == 0
+    assert shell.consume(topic, "--max-messages", "50").out == text
+
+
+def test_offsets(shell: Shell, topic: str) -> None:
+    shell("topics", "--create", "--topic", topic, "--partitions", "2")
+    shell("console-producer", "--topic", topic, stdin=b"a\nb\nc\n")
+    chosen = ["--topic", topic]
+    total = sum(int(line.rpartition(":")[2]) for line in shell("get-offsets", *chosen).lines)
+    assert total == 3
+    assert shell("get-offsets", *chosen, "--time", "earliest").lines == [
+        f"{topic}:0:0",
+        f"{topic}:1:0",
+    ]
+    assert shell("get-offsets", *chosen, "--time", "9999999999999").lines == []
+    one = shell("get-offsets", "--topic-partitions", f"{topic}:1", "--time", "-2")
+    assert one.lines == [f"{topic}:1:0"]
+    none = shell("get-offsets", "--topic", "nosuch")
+    assert (none.code, none.err) == (
+        1,
+        "Error occurred: Could not match any topic-partitions with the specified filters\n",
+    )
+
+
+@pytest.mark.parametrize(("tool", "code"), [("console-producer", 130), ("console-consumer", 130)])
+def test_ctrl_c_ends_at_once_without_a_trace(
+    shell: Shell, topic: str, tool: str, code: int
+) -> None:
+    shell("topics", "--create", "--topic", topic)
+    shell("console-producer", "--topic", topic, stdin=b"first\n")
+    words = ["--from-beginning"] if tool == "console-consumer" else []
+    process = subprocess.Popen(
+        shell.command(tool, "--topic", topic, *words),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if tool == "console-consumer":
+            assert process.stdout.readline() == b"first\n"
+        else:
+            process.stdin.write(b"second\n")
+            process.stdin.flush()
+            assert shell.consume(topic, "--max-messages", "2").lines == ["first", "second"]
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS_MAX)
+        assert process.returncode == code
+        assert b"Traceback" not in err
+    finally:
+        process.kill()
+
+
+def test_a_reader_that_goes_away_is_no_error(shell: Shell, topic: str) -> None:
+    shell("topics", "--create", "--topic", topic)
+    shell("console-producer", "--topic", topic, stdin=b"x" * 100 + b"\n" + b"y\n" * 100_000)
+    process = subprocess.Popen(
+        shell.command("console-consumer", "--topic", topic, "--from-beginning"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.read(5) == b"xxxxx"
+        process.stdout.close()
+        assert process.wait(SECONDS_MAX) == 0
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        if process.stderr is not None:
+            process.stderr.close()
