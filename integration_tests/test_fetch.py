@@ -18,6 +18,7 @@ from integration_tests.wire_client import (
     fetch,
     fetch_one,
     fetch_request,
+    list_offsets_request,
     metadata,
     produce,
     wait_for_leader,
@@ -27,11 +28,8 @@ from pybroker.records.batch import iter_headers
 from pybroker.records.compression import Codec
 from pybroker.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from pybroker.wire.messages.list_offsets import (
-    ListOffsetsPartition,
     ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
@@ -345,11 +343,8 @@ def list_offsets(
     partition: int = 0,
     isolation_level: int = 0,
 ) -> ListOffsetsPartitionResponse:
-    wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-    request = ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=isolation_level,
-        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+    request = list_offsets_request(
+        topic, timestamp, partition=partition, isolation_level=isolation_level
     )
     answer = connection.ask(version, request, ListOffsetsResponse)
     return answer.topics[0].partitions[0]

@@ -236,19 +236,6 @@ def test_answers_that_nobody_reads_do_not_fill_the_memory(broker: Broker) -> Non
         assert broker.process.rss_bytes() < RSS_BYTES_MAX or is_apache(broker)
 
 
-@pytest.mark.ours
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_batch_that_unpacks_to_far_too_much_is_refused(broker: Broker, codec: Codec) -> None:
-    topic = f"bomb-{codec.name.lower()}"
-    bomb = batch_of(bytes(150_000_000), codec=codec)
-    configs = {"cleanup.policy": "compact", "max.message.bytes": "20000000"}  # keys are looked at
-    with Connection(broker.bootstrap) as connection:
-        create_topic(connection, topic, configs=configs)
-        assert produce(connection, topic, bomb).error_code != 0
-        assert fetch_one(connection, topic, 0).high_watermark == 0
-    assert broker.process.rss_bytes() < RSS_BYTES_MAX
-
-
 def unhandled(broker: Broker) -> set[str]:
     """The last lines of the stack traces that the broker printed: an input may be refused, but it
     must not surprise."""

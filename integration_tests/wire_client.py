@@ -27,6 +27,11 @@ from pybroker.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from pybroker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from pybroker.wire.messages.produce import (
     PartitionProduceData,
@@ -268,6 +273,18 @@ def fetch_one(
 def log_end(connection: Connection, topic: str) -> int:
     """The high watermark of partition 0, as a Fetch tells it."""
     return fetch_one(connection, topic, 0).high_watermark
+
+
+def list_offsets_request(
+    topic: str, timestamp: int, *, partition: int = 0, isolation_level: int = 0
+) -> ListOffsetsRequest:
+    """A ListOffsets for one partition."""
+    wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+    )
 
 
 def create_topic(
