@@ -1,0 +1,214 @@
+"""ListOffsets and OffsetForLeaderEpoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pybroker.errors import ErrorCode
+from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.list_offsets import (
+    EpochEndOffset,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, the_only
+
+VERSIONS = range(8)
+ONE_OFFSET = VERSIONS[1:]
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+
+
+@pytest.fixture(autouse=True)
+async def topic(bench: Bench) -> None:
+    """Offsets 0 to 3; the third record has the largest time."""
+    await bench.create("t", 2)
+    await bench.produce("t", batch(b"a", b"b", timestamp=NOW_MS))
+    await bench.produce("t", batch(b"c", timestamp=NOW_MS + 1000))
+    await bench.produce("t", batch(b"d", timestamp=NOW_MS + 500))
+
+
+def request(timestamp: int, *, topic: str = "t", partition: int = 0, **fields: Any) -> Any:
+    isolation = fields.pop("isolation_level", 0)
+    wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, **fields)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+    )
+
+
+async def look_up(
+    bench: Bench, timestamp: int, version: int = 7, **fields: Any
+) -> ListOffsetsPartitionResponse:
+    answer = await bench.ask(ApiKey.LIST_OFFSETS, version, request(timestamp, **fields))
+    found: ListOffsetsPartitionResponse = the_only(the_only(answer.topics).partitions)
+    return found
+
+
+@pytest.mark.parametrize("version", ONE_OFFSET)
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "found_ms"),
+    [
+        (LATEST, 4, -1),
+        (EARLIEST, 0, -1),
+        (0, 0, NOW_MS),
+        (NOW_MS, 0, NOW_MS),
+        (NOW_MS + 1, 1, NOW_MS + 1),
+        (NOW_MS + 2, 2, NOW_MS + 1000),
+        (NOW_MS + 1000, 2, NOW_MS + 1000),
+        (NOW_MS + 1001, -1, -1),
+    ],
+)
+async def test_first_last_and_by_time(
+    bench: Bench, version: int, timestamp: int, offset: int, found_ms: int
+) -> None:
+    found = await look_up(bench, timestamp, version)
+    assert (code(found), found.offset, found.timestamp) == (ErrorCode.NONE, offset, found_ms)
+    known = version >= 4 and offset >= 0
+    assert found.leader_epoch == (0 if known else -1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("timestamp", [MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, -6, -(2**63)])
+async def test_special_times_belong_to_versions(bench: Bench, version: int, timestamp: int) -> None:
+    found = await look_up(bench, timestamp, version)
+    if (timestamp, version) == (MAX_TIMESTAMP, 7):
+        assert (found.offset, found.timestamp) == (2, NOW_MS + 1000)
+    else:
+        assert (code(found), found.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "many", "expected"),
+    [(LATEST, 1, [4]), (EARLIEST, 1, [0]), (NOW_MS, 1, [0]), (2**62, 1, []), (LATEST, 0, [])],
+)
+async def test_version_0_answers_a_list(
+    bench: Bench, timestamp: int, many: int, expected: list[int]
+) -> None:
+    found = await look_up(bench, timestamp, 0, max_num_offsets=many)
+    assert (code(found), found.old_style_offsets) == (ErrorCode.NONE, expected)
+
+
+@pytest.mark.parametrize("version", ONE_OFFSET)
+@pytest.mark.parametrize("timestamp", [LATEST, EARLIEST, 5])
+async def test_an_empty_partition(bench: Bench, version: int, timestamp: int) -> None:
+    found = await look_up(bench, timestamp, version, partition=1)
+    expected = -1 if timestamp == 5 else 0
+    assert (code(found), found.offset, found.timestamp) == (ErrorCode.NONE, expected, -1)
+
+
+async def test_the_record_with_the_largest_time_of_an_empty_partition(bench: Bench) -> None:
+    found = await look_up(bench, MAX_TIMESTAMP, partition=1)
+    assert (code(found), found.offset, found.timestamp) == (ErrorCode.NONE, -1, -1)
+
+
+async def test_the_earliest_offset_follows_the_log_start(bench: Bench) -> None:
+    bench.app.replicas.partition(TopicPartition("t", 0)).log.advance_log_start(2)
+    assert (await look_up(bench, EARLIEST)).offset == 2
+    assert (await look_up(bench, 0)).offset == 2
+
+
+@pytest.mark.parametrize("version", ONE_OFFSET)
+async def test_the_latest_offset_depends_on_the_isolation_level(bench: Bench, version: int) -> None:
+    open_batch = batch(b"e", producer=(7, 0, 0), transactional=True, timestamp=NOW_MS + 5000)
+    await bench.produce("t", open_batch)
+    assert (await look_up(bench, LATEST, version)).offset == 5
+    if version >= 2:
+        assert (await look_up(bench, LATEST, version, isolation_level=1)).offset == 4
+        assert (await look_up(bench, NOW_MS + 5000, version, isolation_level=1)).offset == -1
+        assert (await look_up(bench, NOW_MS + 5000, version)).offset == 4
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_partition_named_twice_is_42(bench: Bench, version: int) -> None:
+    asked = request(LATEST)
+    asked.topics += request(EARLIEST).topics + request(LATEST, partition=1).topics
+    answer = await bench.ask(ApiKey.LIST_OFFSETS, version, asked)
+    codes = [code(part) for topic in answer.topics for part in topic.partitions]
+    assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("topic", "partition"), [("t", 2), ("t", -1), ("missing", 0)])
+async def test_an_unknown_partition_is_3(
+    bench: Bench, version: int, topic: str, partition: int
+) -> None:
+    found = await look_up(bench, LATEST, version, topic=topic, partition=partition)
+    assert code(found) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", VERSIONS[4:])
+async def test_another_leader_epoch_is_75(bench: Bench, version: int) -> None:
+    found = await look_up(bench, LATEST, version, current_leader_epoch=3)
+    assert code(found) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert (found.offset, found.timestamp) == (-1, -1)
+
+
+async def test_searching_is_done_elsewhere_and_the_ends_at_once(bench: Bench) -> None:
+    bench.blocking.done.clear()
+    await look_up(bench, LATEST)
+    await look_up(bench, EARLIEST)
+    assert bench.blocking.done == []
+    await look_up(bench, NOW_MS)
+    assert len(bench.blocking.done) == 1
+
+
+# OffsetForLeaderEpoch
+
+
+async def end_of(
+    bench: Bench, epoch: int, version: int = 4, *, topic: str = "t", current: int = -1
+) -> EpochEndOffset:
+    wanted = OffsetForLeaderPartition(partition=0, leader_epoch=epoch, current_leader_epoch=current)
+    asked = OffsetForLeaderEpochRequest(
+        topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
+    )
+    answer = await bench.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, asked)
+    found: EpochEndOffset = the_only(the_only(answer.topics).partitions)
+    return found
+
+
+@pytest.fixture
+async def second_epoch(bench: Bench) -> None:
+    """From offset 4 on the leader epoch is 3."""
+    key = TopicPartition("t", 0)
+    state = PartitionState(BROKER_ID, 3, (BROKER_ID,), 1)
+    topic_id = bench.app.metadata.topics["t"].topic_id
+    facts = PartitionFacts(key, topic_id, state, 1, (BROKER_ID,))
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    await bench.app.replicas.leader_and_isr(command)
+    await bench.produce("t", batch(b"e"))
+
+
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(0, (0, 4)), (1, (0, 4)), (2, (0, 4)), (3, (3, 5)), (4, (-1, -1))]
+)
+async def test_an_epoch_ends_where_the_next_larger_one_begins(
+    bench: Bench, second_epoch: None, version: int, epoch: int, expected: tuple[int, int]
+) -> None:
+    found = await end_of(bench, epoch, version)
+    assert code(found) is ErrorCode.NONE
+    known_epoch = found.leader_epoch if version >= 1 else expected[0]
+    assert (known_epoch, found.end_offset) == expected
+
+
+async def test_the_own_epoch_of_the_reader_is_checked(bench: Bench, second_epoch: None) -> None:
+    assert code(await end_of(bench, 0, current=2)) is ErrorCode.FENCED_LEADER_EPOCH
+    assert code(await end_of(bench, 0, current=4)) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert code(await end_of(bench, 0, current=3)) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_epochs_of_an_unknown_partition_are_3(bench: Bench, version: int) -> None:
+    found = await end_of(bench, 0, version, topic="missing")
+    assert code(found) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert found.end_offset == -1
