@@ -190,7 +190,7 @@ def _replay(state: ProducerState, segment: Segment, start: int, seen_ms: int) ->
     if position is None:
         return
     for place, header in segment.headers(position, segment.size, scan_bytes=SCRUB_BYTES):
-        if header.producer_id >= 0 and header.last_offset >= start:
+        if header.producer_id >= 0:
             marker = None
             if header.is_control:
                 marker = marker_of(segment.file.pread(place, header.size), header)

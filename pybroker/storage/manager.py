@@ -327,11 +327,11 @@ class LogManager:
         unique = uuid.UUID(bytes=self._rng.randbytes(16))
         path = f"{directory.path}/{marked_directory(partition, unique, purpose)}"
         log.release()
+        del self._logs[partition]
+        del self._home[partition]
         self._disk.rename(log.directory, path)
         self._disk.sync_dir(directory.path)
         directory.forget(partition)
-        del self._logs[partition]
-        del self._home[partition]
         return path
 
     # -- checkpoints

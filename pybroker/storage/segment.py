@@ -23,6 +23,8 @@ SCAN_BYTES: Final = 8192
 """How much is read at once while going from header to header."""
 SCRUB_BYTES: Final = 1024**2
 """The same where the whole segment is gone through."""
+_WALKED_BYTES_MAX: Final = 64 * 1024
+"""Up to here going from header to header is quicker than asking the index for the last one."""
 _HINTS_MAX: Final = 64
 
 
@@ -339,9 +341,10 @@ class Segment:
         that follows them."""
         end = first.size
         next_offset = first.next_offset
-        entry = self.offsets.floor_position(position + len(data), cached_only=cached_only)
-        if entry is not None and entry.position - position > end:
-            end = entry.position - position
+        if len(data) - end > _WALKED_BYTES_MAX:
+            entry = self.offsets.floor_position(position + len(data), cached_only=cached_only)
+            if entry is not None and entry.position - position > end:
+                end = entry.position - position
         while end + HEADER_SIZE <= len(data):
             header = read_header(data, end)
             if end + header.size > len(data):

@@ -279,6 +279,29 @@ def test_truncation_takes_a_batch_as_a_whole(bench: Bench) -> None:
     assert bench.log.log_end_offset == 3
 
 
+def test_truncation_forgets_where_batches_were(bench: Bench) -> None:
+    bench.append(*[1] * 10)
+    for offset in range(10):
+        bench.read(offset, 1)
+    bench.log.truncate_to(2)
+    bench.append(*[2] * 4, value=b"longer than before")
+    for offset in range(2, 10):
+        data = bench.read(offset, 1)
+        assert data is not None
+        found = read_header(data)
+        assert found.base_offset <= offset <= found.last_offset
+
+
+def test_truncation_forgets_timestamps(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, LogConfig(index_interval_bytes=0))
+    bench.append(*[1] * 10)
+    bench.log.truncate_to(4)
+    assert bench.log.offset_of_max_timestamp(EVERYTHING) == (3, FIRST_TIMESTAMP + 3, 0)
+    bench.put(batch(timestamp=FIRST_TIMESTAMP + 5))
+    bench.put(batch(timestamp=FIRST_TIMESTAMP + 7))
+    assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + 6, 99) == (5, FIRST_TIMESTAMP + 7, 0)
+
+
 def test_truncation_forgets_epochs_and_producers(bench: Bench) -> None:
     bench.put(batch(producer=9, sequence=0), epoch=1)
     bench.put(batch(producer=9, sequence=1), epoch=2)

@@ -141,9 +141,11 @@ def test_a_damaged_log_is_mended_by_starting_over(segmented: Bench) -> None:
 def test_below_the_recovery_point_nothing_is_torn(bench: Bench) -> None:
     bench.append(1, 1, 1)
     bench.tear(5)
+    before = bench.segment().read_bytes()
     bench.crash(recovery_point=3)
     assert bench.log.damage is not None
     assert bench.log.damage.offset == 2
+    assert bench.segment().read_bytes() == before
 
 
 def test_where_the_page_cache_survived_a_cut_below_the_floor_is_damage(bench: Bench) -> None:
