@@ -62,7 +62,6 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """Of the batches, without indexes."""
         return self._segments.size_bytes
 
     @property
