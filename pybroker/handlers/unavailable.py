@@ -34,22 +34,24 @@ NO_COORDINATOR: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
 NO_AUTHORIZER: Final = ErrorCode.SECURITY_DISABLED
 NO_SASL: Final = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE: Final = ErrorCode.UNSUPPORTED_VERSION
+_FIRST_VERSION_WITH_MANY_COORDINATORS: Final = 4
+_FIRST_VERSION_WITH_ELECTION_ERROR: Final = 1
 _NOT_HERE_TEXT: Final = "this broker does not offer that"
 
 
-def _find_coordinator(request: groups.FindCoordinatorRequest) -> Message:
+def _find_coordinator(request: groups.FindCoordinatorRequest, version: int) -> Message:
     text = "groups and transactions have no coordinator on this broker"
+    if version >= _FIRST_VERSION_WITH_MANY_COORDINATORS:
+        return groups.FindCoordinatorResponse(
+            coordinators=[
+                groups.Coordinator(
+                    key=key, node_id=-1, port=-1, error_code=NO_COORDINATOR, error_message=text
+                )
+                for key in request.coordinator_keys
+            ]
+        )
     return groups.FindCoordinatorResponse(
-        error_code=NO_COORDINATOR,
-        error_message=text,
-        node_id=-1,
-        port=-1,
-        coordinators=[
-            groups.Coordinator(
-                key=key, node_id=-1, port=-1, error_code=NO_COORDINATOR, error_message=text
-            )
-            for key in request.coordinator_keys
-        ],
+        error_code=NO_COORDINATOR, error_message=text, node_id=-1, port=-1
     )
 
 
@@ -313,6 +315,25 @@ def _alter_replica_log_dirs(request: log_dirs.AlterReplicaLogDirsRequest) -> Mes
     )
 
 
+def _elect_leaders(request: reassignment.ElectLeadersRequest, version: int) -> Message:
+    as_a_whole = version >= _FIRST_VERSION_WITH_ELECTION_ERROR
+    return reassignment.ElectLeadersResponse(
+        error_code=NOT_HERE if as_a_whole else ErrorCode.NONE,
+        replica_election_results=[
+            reassignment.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    reassignment.PartitionResult(
+                        partition_id=index, error_code=NOT_HERE, error_message=_NOT_HERE_TEXT
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or []
+        ],
+    )
+
+
 def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
     return quotas.AlterClientQuotasResponse(
         entries=[
@@ -348,7 +369,6 @@ def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any
 
 
 _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
-    ApiKey.FIND_COORDINATOR: _find_coordinator,
     ApiKey.JOIN_GROUP: _join_group,
     ApiKey.SYNC_GROUP: _failing(groups.SyncGroupResponse, NO_COORDINATOR),
     ApiKey.HEARTBEAT: _failing(groups.HeartbeatResponse, NO_COORDINATOR),
@@ -379,7 +399,6 @@ _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
     ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
     ApiKey.DESCRIBE_LOG_DIRS: lambda request: log_dirs.DescribeLogDirsResponse(),
-    ApiKey.ELECT_LEADERS: _failing(reassignment.ElectLeadersResponse, NOT_HERE),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _failing(
         reassignment.AlterPartitionReassignmentsResponse, NOT_HERE
     ),
@@ -395,6 +414,13 @@ _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
 }
 
 
+_ANSWERS_BY_VERSION: Final[dict[ApiKey, Callable[[Any, int], Message]]] = {
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.ELECT_LEADERS: _elect_leaders,
+}
+"""Those whose error stands elsewhere in later versions."""
+
+
 def _handler(
     answer: Callable[[Any], Message],
 ) -> Callable[[Services, Request, Any], Message]:
@@ -404,5 +430,17 @@ def _handler(
     return handle
 
 
-UNAVAILABLE: Final = {key: _handler(answer) for key, answer in _ANSWERS.items()}
+def _handler_by_version(
+    answer: Callable[[Any, int], Message],
+) -> Callable[[Services, Request, Any], Message]:
+    def handle(services: Services, request: Request, message: Any) -> Message:
+        return answer(message, request.version)
+
+    return handle
+
+
+UNAVAILABLE: Final = {
+    **{key: _handler(answer) for key, answer in _ANSWERS.items()},
+    **{key: _handler_by_version(answer) for key, answer in _ANSWERS_BY_VERSION.items()},
+}
 """API -> handler; dispatch takes those that are not built from here."""

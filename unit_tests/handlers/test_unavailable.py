@@ -1,0 +1,139 @@
+"""APIs of the profile that have nothing behind them: every version answers, with the right code,
+for every item of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pybroker.errors import ErrorCode
+from pybroker.handlers.unavailable import UNAVAILABLE
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.schema import Message, wire_fields
+from unit_tests.handlers.bench import Bench, code
+from unit_tests.wire.vocabulary import Case
+
+NO_COORDINATOR = ErrorCode.COORDINATOR_NOT_AVAILABLE
+NO_AUTHORIZER = ErrorCode.SECURITY_DISABLED
+NO_SASL = ErrorCode.ILLEGAL_SASL_STATE
+NOT_HERE = ErrorCode.UNSUPPORTED_VERSION
+
+EXPECTED = {
+    ApiKey.OFFSET_COMMIT: NO_COORDINATOR,
+    ApiKey.OFFSET_FETCH: NO_COORDINATOR,
+    ApiKey.FIND_COORDINATOR: NO_COORDINATOR,
+    ApiKey.JOIN_GROUP: NO_COORDINATOR,
+    ApiKey.HEARTBEAT: NO_COORDINATOR,
+    ApiKey.LEAVE_GROUP: NO_COORDINATOR,
+    ApiKey.SYNC_GROUP: NO_COORDINATOR,
+    ApiKey.DESCRIBE_GROUPS: NO_COORDINATOR,
+    ApiKey.LIST_GROUPS: NO_COORDINATOR,
+    ApiKey.DELETE_GROUPS: NO_COORDINATOR,
+    ApiKey.OFFSET_DELETE: NO_COORDINATOR,
+    ApiKey.ADD_PARTITIONS_TO_TXN: NO_COORDINATOR,
+    ApiKey.ADD_OFFSETS_TO_TXN: NO_COORDINATOR,
+    ApiKey.END_TXN: NO_COORDINATOR,
+    ApiKey.TXN_OFFSET_COMMIT: NO_COORDINATOR,
+    ApiKey.DESCRIBE_TRANSACTIONS: NO_COORDINATOR,
+    ApiKey.LIST_TRANSACTIONS: NO_COORDINATOR,
+    ApiKey.WRITE_TXN_MARKERS: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ApiKey.DESCRIBE_ACLS: NO_AUTHORIZER,
+    ApiKey.CREATE_ACLS: NO_AUTHORIZER,
+    ApiKey.DELETE_ACLS: NO_AUTHORIZER,
+    ApiKey.SASL_HANDSHAKE: NO_SASL,
+    ApiKey.SASL_AUTHENTICATE: NO_SASL,
+}
+"""The others are NOT_HERE."""
+
+PARTITIONS = "topics.partitions.partition_index"
+SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
+    ApiKey.OFFSET_COMMIT: [(PARTITIONS, PARTITIONS)],
+    ApiKey.OFFSET_FETCH: [
+        ("topics.partition_indexes", PARTITIONS),
+        ("groups.group_id", "groups.group_id"),
+    ],
+    ApiKey.FIND_COORDINATOR: [("coordinator_keys", "coordinators.key")],
+    ApiKey.DESCRIBE_GROUPS: [("groups", "groups.group_id")],
+    ApiKey.DELETE_GROUPS: [("groups_names", "results.group_id")],
+    ApiKey.ADD_PARTITIONS_TO_TXN: [("topics.partitions", "results.results.partition_index")],
+    ApiKey.TXN_OFFSET_COMMIT: [(PARTITIONS, PARTITIONS)],
+    ApiKey.WRITE_TXN_MARKERS: [
+        ("markers.producer_id", "markers.producer_id"),
+        ("markers.topics.partition_indexes", "markers." + PARTITIONS),
+    ],
+    ApiKey.DESCRIBE_PRODUCERS: [("topics.partition_indexes", PARTITIONS)],
+    ApiKey.DESCRIBE_TRANSACTIONS: [("transactional_ids", "transaction_states.transactional_id")],
+    ApiKey.DELETE_RECORDS: [(PARTITIONS, PARTITIONS)],
+    ApiKey.CREATE_PARTITIONS: [("topics.name", "results.name")],
+    ApiKey.CREATE_ACLS: [("creations", "results")],
+    ApiKey.DELETE_ACLS: [("filters", "filter_results")],
+    ApiKey.DESCRIBE_CONFIGS: [("resources.resource_name", "results.resource_name")],
+    ApiKey.ALTER_CONFIGS: [("resources.resource_name", "responses.resource_name")],
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: [("resources.resource_name", "responses.resource_name")],
+    ApiKey.ALTER_REPLICA_LOG_DIRS: [
+        ("dirs.topics.partitions", "results.partitions.partition_index")
+    ],
+    ApiKey.ALTER_CLIENT_QUOTAS: [("entries", "entries")],
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: [("deletions.name|upsertions.name", "results.user")],
+    ApiKey.ELECT_LEADERS: [
+        (
+            "topic_partitions.partitions",
+            "replica_election_results.partition_result.partition_id",
+        )
+    ],
+}
+"""What is asked for one by one, and where its result stands."""
+
+CASES = [
+    Case(APIS[key], APIS[key].request, version)
+    for key in sorted(UNAVAILABLE)
+    for version in range(APIS[key].min_version, APIS[key].max_version + 1)
+]
+
+
+def items(message: Message) -> Iterator[Message]:
+    """The message and all that it holds."""
+    yield message
+    for field in wire_fields(type(message)):
+        value = getattr(message, field.name)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, Message):
+                yield from items(item)
+
+
+def named(found: Any, path: str) -> list[Any]:
+    """The values at the end of a path of fields, through all lists on the way; of messages only
+    that they are there. "|" joins two such lists, each value once."""
+    if isinstance(found, list):
+        return [value for item in found for value in named(item, path)]
+    if found is None:
+        return []
+    if "|" in path:
+        both = [value for each in path.split("|") for value in named(found, each)]
+        return list(dict.fromkeys(both))
+    if not path:
+        return ["there"] if isinstance(found, Message) else [found]
+    name, _, rest = path.partition(".")
+    return named(getattr(found, name), rest)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_every_version_answers_every_item_with_the_code(bench: Bench, case: Case) -> None:
+    key = case.api.key
+    expected = EXPECTED.get(key, NOT_HERE)
+    for request in case.samples(8):
+        answer = await bench.ask(key, case.version, request)
+        for asked, answered in SAME_ITEMS.get(key, []):
+            assert named(answer, answered) == named(request, asked)
+        codes = {code(item) for item in items(answer) if hasattr(item, "error_code")}
+        assert codes <= {expected, ErrorCode.NONE}
+        empty = not any(named(request, asked) for asked, _ in SAME_ITEMS.get(key, []))
+        if not empty or key not in SAME_ITEMS:
+            assert expected in codes or key is ApiKey.DESCRIBE_LOG_DIRS
+
+
+def test_each_api_is_either_expected_by_name_or_not_offered() -> None:
+    assert EXPECTED.keys() <= UNAVAILABLE.keys()
+    assert SAME_ITEMS.keys() <= UNAVAILABLE.keys()
