@@ -304,8 +304,8 @@ class Sender:
             and error.code
             in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
         )
-        if retriable and not batch.expired:
-            now = self._cluster.clock.monotonic()
+        now = self._cluster.clock.monotonic()
+        if retriable and not batch.expired and now < self._deadline(batch):
             batch.next_try = now + self._cluster.pause_s(batch.attempts)
             queue.put_back(batch)
             return
@@ -346,10 +346,9 @@ class Sender:
             )  # fmt: skip
 
     def _expire(self, now: float) -> None:
-        limit = self._options.delivery_timeout_ms / 1_000
         for queue in self._accumulator.queues.values():
             for batch in [*queue.in_flight, *queue.waiting]:
-                if batch.expired or now < batch.created + limit:
+                if batch.expired or now < self._deadline(batch):
                     continue
                 in_flight = batch in queue.in_flight
                 batch.maybe_written |= in_flight
@@ -360,6 +359,9 @@ class Sender:
                 else:
                     queue.waiting.remove(batch)
                     self._leave_hole(queue, batch)
+
+    def _deadline(self, batch: ProducerBatch) -> float:
+        return batch.created + self._options.delivery_timeout_ms / 1_000
 
     def _why_unsent(self) -> str:
         failures = self._cluster.last_failures()
