@@ -19,6 +19,7 @@ from pybroker.handlers.fetch import handle_fetch
 from pybroker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from pybroker.handlers.list_offsets import handle_list_offsets
 from pybroker.handlers.metadata import handle_describe_cluster, handle_metadata
+from pybroker.handlers.metadata_cache import MetadataCache, Question, State
 from pybroker.handlers.produce import handle_produce
 from pybroker.handlers.producer_ids import handle_init_producer_id
 from pybroker.handlers.topics import handle_create_topics, handle_delete_topics
@@ -29,6 +30,7 @@ from pybroker.wire.codec import decode_request, encode_response
 from pybroker.wire.fetch_path import decode_fetch_request, encode_fetch_response
 from pybroker.wire.headers import parse_request_header
 from pybroker.wire.messages.fetch import FetchResponse
+from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.produce_path import decode_produce_request
 from pybroker.wire.schema import Message
 
@@ -69,6 +71,7 @@ class Dispatcher:
         self._services = services
         self._handlers = {int(key): handler for key, handler in handler_table().items()}
         self._apis = {int(key): api for key, api in APIS.items()}
+        self._metadata_cache = MetadataCache()
 
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
@@ -88,11 +91,31 @@ class Dispatcher:
                 return _frame(api, 0, header.correlation_id, [body])
             raise CloseConnection(f"{api.key.name} has no version {header.version} here")
         request = Request(header, listener, peer_host)
+        if api.key is ApiKey.METADATA:
+            return self._answer_metadata(api, request, frame[body_start:])
         message = _decode(api, header.version, frame[body_start:])
         result = self._handlers[header.api_key](self._services, request, message)
         if isinstance(result, Awaitable):
             return _answer_later(api, request, result)
         return _encode(api, request, result)
+
+    def _answer_metadata(
+        self, api: Api, request: Request, body: memoryview
+    ) -> Answer | Awaitable[Answer]:
+        """As every request, but an answer that needed no waiting is kept for who asks the same."""
+        services = self._services
+        state = State(services.metadata.version, services.controller_id)
+        question = Question(request.version, request.listener, bytes(body))
+        correlation_id = request.header.correlation_id
+        encoded = self._metadata_cache.get(state, question)
+        if encoded is None:
+            message = cast("MetadataRequest", _decode(api, request.version, body))
+            result = handle_metadata(services, request, message)
+            if isinstance(result, Awaitable):
+                return _answer_later(api, request, result)
+            encoded = encode_response(api, request.version, result)
+            self._metadata_cache.put(state, question, encoded)
+        return _frame(api, request.version, correlation_id, [encoded])
 
 
 async def _answer_later(api: Api, request: Request, result: Awaitable[Message | None]) -> Answer:
