@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.model import (
     LEADER_DURING_DELETION,
+    NO_TOPIC_ID,
     LeaderAndIsr,
     PartitionFacts,
     StopReplica,
@@ -179,7 +180,8 @@ class ReplicaManager:
         """
         key = facts.topic_partition
         opened = self._logs.log(key)
-        if opened is not None and opened.topic_id not in (None, facts.topic_id):
+        known = (None, facts.topic_id)
+        if opened is not None and facts.topic_id != NO_TOPIC_ID and opened.topic_id not in known:
             log.warning(
                 "log set aside partition=%s topic_id=%s: the topic of that name is now %s",
                 key,
@@ -187,12 +189,7 @@ class ReplicaManager:
                 facts.topic_id,
             )
             self._logs.set_aside(key)
-            opened = None
-        if opened is None:
-            opened = self._logs.create(key, config, facts.topic_id)
-        else:
-            self._logs.set_config(key, config)
-        return opened
+        return self._logs.create(key, config, facts.topic_id)
 
     async def _stop(self, item: StopReplicaPartition) -> ErrorCode:
         key = item.topic_partition
