@@ -81,14 +81,26 @@ class Housekeeping:
                 log.error("housekeeping failed duty=%s error=%s", name, error)
 
     async def _checkpoint(self) -> None:
-        await self._blocking.run(self._logs.write_checkpoints, self._replicas.high_watermarks())
+        await _to_the_end(
+            self._blocking.run(self._logs.write_checkpoints, self._replicas.high_watermarks())
+        )
 
     async def _retain(self) -> None:
         high_watermarks = self._replicas.high_watermarks()
         self._logs.run_retention(self._clock.wall_ms(), lambda key: high_watermarks.get(key, 0))
 
     async def _flush_due(self) -> None:
-        await self._blocking.run(self._logs.flush_idle, self._clock.wall_ms())
+        await _to_the_end(self._blocking.run(self._logs.flush_idle, self._clock.wall_ms()))
 
     async def _remove_deleted(self) -> None:
-        await self._blocking.run(self._logs.remove_deleted, self._clock.wall_ms())
+        await _to_the_end(self._blocking.run(self._logs.remove_deleted, self._clock.wall_ms()))
+
+
+async def _to_the_end(work: Awaitable[object]) -> None:
+    """Wait for work in a thread, also when cancelled meanwhile: it cannot be stopped."""
+    future = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise

@@ -10,7 +10,7 @@ import enum
 import uuid
 
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.model import NO_EPOCH, PartitionFacts, PartitionState, TopicPartition
+from pybroker.model import NO_EPOCH, NO_TOPIC_ID, PartitionFacts, PartitionState, TopicPartition
 from pybroker.records.batch import BatchHeader
 from pybroker.records.validate import BatchRules
 from pybroker.replication.isr import committed_end, has_enough_replicas
@@ -99,12 +99,15 @@ class Partition:
     # what the controller says
 
     def check_epoch(self, facts: PartitionFacts) -> bool:
-        """Whether these facts are news. False if they only repeat what is in force.
+        """Whether these facts are news. False if they only repeat what is in force. Epochs of
+        another topic, made again under the same name, say nothing about those of this one.
 
         Raises BrokerError STALE_CONTROLLER_EPOCH for an older leader epoch, or for the current one
         with another content.
         """
         if facts.state.leader_epoch > self.leader_epoch:
+            return True
+        if self._facts is not None and facts.topic_id not in (NO_TOPIC_ID, self._facts.topic_id):
             return True
         if self._facts is not None and facts.state == self._facts.state:
             return False

@@ -40,7 +40,7 @@ class Peer:
 class FrameHandler(Protocol):
     """What the connection needs from the layers below: an answer to a frame, at once or later."""
 
-    def __call__(self, frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]: ...
+    def __call__(self, frame: memoryview, peer: Peer, /) -> Answer | Awaitable[Answer]: ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -152,6 +152,9 @@ class Connection(asyncio.BufferedProtocol):
             except (MalformedInput, CloseConnection) as error:
                 self._refuse(error)
                 return
+            except Exception as error:
+                self._fail(error)
+                return
             if isinstance(answer, Awaitable):
                 self._request = asyncio.ensure_future(answer)
                 self._request.add_done_callback(self._answered)
@@ -172,8 +175,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(error)
             return
         else:
-            log.error("handler failed peer=%s", self.peer, exc_info=error)
-            self.abort()
+            self._fail(error)
             return
         if self._draining:
             self.close()
@@ -189,7 +191,14 @@ class Connection(asyncio.BufferedProtocol):
         log.info(
             "connection closed peer=%s listener=%s reason=%s", self.peer, self._listener, error
         )
+        self._draining = True
         self.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """A fault of ours: the peer learns only that its connection is gone."""
+        log.error("handler failed peer=%s", self.peer, exc_info=error)
+        self._draining = True
+        self.abort()
 
     def _pause_when_full(self) -> None:
         waiting = self._request is not None or not self._writable

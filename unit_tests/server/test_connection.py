@@ -116,6 +116,59 @@ async def test_a_request_that_cannot_be_answered_closes_the_connection(
         writer.close()
 
 
+@pytest.mark.parametrize("first", [b"at once", b"later"])
+async def test_a_fault_of_a_handler_closes_that_connection_only(
+    first: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when the request was read while another one was in flight."""
+
+    async def later(payload: bytes) -> Answer:
+        await asyncio.sleep(0)
+        return [framed(payload)]
+
+    def handle(frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]:
+        payload = bytes(frame)
+        if payload == b"bad":
+            raise ZeroDivisionError("a fault")
+        return later(payload) if payload == b"later" else [framed(payload)]
+
+    async with serving(handle) as (server, port):
+        witness, other = await connect(port)
+        reader, writer = await connect(port)
+        writer.write(framed(first) + framed(b"bad") + framed(b"never"))
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            async with asyncio.timeout(5):
+                for _ in range(3):
+                    await read_frame(reader)
+        other.write(framed(b"fine"))
+        assert await read_frame(witness) == b"fine"
+        assert server.connection_count == 1
+        assert "a fault" in caplog.text
+        writer.close()
+        other.close()
+
+
+async def test_the_frame_stays_as_it_is_while_its_request_waits() -> None:
+    gate = asyncio.Event()
+    started = asyncio.Event()
+
+    async def slow(frame: memoryview) -> Answer:
+        started.set()
+        await gate.wait()
+        return [framed(bytes(frame))]
+
+    async with serving(lambda frame, peer: slow(frame)) as (_, port):
+        reader, writer = await connect(port)
+        first = b"1" * 3000
+        writer.write(framed(first))
+        await started.wait()
+        writer.write(framed(b"2" * 100_000))
+        gate.set()
+        assert await read_frame(reader) == first
+        assert await read_frame(reader) == b"2" * 100_000
+        writer.close()
+
+
 async def test_an_oversized_frame_closes_the_connection_and_others_live_on() -> None:
     async with serving(echo, ServerLimits(request_bytes_max=100)) as (_, port):
         good_reader, good_writer = await connect(port)
