@@ -1,0 +1,204 @@
+"""What a broker does when a controller commands, and which commands it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import NO_TOPIC_ID
+from pybroker.replication.partition import Role
+from unit_tests.replication.vocabulary import ME, T0, T1, Replicas, facts
+
+OTHER_TOPIC = uuid.UUID(int=11)
+FOREVER_S = 3600.0
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[Replicas]:
+    opened = Replicas(tmp_path)
+    yield opened
+    opened.logs.shutdown({})
+
+
+async def test_partitions_take_the_roles_that_they_are_told(replicas: Replicas) -> None:
+    answers = await replicas.told(facts(T0), facts(T1, leader=2, isr=(2, ME)))
+    assert answers == [ErrorCode.NONE, ErrorCode.NONE]
+    assert replicas.partition(T0).role is Role.LEADER
+    assert replicas.partition(T1).role is Role.FOLLOWER
+    assert replicas.refusal(key=T1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert replicas.directories() == ["t-0", "t-1"]
+    assert replicas.config_reads == ["t"]
+
+
+async def test_a_partition_without_a_replica_here_is_refused(replicas: Replicas) -> None:
+    answers = await replicas.told(facts(T0, leader=2, isr=(2,)), facts(T1))
+    assert answers == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE]
+    assert replicas.refusal(key=T0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert replicas.directories() == ["t-1"]
+
+
+@pytest.mark.parametrize(
+    ("controller_epoch", "broker_epoch", "expected"),
+    [
+        (4, -1, ErrorCode.STALE_CONTROLLER_EPOCH),
+        (5, 99, ErrorCode.STALE_BROKER_EPOCH),
+        (9, 99, ErrorCode.STALE_BROKER_EPOCH),
+    ],
+)
+async def test_a_stale_command_is_refused_whole(
+    replicas: Replicas, controller_epoch: int, broker_epoch: int, expected: ErrorCode
+) -> None:
+    replicas.manager.broker_epoch = 100
+    await replicas.told(facts(T0), controller_epoch=5, broker_epoch=100)
+    with pytest.raises(BrokerError) as caught:
+        await replicas.told(
+            facts(T0, epoch=7),
+            facts(T1),
+            controller_epoch=controller_epoch,
+            broker_epoch=broker_epoch,
+        )
+    assert caught.value.code is expected
+    with pytest.raises(BrokerError) as caught:
+        await replicas.stopped(
+            delete=True, controller_epoch=controller_epoch, broker_epoch=broker_epoch
+        )
+    assert caught.value.code is expected
+    assert replicas.partition(T0).leader_epoch == 0
+    assert replicas.directories() == ["t-0"]
+    # What a refused command says of its controller is not believed either.
+    assert await replicas.told(facts(T1), controller_epoch=5) == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("broker_epoch", [-1, 100, 101])
+async def test_an_unknown_or_later_broker_epoch_is_accepted(
+    replicas: Replicas, broker_epoch: int
+) -> None:
+    replicas.manager.broker_epoch = 100
+    assert await replicas.told(facts(), broker_epoch=broker_epoch) == [ErrorCode.NONE]
+
+
+async def test_an_older_leader_epoch_is_11_for_that_partition_only(replicas: Replicas) -> None:
+    await replicas.told(facts(T0, epoch=3))
+    answers = await replicas.told(facts(T0, epoch=2, leader=2, isr=(2, ME)), facts(T1))
+    assert answers == [ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.NONE]
+    assert replicas.refusal(3) is ErrorCode.NONE
+
+
+async def test_the_same_facts_again_change_nothing(replicas: Replicas) -> None:
+    await replicas.told(facts(epoch=3))
+    replicas.append()
+    before = replicas.partition()
+    waiter = asyncio.create_task(
+        replicas.manager.fetches.wait([T0], missing_bytes=1, timeout_s=FOREVER_S)
+    )
+    await asyncio.sleep(0)
+    assert await replicas.told(facts(epoch=3), controller_epoch=2) == [ErrorCode.NONE]
+    await asyncio.sleep(0)
+    assert replicas.partition() is before and not waiter.done()
+    assert replicas.partition().log.epoch_end_offset(3) == (3, 1)
+    waiter.cancel()
+
+
+async def test_the_same_epoch_with_another_content_is_11(replicas: Replicas) -> None:
+    await replicas.told(facts(epoch=3, isr=(ME, 2)))
+    answers = await replicas.told(facts(epoch=3, leader=2, isr=(ME, 2)))
+    assert answers == [ErrorCode.STALE_CONTROLLER_EPOCH]
+    assert replicas.refusal() is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("epoch", [0, 5])
+async def test_a_live_log_of_an_earlier_topic_is_set_aside(replicas: Replicas, epoch: int) -> None:
+    await replicas.told(facts(epoch=0))
+    replicas.append(b"of the earlier topic")
+    replicas.logs.write_checkpoints(replicas.manager.high_watermarks())
+    assert await replicas.told(facts(epoch=epoch, topic_id=OTHER_TOPIC)) == [ErrorCode.NONE]
+    assert replicas.partition().log.log_end_offset == 0
+    assert replicas.partition().high_watermark == 0
+    assert replicas.append().first_offset == 0
+    aside = [name for name in replicas.directories() if name != "t-0"]
+    assert len(aside) == 1 and aside[0].endswith("-stray")
+
+
+async def test_a_log_of_an_earlier_topic_that_lies_on_disk_is_set_aside(
+    replicas: Replicas,
+) -> None:
+    await replicas.told(facts(epoch=4))
+    replicas.append()
+    replicas.logs.shutdown(replicas.manager.high_watermarks())
+    replicas.open()
+    assert await replicas.told(facts(epoch=0, topic_id=OTHER_TOPIC)) == [ErrorCode.NONE]
+    assert replicas.partition().log.log_end_offset == 0
+
+
+async def test_a_controller_that_knows_no_topic_ids_leaves_the_log_where_it_is(
+    replicas: Replicas,
+) -> None:
+    await replicas.told(facts(epoch=0))
+    replicas.append()
+    answers = await replicas.told(facts(epoch=1, topic_id=NO_TOPIC_ID))
+    assert answers == [ErrorCode.NONE]
+    assert replicas.partition().log.log_end_offset == 1
+    assert replicas.directories() == ["t-0"]
+
+
+async def test_stopping_keeps_the_data_unless_told_to_delete(replicas: Replicas) -> None:
+    await replicas.told(facts(T0), facts(T1))
+    replicas.append()
+    assert await replicas.stopped(T0) is ErrorCode.NONE
+    assert replicas.refusal(key=T0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert replicas.directories() == ["t-0", "t-1"]
+    await replicas.told(facts(T0, epoch=1))
+    assert replicas.partition().log.log_end_offset == 1
+    assert await replicas.stopped(T0, delete=True) is ErrorCode.NONE
+    assert [name for name in replicas.directories() if name in ("t-0", "t-1")] == ["t-1"]
+    assert T0 not in replicas.manager.high_watermarks()
+
+
+async def test_what_is_not_here_can_be_stopped_and_deleted(replicas: Replicas) -> None:
+    assert await replicas.stopped(T0, delete=True) is ErrorCode.NONE
+    await replicas.told(facts(T0))
+    await replicas.stopped(T0)
+    assert await replicas.stopped(T0, delete=True) is ErrorCode.NONE
+    assert "t-0" not in replicas.directories()
+
+
+async def test_a_stop_of_an_older_epoch_is_74(replicas: Replicas) -> None:
+    await replicas.told(facts(epoch=3))
+    assert await replicas.stopped(epoch=2, delete=True) is ErrorCode.FENCED_LEADER_EPOCH
+    assert replicas.refusal() is ErrorCode.NONE
+    assert await replicas.stopped(epoch=3) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("what", ["deposed", "stopped", "led again"])
+async def test_changes_of_a_role_wake_who_waits(replicas: Replicas, what: str) -> None:
+    await replicas.told(facts(T0), facts(T1))
+    manager = replicas.manager
+    waiters = [
+        asyncio.create_task(purgatory.wait([key], missing_bytes=10**6, timeout_s=FOREVER_S))
+        for purgatory in (manager.fetches, manager.produces)
+        for key in (T0, T1)
+    ]
+    await asyncio.sleep(0)
+    if what == "deposed":
+        await replicas.told(facts(T0, epoch=1, leader=2, isr=(ME, 2)))
+    elif what == "led again":
+        await replicas.told(facts(T0, epoch=1))
+    else:
+        await replicas.stopped(T0)
+    await asyncio.sleep(0)
+    assert [waiter.done() for waiter in waiters] == [True, False, True, False]
+    for waiter in waiters:
+        waiter.cancel()
+
+
+async def test_the_epochs_begin_is_durable_before_the_answer(replicas: Replicas) -> None:
+    await replicas.told(facts(epoch=0))
+    replicas.append()
+    await replicas.told(facts(epoch=6))
+    checkpoint = (replicas.home / "t-0" / "leader-epoch-checkpoint").read_text()
+    assert "6 1" in checkpoint.splitlines()

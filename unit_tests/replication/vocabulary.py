@@ -1,0 +1,120 @@
+"""A replica manager over real logs, and the words of a controller that commands it."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from pathlib import Path
+
+from pybroker.clock import ManualClock
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import (
+    LEADER_DURING_DELETION,
+    LeaderAndIsr,
+    PartitionFacts,
+    PartitionState,
+    StopReplica,
+    StopReplicaPartition,
+    TopicPartition,
+)
+from pybroker.records.batch import read_header
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.partition import Partition
+from pybroker.replication.purgatory import Purgatory
+from pybroker.storage.files import SystemDisk
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_parts import AppendResult
+from pybroker.storage.manager import LogManager
+from unit_tests.handlers.bench import NOW_MS, FixedProc, ImmediateBlocking, batch
+
+ME = 1
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+TOPIC_ID = uuid.UUID(int=10)
+
+
+def facts(
+    key: TopicPartition = T0,
+    *,
+    leader: int = ME,
+    epoch: int = 0,
+    isr: tuple[int, ...] = (ME,),
+    replicas: tuple[int, ...] | None = None,
+    topic_id: uuid.UUID = TOPIC_ID,
+) -> PartitionFacts:
+    state = PartitionState(leader, epoch, isr, 1)
+    return PartitionFacts(key, topic_id, state, epoch, replicas or isr)
+
+
+class Replicas:
+    """The replicas of broker ME, between `open` and whatever end a test gives them."""
+
+    def __init__(self, home: Path, config: LogConfig | None = None) -> None:
+        self.home = home
+        self.config = config or LogConfig()
+        self.config_reads: list[str] = []
+        self.open()
+
+    def open(self) -> None:
+        self.logs = LogManager(
+            directories=[str(self.home)],
+            disk=SystemDisk(),
+            clock=ManualClock(NOW_MS),
+            proc=FixedProc(),
+            defaults=self.config,
+            rng=random.Random(0),
+        )
+        self.logs.start(ME, "cluster")
+        self.manager = ReplicaManager(
+            broker_id=ME,
+            logs=self.logs,
+            blocking=ImmediateBlocking(),
+            topic_config=self._config,
+            fetches=Purgatory(),
+            produces=Purgatory(),
+        )
+
+    async def _config(self, topic: str) -> LogConfig:
+        self.config_reads.append(topic)
+        return self.config
+
+    async def told(
+        self, *partitions: PartitionFacts, controller_epoch: int = 1, broker_epoch: int = -1
+    ) -> list[ErrorCode]:
+        """The answers to LeaderAndIsr, in the order of the command."""
+        command = LeaderAndIsr(ME, controller_epoch, broker_epoch, partitions)
+        answers = await self.manager.leader_and_isr(command)
+        return [answers[each.topic_partition] for each in partitions]
+
+    async def stopped(
+        self,
+        key: TopicPartition = T0,
+        *,
+        epoch: int = LEADER_DURING_DELETION,
+        delete: bool = False,
+        controller_epoch: int = 1,
+        broker_epoch: int = -1,
+    ) -> ErrorCode:
+        item = StopReplicaPartition(key, epoch, delete)
+        command = StopReplica(ME, controller_epoch, broker_epoch, (item,))
+        return (await self.manager.stop_replica(command))[key]
+
+    def partition(self, key: TopicPartition = T0) -> Partition:
+        return self.manager.partition(key)
+
+    def append(self, *values: bytes, acks: int = 1, key: TopicPartition = T0) -> AppendResult:
+        data = bytearray(batch(*(values or (b"v",))))
+        return self.partition(key).append(
+            memoryview(data), read_header(data), acks=acks, now_ms=NOW_MS
+        )
+
+    def refusal(self, epoch: int = -1, key: TopicPartition = T0) -> ErrorCode:
+        """What a request for the leader is told."""
+        try:
+            self.manager.leader(key, epoch)
+        except BrokerError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    def directories(self) -> list[str]:
+        return sorted(path.name for path in self.home.iterdir() if path.is_dir())
