@@ -10,7 +10,7 @@ headers of batches and checksums are handled by the callers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from pybroker.errors import CorruptionError
@@ -138,6 +138,22 @@ def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
         raise CorruptionError(f"record {index} of {record_count}: {error}") from error
     _check_end(position, len(data))
     return keyless, earliest, lowest, highest
+
+
+def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
+    """Timestamp delta and offset delta of each record in `data`, one at a time, so that a batch of
+    many records costs no memory. Raises CorruptionError as `read_records`."""
+    check_count(record_count, len(data))
+    position = 0
+    try:
+        for _ in range(record_count):
+            position, end = _record_bounds(data, position)
+            time_delta, position = _varint(data, position, _INT64_BITS)
+            offset_delta, position = _varint(data, position, _INT32_BITS)
+            yield time_delta, offset_delta
+            position = end
+    except IndexError:
+        raise CorruptionError(f"a record is cut off at byte {position}") from None
 
 
 def check_count(record_count: int, length: int) -> None:

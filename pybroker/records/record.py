@@ -6,10 +6,12 @@ whoever received the bytes (`batch.crc_matches`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pybroker.errors import CorruptionError
 from pybroker.ports import Buffer
+from pybroker.records._pure import iter_times
 from pybroker.records.batch import HEADER_SIZE, BatchHeader, TimestampType, read_header
 from pybroker.records.compression import Codec, decompress
 from pybroker.records.loops import read_records
@@ -47,6 +49,18 @@ def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record
         header.timestamp_type,
         Record,
     )
+
+
+def record_times(batch: Buffer, *, decompressed_bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record of a batch, without keeping any of them. Raises as
+    `decode_records`, also while it is read."""
+    header = read_header(batch)
+    payload = records_payload(batch, header, decompressed_bytes_max)
+    for time_delta, offset_delta in iter_times(payload, header.record_count):
+        timestamp = header.base_timestamp + time_delta
+        if header.uses_log_append_time:
+            timestamp = header.max_timestamp
+        yield header.base_offset + offset_delta, timestamp
 
 
 def records_payload(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> bytes:

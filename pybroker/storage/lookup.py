@@ -14,7 +14,7 @@ from pybroker.errors import BrokerError, CorruptionError, ErrorCode, StorageErro
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
 from pybroker.records.control import EndTransaction, parse_control
-from pybroker.records.record import Record, decode_records
+from pybroker.records.record import decode_records, record_times
 from pybroker.storage.producer_state import ProducerState
 from pybroker.storage.reading import NotCached
 from pybroker.storage.segment import SCRUB_BYTES, Segment
@@ -22,8 +22,9 @@ from pybroker.storage.segments import Segments
 from pybroker.storage.snapshot_files import SnapshotFiles
 from pybroker.storage.txn_index import AbortedTransaction
 
-DECOMPRESSED_BYTES_MAX: Final = 256 * 1024**2
-"""Where the records of one batch are looked at; the largest request is 100 MiB."""
+DECOMPRESSED_BYTES_MAX: Final = 32 * 1024**2
+"""Where the records of one batch are looked at. Clients cut batches before they compress them, at
+a megabyte or so; what is far beyond that was made to cost memory."""
 
 
 @contextlib.contextmanager
@@ -109,11 +110,11 @@ def offset_for_timestamp(
         for position, header in segment.headers(start, segment.size):
             if header.max_timestamp < timestamp_ms or header.last_offset < log_start_offset:
                 continue
-            for record in _records(segment, position, header):
-                if record.timestamp >= timestamp_ms and record.offset >= log_start_offset:
-                    if record.offset >= upper_offset:
+            for offset, timestamp in _times(segment, position, header):
+                if timestamp >= timestamp_ms and offset >= log_start_offset:
+                    if offset >= upper_offset:
                         return None
-                    return record.offset, record.timestamp, header.leader_epoch
+                    return offset, timestamp, header.leader_epoch
     return None
 
 
@@ -144,15 +145,22 @@ def offset_of_max_timestamp(
     if best is None:
         return None
     largest, segment, position, header = best
-    for record in _records(segment, position, header):
-        if record.timestamp == largest and log_start_offset <= record.offset < upper_offset:
-            return record.offset, record.timestamp, header.leader_epoch
+    for offset, timestamp in _times(segment, position, header):
+        if timestamp == largest and log_start_offset <= offset < upper_offset:
+            return offset, timestamp, header.leader_epoch
     return None
 
 
-def _records(segment: Segment, position: int, header: BatchHeader) -> list[Record]:
+def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record of a batch. One that unpacks to more than may be is not
+    unpacked: its first offset stands for all, which is early enough for every reader."""
     batch = segment.file.pread(position, header.size)
-    return decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    try:
+        yield from record_times(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    except BrokerError as error:
+        if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+            raise
+        yield header.base_offset, header.max_timestamp
 
 
 @reported()
