@@ -14,6 +14,7 @@ from functools import partial
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
+from pybroker.coordinator.controller.reading import read_deletion_requests, read_topic_names
 from pybroker.coordinator.controller.reign import ControllerSettings
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 _READY_WAIT_S = 30.0
 """How long the start waits for a controller to tell this broker of the cluster."""
+_OPEN_WAIT_S = 30.0
+"""How long it waits for the topics that exist; those that are not open by then come later."""
 DRAIN_S = 1.0
 """How long requests in flight may take to be answered at stop."""
 
@@ -112,13 +115,14 @@ class BrokerApp:
         self._server = Server(handle=self._answer, limits=_server_limits(config), clock=world.clock)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Join the cluster, wait until the controller has told us of it, then accept connections
-        on `sockets` (listener name -> bound socket).
+        """Join the cluster, wait until the controller has told us of it and of its topics, then
+        accept connections on `sockets` (listener name -> bound socket).
 
         Raises StartupError if the broker id is taken or no controller comes up.
         """
         self._tell_what_may_be_lost()
         try:
+            existing = await self._topics_to_open()
             registered = await self._membership.join()
         except CoordError as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
@@ -133,7 +137,18 @@ class BrokerApp:
                 f"no controller has told broker {self._broker.id} of the cluster within "
                 f"{_READY_WAIT_S:.0f} s; look at /controller in ZooKeeper and at that broker"
             )
+        opened = await self.metadata.wait_until(
+            lambda: existing <= self.metadata.topics.keys(), _OPEN_WAIT_S
+        )
+        if not opened:
+            missing = sorted(existing - self.metadata.topics.keys())
+            log.warning("topics not open yet count=%d first=%s", len(missing), missing[:5])
         await self._server.open(list(sockets.items()))
+
+    async def _topics_to_open(self) -> set[str]:
+        """The topics that exist and shall stay: who connects after the start may count on them."""
+        coord = self._world.coord
+        return await read_topic_names(coord) - await read_deletion_requests(coord)
 
     async def stop(self) -> None:
         """Leave the cluster and make the logs' state durable. Idempotent, also after a start that

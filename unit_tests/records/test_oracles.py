@@ -7,13 +7,13 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import pytest
-from aiokafka.record.default_records import (  # type: ignore[import-untyped]
+from aiokafka.record.default_records import (
     DefaultRecordBatch as AiokafkaBatch,
 )
 from aiokafka.record.default_records import (
     DefaultRecordBatchBuilder as AiokafkaBuilder,
 )
-from kafka.record.default_records import (  # type: ignore[import-untyped]
+from kafka.record.default_records import (
     DefaultRecordBatch as KafkaPythonBatch,
 )
 from kafka.record.default_records import (
