@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.errors import CoordError, StartupError
+from pybroker.errors import CoordError, PybrokerError
 from pybroker.model import Broker
 from pybroker.ports import Coord, SessionEvent
 from pybroker.replication.manager import ReplicaManager
@@ -78,14 +78,14 @@ class Membership:
         while generation == self._coord.generation:
             try:
                 broker = await self._register()
-            except StartupError as error:
-                log.error("registration refused error=%s", error)
-                self._lost(str(error))
-                return
             except CoordError as error:
                 log.warning("registration failed, trying again error=%r", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
+            except PybrokerError as error:
+                log.error("registration refused error=%s", error)
+                self._lost(str(error))
+                return
             self._replicas.broker_epoch = broker.epoch
             self._controller.session_renewed()
             log.info("registered again broker=%d epoch=%d", broker.id, broker.epoch)

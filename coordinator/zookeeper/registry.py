@@ -28,6 +28,7 @@ from pybroker.errors import (
     BadVersion,
     ConnectionLoss,
     CoordError,
+    MalformedNode,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -182,8 +183,10 @@ async def _vanished(coord: Coord, broker_id: int, timeout_s: float) -> bool:
 
 
 def _taken(broker_id: int, data: bytes) -> str:
-    endpoints, _ = decode_broker(paths.broker(broker_id), data)
-    where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
+    where = ""
+    with suppress(MalformedNode):
+        endpoints, _ = decode_broker(paths.broker(broker_id), data)
+        where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
     return (
         f"broker id {broker_id} is registered already by {where or 'another broker'};"
         " set another broker.id or stop it"

@@ -130,6 +130,8 @@ class Bench:
         self.coord = MemoryCoord(self.tree, name="bench")
         self.blocking = ImmediateBlocking()
         self.lost: list[str] = []
+        """Why the broker may not go on; `has_lost` is set with it."""
+        self.has_lost = asyncio.Event()
         self.endpoints = endpoints
         self.cluster_id = ""
         self._others: set[asyncio.Task[Any]] = set()
@@ -164,7 +166,7 @@ class Bench:
             world=World(
                 self.coord, self.clock, rng, self.blocking, lambda: self.coord.earlier_session_ids
             ),
-            lost=self.lost.append,
+            lost=self._lose,
         )
         self._running = True
         await self.app.start({})
@@ -175,6 +177,10 @@ class Bench:
             self._running = False
             await self.app.stop()
             await self.coord.close()
+
+    def _lose(self, reason: str) -> None:
+        self.lost.append(reason)
+        self.has_lost.set()
 
     async def crash(self) -> None:
         """As kill -9 does it: nothing is written any more, the session just ends."""

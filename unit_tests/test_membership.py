@@ -1,0 +1,147 @@
+"""A broker and its session with ZooKeeper: it expires, comes back, or another has our place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.testing.coord import MemoryCoord
+from unit_tests.handlers.bench import BROKER_ID, Bench, batch, code, values_of
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with Bench(tmp_path, properties={"zookeeper.session.timeout.ms": "1000"}) as started:
+        await started.create("t")
+        yield started
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        for _ in range(100_000):
+            if condition():
+                return
+            await asyncio.sleep(0)
+    raise AssertionError("it did not come to that")
+
+
+def registration_epoch(bench: Bench) -> int:
+    found = bench.tree.node(paths.broker(BROKER_ID))
+    return -1 if found is None else found[1].czxid
+
+
+async def renewed(bench: Bench, epoch_before: int) -> None:
+    """The broker is registered again, reigns again, and leads its partitions again."""
+    await until(lambda: bench.app.replicas.broker_epoch > epoch_before)
+    await until(lambda: bench.app.controller.is_active)
+
+
+async def test_after_an_expired_session_the_broker_registers_and_reigns_again(
+    bench: Bench,
+) -> None:
+    epoch, reign = bench.app.replicas.broker_epoch, bench.app.controller.epoch
+    assert registration_epoch(bench) == epoch
+    bench.coord.expire()
+    assert registration_epoch(bench) == -1
+    await renewed(bench, epoch)
+    assert registration_epoch(bench) == bench.app.replicas.broker_epoch
+    assert bench.app.controller.epoch > reign
+    assert bench.lost == []
+    assert code(await bench.produce("t", batch(b"a"))) is ErrorCode.NONE
+    await bench.create("more")
+
+
+async def test_the_office_is_dropped_at_once(bench: Bench) -> None:
+    bench.coord.expire()
+    await until(lambda: not bench.app.controller.is_active)
+    assert bench.app.controller.controller_id is None or not bench.app.controller.is_active
+
+
+async def test_records_can_be_read_and_written_meanwhile(bench: Bench) -> None:
+    await bench.produce("t", batch(b"before"))
+    epoch = bench.app.replicas.broker_epoch
+    bench.coord.expire()
+    assert (await bench.produce("t", batch(b"meanwhile"))).base_offset == 1
+    assert values_of(await bench.fetch("t", 0)) == [b"before", b"meanwhile"]
+    await renewed(bench, epoch)
+    assert (await bench.produce("t", batch(b"after"))).base_offset == 2
+
+
+async def test_many_expiries_end_well(bench: Bench) -> None:
+    for _ in range(5):
+        epoch = bench.app.replicas.broker_epoch
+        bench.coord.expire()
+        await renewed(bench, epoch)
+    for _ in range(5):
+        bench.coord.expire()
+        await asyncio.sleep(0)
+    await renewed(bench, epoch)
+    await until(lambda: registration_epoch(bench) == bench.app.replicas.broker_epoch)
+    await bench.create("more")
+    assert bench.lost == []
+
+
+async def test_a_suspended_session_that_comes_back_changes_nothing(bench: Bench) -> None:
+    epoch = bench.app.replicas.broker_epoch
+    bench.coord.suspend()
+    await asyncio.sleep(0)
+    assert code(await bench.produce("t", batch())) is ErrorCode.NONE
+    bench.coord.resume()
+    await bench.create("more")
+    assert bench.app.replicas.broker_epoch == epoch == registration_epoch(bench)
+
+
+async def test_a_session_that_expires_unseen_is_mended_when_it_is_seen(bench: Bench) -> None:
+    epoch = bench.app.replicas.broker_epoch
+    bench.coord.suspend()
+    bench.coord.expire()
+    await asyncio.sleep(0)
+    assert bench.app.replicas.broker_epoch == epoch
+    bench.coord.resume()
+    await renewed(bench, epoch)
+    await bench.create("more")
+
+
+async def test_a_registration_that_fails_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pybroker.membership._RETRY_S", 0)
+    epoch = bench.app.replicas.broker_epoch
+    bench.coord.expire()
+    for _ in range(3):
+        bench.coord.lose_reply(applied=False)
+    await renewed(bench, epoch)
+
+
+@pytest.mark.parametrize("data", [None, b"{}", b"garbage"])
+async def test_who_finds_its_id_taken_is_lost(bench: Bench, data: bytes | None) -> None:
+    stranger = MemoryCoord(bench.tree, name="stranger")
+    await stranger.start()
+    registration = bench.tree.node(paths.broker(BROKER_ID))
+    assert registration is not None
+    # The stranger is quicker than we are.
+    bench.coord.suspend()
+    bench.tree.end_session(bench.coord.session_id)
+    await stranger.create(paths.broker(BROKER_ID), data or registration[0], ephemeral=True)
+    bench.coord.resume()
+    await asyncio.wait_for(bench.has_lost.wait(), 10)
+    assert str(BROKER_ID) in bench.lost[0]
+    assert not bench.app.controller.is_active
+    await stranger.close()
+
+
+async def test_an_expiry_after_the_stop_does_not_register_again(bench: Bench) -> None:
+    await bench.app.stop()
+    bench.coord.expire()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert registration_epoch(bench) == -1
+    await bench.app.stop()
