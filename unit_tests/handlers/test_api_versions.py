@@ -35,7 +35,6 @@ async def test_an_unknown_version_is_answered_with_35_in_the_body_of_version_0(
     assert data == struct.pack(">ihihhh", CORRELATION_ID, 35, 1, 18, 0, 4)
 
 
-@pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize(
     ("name", "software_version", "fits"),
     [
@@ -51,14 +50,15 @@ async def test_an_unknown_version_is_answered_with_35_in_the_body_of_version_0(
     ],
 )
 async def test_software_names_follow_the_rule_from_version_3_on(
-    bench: Bench, version: int, name: str, software_version: str, fits: bool
+    bench: Bench, name: str, software_version: str, fits: bool
 ) -> None:
-    request = ApiVersionsRequest(
-        client_software_name=name, client_software_version=software_version
-    )
-    answer = await bench.ask(ApiKey.API_VERSIONS, version, request)
-    accepted = fits or version < 3
-    assert code(answer) is (ErrorCode.NONE if accepted else ErrorCode.INVALID_REQUEST)
+    for version in range(5):
+        request = ApiVersionsRequest(
+            client_software_name=name, client_software_version=software_version
+        )
+        answer = await bench.ask(ApiKey.API_VERSIONS, version, request)
+        accepted = fits or version < 3
+        assert code(answer) is (ErrorCode.NONE if accepted else ErrorCode.INVALID_REQUEST)
 
 
 @pytest.mark.parametrize("key", [-1, 4, 5, 6, 7, 56, 68, 75, 1000])
@@ -67,12 +67,12 @@ async def test_an_unknown_api_closes_the_connection(bench: Bench, key: int) -> N
         await bench.ask_bytes(key, 0, b"", header_version=1)
 
 
-@pytest.mark.parametrize("key", [key for key in ApiKey if key is not ApiKey.API_VERSIONS])
-async def test_an_unsupported_version_closes_the_connection(bench: Bench, key: ApiKey) -> None:
-    api = APIS[key]
-    for version in (api.max_version + 1, api.min_version - 1, 32_767):
-        with pytest.raises(CloseConnection, match=f"{key.name} has no version"):
-            await bench.ask_bytes(key, version, b"", header_version=1)
+async def test_an_unsupported_version_closes_the_connection(bench: Bench) -> None:
+    for key in [key for key in ApiKey if key is not ApiKey.API_VERSIONS]:
+        api = APIS[key]
+        for version in (api.max_version + 1, api.min_version - 1, 32_767):
+            with pytest.raises(CloseConnection, match=f"{key.name} has no version"):
+                await bench.ask_bytes(key, version, b"", header_version=1)
 
 
 async def test_bytes_behind_the_body_are_malformed(bench: Bench) -> None:
@@ -80,12 +80,14 @@ async def test_bytes_behind_the_body_are_malformed(bench: Bench) -> None:
         await bench.ask_bytes(ApiKey.API_VERSIONS, 0, b"x", header_version=1)
 
 
-@pytest.mark.parametrize("key", list(ApiKey))
-async def test_a_body_that_ends_early_is_malformed(bench: Bench, key: ApiKey) -> None:
-    api = APIS[key]
-    header = api.request_header_version(api.max_version)
-    try:
-        await bench.ask_bytes(key, api.max_version, b"", header_version=header)
-    except MalformedInput:
-        return
-    assert api.request.__name__ in {"ListGroupsRequest", "DescribeClusterRequest"}
+async def test_a_body_that_ends_early_is_malformed(bench: Bench) -> None:
+    readable = set()
+    for key, api in APIS.items():
+        version = api.max_version
+        header_version = api.request_header_version(version)
+        try:
+            await bench.ask_bytes(key, version, b"", header_version=header_version)
+        except MalformedInput:
+            continue
+        readable.add(key)
+    assert readable == set()
