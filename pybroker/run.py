@@ -12,7 +12,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from pybroker.model import Endpoint
 from pybroker.ports import Rng
 from pybroker.process import SystemProc, ThreadedBlocking, raise_open_files_limit
 from pybroker.server.listener import Bind, bind
+from pybroker.storage.filename import LOCK
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.manager import LogManager
 from pybroker.topic_logs import topic_log_config
@@ -111,6 +112,7 @@ async def _start(
         foreign_names=(EMBEDDED_DIRECTORY, SESSION_FILE),
         on_failure=_on_disk_failure(config, end),
     )
+    stack.callback(_remove_unused, [d for d in config.log_directories if not disk.exists(d)])
     logs.lock()
     stack.callback(logs.unlock)
     coord, where = await _connect(config, clock, stack)
@@ -164,6 +166,16 @@ async def _connect(
     stack.push_async_callback(coord.close)
     await coord.start(config.zookeeper_wait_ms / 1000)
     return coord, where
+
+
+def _remove_unused(made: Iterable[str]) -> None:
+    """A start that failed leaves no directory behind that it made and put nothing into."""
+    for directory in map(Path, made):
+        left_over = {directory / LOCK, directory / SESSION_FILE}
+        if directory.is_dir() and left_over.issuperset(directory.iterdir()):
+            for path in left_over:
+                path.unlink(missing_ok=True)
+            directory.rmdir()
 
 
 def _on_disk_failure(
