@@ -19,7 +19,7 @@ from pybroker.coordinator.controller.reign import ControllerSettings
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper.registry import register_broker, unregister_broker
-from pybroker.errors import CoordError, StartupError
+from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import BrokerOptions, Services
 from pybroker.handlers.dispatch import Dispatcher
 from pybroker.handlers.metadata_view import MetadataView
@@ -124,7 +124,7 @@ class BrokerApp:
         try:
             existing = await self._topics_to_open()
             registered = await self._membership.join()
-        except CoordError as error:
+        except (CoordError, MalformedNode) as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
         log.info("registered broker=%d epoch=%d", registered.id, registered.epoch)
         self.controller.start()

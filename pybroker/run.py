@@ -26,7 +26,7 @@ from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents, 
 from pybroker.coordinator.zookeeper.schemas import decode_cluster_id
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
-from pybroker.errors import CoordError, NoNode, StartupError, StorageError
+from pybroker.errors import CoordError, MalformedNode, NoNode, StartupError, StorageError
 from pybroker.listeners import endpoints
 from pybroker.model import Endpoint
 from pybroker.ports import Rng
@@ -120,7 +120,7 @@ async def _start(
         await _refuse_company(coord, stored_id if config.broker_id == -1 else config.broker_id)
         cluster = await _settle_cluster_id(coord, stored_cluster, rng)
         broker_id = await _settle_broker_id(coord, config, stored_id)
-    except CoordError as error:
+    except (CoordError, MalformedNode) as error:
         raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
     await blocking.run(logs.start, broker_id, cluster)
     app = BrokerApp(
