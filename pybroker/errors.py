@@ -174,6 +174,11 @@ class StorageError(PybrokerError):
     operation."""
 
 
+class DiskFull(StorageError):
+    """There was no room for a write, and nothing was written: the disk itself works, so the same
+    may be tried again when somebody has made room."""
+
+
 class ConfigError(PybrokerError):
     """One or more configuration values are wrong; `faults` holds one sentence for each."""
 

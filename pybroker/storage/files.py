@@ -18,13 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from pybroker.errors import StorageError
+from pybroker.errors import DiskFull, StorageError
 from pybroker.ports import Buffer
 
 HANDLES_DEFAULT: Final = 4096
 SCRATCH_BYTES: Final = 1024**2
 _FILE_MODE: Final = 0o644
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+_MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 @contextlib.contextmanager
@@ -33,6 +36,33 @@ def _reported(operation: str, path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"{operation} {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _reported_write(operation: str, path: str) -> Iterator[None]:
+    """As `_reported`, and tells a full disk from a broken one. Not for a sync of what counts as
+    written: after that has failed, nobody knows what is there."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFull if error.errno in _NO_ROOM else StorageError
+        raise kind(f"{operation} {path}: {error.strerror or error}") from error
+
+
+def _is_in_memory(device: int) -> bool:
+    """Whether the file system of that number (st_dev) has no disk behind it, so that reading from
+    it never waits. False where the system does not say."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        # ... major:minor ... - type source options; see proc_pid_mountinfo(5)
+        before, _, after = line.partition(" - ")
+        if before.split()[2:3] == [number]:
+            return after.split()[:1] != [] and after.split()[0] in _IN_MEMORY
+    return False
 
 
 class _Handles:
@@ -99,6 +129,7 @@ class SystemFile:
         "_disk",
         "_handles",
         "_path",
+        "_plain",
         "_size",
         "closed",
         "descriptor",
@@ -111,6 +142,9 @@ class SystemFile:
         self._size = size
         self._disk = disk
         self._handles = handles
+        # How to read without waiting: None, by asking the system to; True, by any read, as there
+        # is no disk behind the file; False, not at all.
+        self._plain: bool | None = None if _NOWAIT else False
         self.descriptor = -1
         self.pins = 0
         self.unsynced = False
@@ -130,13 +164,14 @@ class SystemFile:
             written = os.pwrite(descriptor, data, self._size)
             if written != len(data):
                 self._cut_back(descriptor)
-                raise StorageError(
+                raise DiskFull(
                     f"append to {self._path}: only {written} of {len(data)} bytes were written"
                 )
             self._size += written
         except OSError as error:
             self._cut_back(descriptor)
-            raise StorageError(f"append to {self._path}: {error.strerror}") from error
+            kind = DiskFull if error.errno in _NO_ROOM else StorageError
+            raise kind(f"append to {self._path}: {error.strerror}") from error
         finally:
             self._handles.release(self)
 
@@ -164,8 +199,8 @@ class SystemFile:
         return b"".join(parts)
 
     def pread_cached(self, position: int, length: int) -> bytes | None:
-        if not self._disk.reads_without_waiting:
-            return None
+        if self._plain is not None:
+            return self.pread(position, length) if self._plain else None
         expected = min(length, self._size - position)
         if expected <= 0:
             return b""
@@ -180,8 +215,8 @@ class SystemFile:
             if error.errno == errno.EAGAIN:
                 return None
             if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-                self._disk.reads_without_waiting = False
-                return None
+                self._plain = self._disk.is_in_memory(os.fstat(descriptor).st_dev)
+                return bytes(os.pread(descriptor, expected, position)) if self._plain else None
             raise StorageError(f"read {self._path}: {error.strerror}") from error
         finally:
             self._handles.release(self)
@@ -222,8 +257,14 @@ class SystemDisk:
     def __init__(self, handles_max: int = HANDLES_DEFAULT) -> None:
         self._handles = _Handles(handles_max)
         self._scratch: list[bytearray] = []
-        self.reads_without_waiting = _NOWAIT != 0
-        """Turned off by the first file system that cannot tell cached bytes from others."""
+        self._in_memory: dict[int, bool] = {}
+
+    def is_in_memory(self, device: int) -> bool:
+        """Whether the file system of that number has no disk behind it. Asked once for each that
+        cannot tell cached bytes from others."""
+        if device not in self._in_memory:
+            self._in_memory[device] = _is_in_memory(device)
+        return self._in_memory[device]
 
     def take_scratch(self, length: int) -> bytearray:
         if length > SCRATCH_BYTES:
@@ -238,7 +279,7 @@ class SystemDisk:
             self._scratch.append(scratch)
 
     def open(self, path: str, *, create: bool = False) -> SystemFile:
-        with _reported("open", path):
+        with _reported_write("open", path):
             if create:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
                 try:
@@ -258,20 +299,25 @@ class SystemDisk:
             raise StorageError(f"read {path}: {error.strerror}") from error
 
     def write(self, path: str, data: bytes) -> None:
-        with _reported("write", path):
+        with _reported_write("write", path):
             Path(path).write_bytes(data)
 
     def replace(self, path: str, data: bytes) -> None:
         temporary = f"{path}.tmp"
-        with _reported("write", temporary), Path(temporary).open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+        try:
+            with _reported_write("write", temporary), Path(temporary).open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except DiskFull:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            raise
         self.rename(temporary, path)
         self.sync_dir(str(Path(path).parent))
 
     def rename(self, old: str, new: str) -> None:
-        with _reported("rename", old):
+        with _reported_write("rename", old):
             Path(old).replace(new)
 
     def unlink(self, path: str) -> None:
@@ -293,7 +339,7 @@ class SystemDisk:
         return Path(path).is_dir()
 
     def make_dirs(self, path: str) -> None:
-        with _reported("make directory", path):
+        with _reported_write("make directory", path):
             Path(path).mkdir(parents=True, exist_ok=True)
 
     def sync_dir(self, path: str) -> None:

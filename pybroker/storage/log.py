@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 
-from pybroker.errors import BrokerError, CorruptionError, ErrorCode, StorageError
+from pybroker.errors import BrokerError, CorruptionError, DiskFull, ErrorCode, StorageError
 from pybroker.model import NO_TIMESTAMP, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader, TimestampType, restamp_log_append_time, stamp
@@ -174,8 +174,7 @@ class Log:
         """Write consecutive batches of `view` and remember their producers."""
         if not run:
             return
-        start = run[0][0]
-        end = run[-1][0] + run[-1][1].size
+        start, end = run[0][0], run[-1][0] + run[-1][1].size
         batches = [
             Appended(position - start, header.size, header.last_offset, header.max_timestamp)
             for position, header in run
@@ -209,7 +208,7 @@ class Log:
                 active.file.truncate(active.size)
             except StorageError as worse:
                 raise self.fail(worse) from error
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise self._owner.refuse(self.topic_partition, error) from error
 
     def _after_append(self, now_ms: int) -> None:
         if not self._active_since_ms:
@@ -269,7 +268,7 @@ class Log:
             self._snapshots.write(base_offset, self._producers)
             self._segments.begin(base_offset)
         except StorageError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise self._owner.refuse(self.topic_partition, error) from error
         self._snapshots.keep(self._segments.bases, base_offset)
         self._active_since_ms = now_ms
         self._jitter_ms = self._new_jitter()
@@ -332,8 +331,7 @@ class Log:
 
     def offset_of_max_timestamp(self, upper_offset: int) -> tuple[int, int, int] | None:
         """The same of the first record with the largest timestamp (KIP-734)."""
-        start = self.log_start_offset
-        return lookup.offset_of_max_timestamp(self._segments, start, upper_offset)
+        return lookup.offset_of_max_timestamp(self._segments, self.log_start_offset, upper_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """The offset below which every transaction is decided; at most the high watermark."""
@@ -471,8 +469,8 @@ class Log:
         """Make all that is appended so far durable and move the recovery point; with `closed_only`
         all but the active segment. Waits for the disk; may be called from any thread.
 
-        Raises BrokerError KAFKA_STORAGE_ERROR; the log is not used any more then: after a failed
-        sync nobody knows what the disk holds.
+        Raises BrokerError KAFKA_STORAGE_ERROR; unless the disk was just full, the log is not used
+        any more then: after a failed sync nobody knows what the disk holds.
         """
         self._check_usable()
         begun = self._durability.begin()
@@ -483,6 +481,8 @@ class Log:
         try:
             self._epochs.persist()
             self._segments.sync(self.recovery_point, end)
+        except DiskFull as error:
+            raise self._owner.refuse(self.topic_partition, error) from error
         except StorageError as error:
             raise self.fail(error) from error
         self._durability.done(begun, end)

@@ -73,8 +73,14 @@ class LogParts:
 class LogOwner:
     """What a log tells its manager. `lowering` comes before bytes are removed at the end: what is
     checkpointed beyond that offset must be forgotten first. `failed` comes after a failure that
-    ends the use of the log."""
+    ends the use of the log, `refused` after one that does not."""
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None
     failed: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
     rng: Rng = field(default_factory=random.SystemRandom)
+    refused: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
+
+    def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
+        """Tell of a failure after which the log is as it was; gives what to raise."""
+        self.refused(partition, error)
+        return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from pybroker.errors import BrokerError, ErrorCode, StartupError, StorageError
+from pybroker.errors import BrokerError, DiskFull, ErrorCode, StartupError, StorageError
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.ports import Clock, Disk, Proc, Rng
 from pybroker.storage import meta
@@ -36,6 +36,8 @@ _logger = logging.getLogger(__name__)
 FLUSH_IDLE_MS_DEFAULT: Final = 15_000
 """How long a partition must be quiet before it is made durable; asked every 10 s, that keeps the
 promise of 30 s."""
+_REFUSAL_LOG_MS: Final = 10_000
+"""A full disk refuses every write; it is told so often."""
 
 
 class LogManager:
@@ -75,7 +77,11 @@ class LogManager:
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._flush_idle_ms = flush_idle_ms
         self._on_failure = on_failure
-        self._owner = LogOwner(self._lower_checkpoints, self._log_failed, self._rng)
+        self._owner = LogOwner(
+            self._lower_checkpoints, self._log_failed, self._rng, self._write_refused
+        )
+        self._refusals = 0
+        self._refusals_told_ms = -_REFUSAL_LOG_MS
         self._logs: dict[TopicPartition, Log] = {}
         self._home: dict[TopicPartition, LogDirectory] = {}
         self._deleted = PendingDeletions(disk.remove_tree)
@@ -215,14 +221,14 @@ class LogManager:
         for log in self._logs.values():
             self._end_log(log)
         try:
-            self.write_checkpoints(high_watermarks)
-        finally:
-            for directory in self._directories:
+            for directory in self._usable():
                 try:
+                    self._write_checkpoints(directory, high_watermarks)
                     if not any(log.damage for log in self._in(directory).values()):
                         directory.end(broker_epoch)
                 except StorageError as error:
                     self._directory_failed(directory, error)
+        finally:
             self.unlock()
 
     def _end_log(self, log: Log) -> None:
@@ -331,7 +337,11 @@ class LogManager:
         del self._home[partition]
         self._disk.rename(log.directory, path)
         self._disk.sync_dir(directory.path)
-        directory.forget(partition)
+        try:
+            directory.forget(partition)
+        except DiskFull as error:
+            # Deleting is how room is made; the next checkpoint leaves the partition out.
+            self._tell_refusal("checkpoint", error)
         return path
 
     # -- checkpoints
@@ -344,28 +354,33 @@ class LogManager:
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write high watermarks, recovery points and log starts of all partitions. A partition
         without a high watermark keeps the one that it had. Waits for the disk, where anything has
-        changed."""
+        changed. On a full disk the files stay as they are: the offsets in them only grow, so older
+        ones are true, too."""
         for directory in self._usable():
-            with self._lock:
-                logs = self._in(directory)
-                wanted = {**directory.high_watermarks.offsets, **high_watermarks}
-                try:
-                    directory.high_watermarks.write(
-                        {
-                            key: min(wanted.get(key, 0), log.log_end_offset)
-                            for key, log in logs.items()
-                        }
-                    )
-                    directory.log_starts.write(
-                        {
-                            key: log.log_start_offset
-                            for key, log in logs.items()
-                            if log.log_start_offset > log.first_base_offset
-                        }
-                    )
-                    self._write_recovery_points(directory)
-                except StorageError as error:
-                    self._directory_failed(directory, error)
+            try:
+                self._write_checkpoints(directory, high_watermarks)
+            except DiskFull as error:
+                self._tell_refusal("checkpoint", error)
+            except StorageError as error:
+                self._directory_failed(directory, error)
+
+    def _write_checkpoints(
+        self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]
+    ) -> None:
+        with self._lock:
+            logs = self._in(directory)
+            wanted = {**directory.high_watermarks.offsets, **high_watermarks}
+            directory.high_watermarks.write(
+                {key: min(wanted.get(key, 0), log.log_end_offset) for key, log in logs.items()}
+            )
+            directory.log_starts.write(
+                {
+                    key: log.log_start_offset
+                    for key, log in logs.items()
+                    if log.log_start_offset > log.first_base_offset
+                }
+            )
+            self._write_recovery_points(directory)
 
     def _write_recovery_points(self, directory: LogDirectory) -> None:
         directory.recovery_points.write(
@@ -398,13 +413,15 @@ class LogManager:
                 log.flush(closed_only=not everything, now_ms=now_ms)
                 touched += 1
             except BrokerError:
-                # The log has told `_log_failed`, which has said so in the process's log.
+                # The log has told us by `_owner`, and so it is in the process's log.
                 continue
         if touched:
             for directory in self._usable():
                 with self._lock:
                     try:
                         self._write_recovery_points(directory)
+                    except DiskFull as error:
+                        self._tell_refusal("checkpoint", error)
                     except StorageError as error:
                         self._directory_failed(directory, error)
         return touched
@@ -455,6 +472,17 @@ class LogManager:
         home = self._home.get(partition)
         if home is not None:
             self._directory_failed(home, error)
+
+    def _write_refused(self, partition: TopicPartition, error: StorageError) -> None:
+        self._tell_refusal(f"append partition={partition}", error)
+
+    def _tell_refusal(self, what: str, error: StorageError) -> None:
+        self._refusals += 1
+        now_ms = self._clock.wall_ms()
+        if abs(now_ms - self._refusals_told_ms) >= _REFUSAL_LOG_MS:
+            _logger.error("write refused what=%s error=%s times=%d", what, error, self._refusals)
+            self._refusals_told_ms = now_ms
+            self._refusals = 0
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         if directory.failure is not None:

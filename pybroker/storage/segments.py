@@ -108,6 +108,7 @@ class Segments:
             except StorageError:
                 # One that was deleted meanwhile need not be durable.
                 if segment in self._state:
+                    self._changed = self._changed or changed
                     raise
         if changed:
             self._disk.sync_dir(self._directory)

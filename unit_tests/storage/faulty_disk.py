@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pybroker.errors import StorageError
+from pybroker.errors import DiskFull, StorageError
 from pybroker.ports import Buffer, Disk, File
 from pybroker.storage.files import SystemDisk
 
@@ -39,7 +39,7 @@ class FaultyFile:
         if room is not None and len(data) > room:
             if self._faults.short_writes:
                 self._file.append(bytes(data)[:room])
-            raise StorageError(f"append to {self.path}: No space left on device")
+            raise DiskFull(f"append to {self.path}: No space left on device")
         self._file.append(data)
         if room is not None:
             self._faults.room_bytes = room - len(data)
@@ -89,7 +89,7 @@ class FaultyDisk:
     def _need(self, path: str, length: int) -> None:
         room = self.faults.room_bytes
         if room is not None and length > room:
-            raise StorageError(f"write {path}: No space left on device")
+            raise DiskFull(f"write {path}: No space left on device")
 
     def rename(self, old: str, new: str) -> None:
         self._disk.rename(old, new)

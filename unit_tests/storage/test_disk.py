@@ -172,6 +172,45 @@ def test_where_the_file_system_cannot_say_cached_reads_give_none(
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize(("kind", "found"), [("tmpfs", b"x"), ("nfs4", None)])
+def test_what_has_no_disk_behind_it_is_read_at_once(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, found: bytes | None
+) -> None:
+    def unsupported(*args: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    disk = SystemDisk()
+    file = disk.open(path, create=True)
+    file.append(b"x")
+    device = Path(path).stat().st_dev
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        f"21 1 999:999 / /other rw,relatime shared:1 - ext4 /dev/sda rw\n"
+        f"22 1 {os.major(device)}:{os.minor(device)} / /here rw,nosuid - {kind} {kind} rw\n"
+    )
+    monkeypatch.setattr("pybroker.storage.files._MOUNTS", mounts)
+    monkeypatch.setattr(os, "preadv", unsupported)
+    assert file.pread_cached(0, 1) == found
+    assert file.pread_cached(0, 1) == found
+
+
+def test_a_file_system_that_cannot_say_does_not_slow_down_others(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*args: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    disk = SystemDisk()
+    one, other = disk.open(path, create=True), disk.open(path + "2", create=True)
+    one.append(b"x")
+    other.append(b"y")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(os, "preadv", unsupported)
+        one.pread_cached(0, 1)
+    if hasattr(os, "RWF_NOWAIT"):
+        assert other.pread_cached(0, 1) == b"y"
+
+
 def test_a_page_that_is_not_in_memory_gives_none(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
