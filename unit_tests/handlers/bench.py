@@ -83,6 +83,12 @@ class ImmediateBlocking:
         self._gates.append(Gate())
         return self._gates[-1]
 
+    async def hold_and_pass(self) -> None:
+        """Until the next piece of work begins."""
+        gate = self.hold()
+        gate.open.set()
+        await gate.reached.wait()
+
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
         self.done.append(getattr(function, "__name__", repr(function)))
         if self._gates:
