@@ -146,6 +146,16 @@ def test_data_of_another_cluster_is_told(make: Maker, zookeeper: ApacheZooKeeper
         assert client.exists("/two/cluster") is None
 
 
+def test_data_without_their_embedded_zookeeper_are_told(make: Maker, tmp_path: Path) -> None:
+    broker = make()
+    broker.start()
+    assert broker.stop() == 0
+    kept = (broker.data / "zookeeper").rename(tmp_path / "kept")
+    assert str(broker.data / "zookeeper") in refusal(broker)
+    kept.rename(broker.data / "zookeeper")
+    broker.start()
+
+
 def test_locked_data_are_told_and_their_owner_goes_on(make: Maker) -> None:
     owner = make()
     owner.start()

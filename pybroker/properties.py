@@ -43,7 +43,10 @@ def read_properties(path: str) -> dict[str, str]:
         text = content.decode()
     except UnicodeDecodeError:
         text = content.decode("latin-1")
-    return parse_properties(text)
+    try:
+        return parse_properties(text)
+    except ConfigError as error:
+        raise ConfigError([f"{path}: {fault}" for fault in error.faults]) from error
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:

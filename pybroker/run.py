@@ -96,10 +96,9 @@ async def _start(
     raise_open_files_limit()
     sockets = _bind_all(config, stack)
     clock, rng, disk = SystemClock(), random.SystemRandom(), SystemDisk()
-    blocking = ThreadedBlocking(config.background_threads)
-    stack.callback(blocking.close)
     stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)
+    _check_embedded(config, stored_cluster)
     logs = LogManager(
         directories=config.log_directories,
         disk=disk,
@@ -115,6 +114,9 @@ async def _start(
     stack.callback(_remove_unused, [d for d in config.log_directories if not disk.exists(d)])
     logs.lock()
     stack.callback(logs.unlock)
+    # Closed before the locks go: a start that is given up may still be opening logs in a thread.
+    blocking = ThreadedBlocking(config.background_threads)
+    stack.callback(blocking.close)
     coord, where = await _connect(config, clock, stack)
     try:
         await _refuse_company(coord, stored_id if config.broker_id == -1 else config.broker_id)
@@ -214,6 +216,17 @@ def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
         raise StartupError(
             f"the data in {config.log_directories[0]} belongs to broker {stored}, but broker.id is "
             f"{config.broker_id}; set broker.id={stored} or another log.dirs"
+        )
+
+
+def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
+    """Data without the ZooKeeper that knows what they are cannot be served, and a new one would
+    only get in the way of the old one's return."""
+    directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
+    if config.zookeeper_connect is None and stored_cluster and not directory.exists():
+        raise StartupError(
+            f"the data belongs to cluster {stored_cluster}, but its embedded ZooKeeper's directory "
+            f"{directory} is missing; restore it, or give the cluster's --zookeeper"
         )
 
 

@@ -67,3 +67,11 @@ def test_overrides_split_at_the_first_equals_sign() -> None:
 def test_an_override_needs_a_name_and_an_equals_sign(word: str) -> None:
     with pytest.raises(ConfigError, match="expected name=value"):
         parse_overrides([word])
+
+
+def test_a_fault_in_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "broken.properties"
+    path.write_text("a=\\u12\n")
+    with pytest.raises(ConfigError) as caught:
+        read_properties(str(path))
+    assert all(fault.startswith(f"{path}: ") for fault in caught.value.faults)
