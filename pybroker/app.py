@@ -229,6 +229,7 @@ class BrokerApp:
             clock=world.clock,
             blocking=world.blocking,
             metrics=Metrics(),
+            unsent_bytes=lambda: self._server.unsent_bytes,
         )
 
 

@@ -75,8 +75,14 @@ class BrokerOptions:
     replication_factor_default: int = 1
     fetch_bytes_max: int = 57_671_680
     """fetch.max.bytes: no answer to a fetch is larger, but for a single batch that is."""
+    unsent_bytes_max: int = 256 * 1024 * 1024
+    """While peers leave that much of their answers unread, a fetch gets one batch, not more."""
     auto_create_wait_s: float = 1.0
     """How long a Metadata request waits for a topic that it caused to be made."""
+
+
+def _nothing() -> int:
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,8 @@ class Services:
     clock: Clock
     blocking: Blocking
     metrics: Metrics
+    unsent_bytes: Callable[[], int] = _nothing
+    """How much of the answers waits in memory for peers that read slowly."""
 
     @property
     def controller_id(self) -> int:

@@ -43,6 +43,7 @@ class _Reading:
 
     cached_only: bool
     budget_bytes: int
+    enough_bytes: int
     read_committed: bool
     version: int
     total_bytes: int = 0
@@ -80,11 +81,12 @@ async def _read_until_enough(
             reading, response = await _read(services, request, message)
             if _is_enough(message, reading) or clock.monotonic() >= deadline:
                 return response
+            del response  # who waits holds no records
             if fetches.changes != seen:
                 continue
         await fetches.wait(
             reading.keys,
-            missing_bytes=max(message.min_bytes - reading.total_bytes, 1),
+            missing_bytes=max(reading.enough_bytes - reading.total_bytes, 1),
             timeout_s=deadline - clock.monotonic(),
         )
         reading = None
@@ -104,7 +106,7 @@ async def _read(
 def _is_enough(message: FetchRequest, reading: _Reading) -> bool:
     return (
         reading.must_answer
-        or reading.total_bytes >= message.min_bytes
+        or reading.total_bytes >= reading.enough_bytes
         or message.max_wait_ms <= 0
         or not reading.keys
     )
@@ -115,9 +117,14 @@ def _read_all(
 ) -> tuple[_Reading, FetchResponse]:
     """One pass in the order of the request. The first partition that has data gives at least one
     whole batch, even above the limits (KIP-74)."""
+    options = services.options
+    room_bytes = max(options.unsent_bytes_max - services.unsent_bytes(), 0)
+    budget_bytes = min(message.max_bytes, options.fetch_bytes_max, room_bytes)
     reading = _Reading(
         cached_only=cached_only,
-        budget_bytes=min(message.max_bytes, services.options.fetch_bytes_max),
+        budget_bytes=budget_bytes,
+        # As in Kafka, nobody waits for more than fits into the answer.
+        enough_bytes=min(message.min_bytes, max(budget_bytes, 1)),
         read_committed=message.isolation_level == _READ_COMMITTED,
         version=request.version,
     )

@@ -136,8 +136,9 @@ async def _create_and_answer(
         services.options.auto_create_wait_s,
     )
     response = _answer(services, request, message)
+    asked_for = set(names)
     for topic in response.topics:
-        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name in names:
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name in asked_for:
             topic.error_code = failures.get(topic.name, ErrorCode.LEADER_NOT_AVAILABLE)
     return response
 

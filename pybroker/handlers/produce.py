@@ -42,6 +42,8 @@ class _Progress:
 
     waiting: list[_WAITING] = field(default_factory=list)
     unchecked: list[_UNCHECKED] = field(default_factory=list)
+    held_up: set[TopicPartition] = field(default_factory=set)
+    """The partitions of what is unchecked."""
 
 
 def handle_produce(
@@ -94,9 +96,9 @@ def _take(
     data = memoryview(records) if records is not None else memoryview(b"")
     rules = partition.batch_rules(request.version)
     # A second batch for a partition stays behind the first.
-    behind = progress.unchecked and any(key == other for other, *_ in progress.unchecked)
-    if behind or has_to_decompress(data, rules):
+    if key in progress.held_up or has_to_decompress(data, rules):
         progress.unchecked.append((key, data, result))
+        progress.held_up.add(key)
         return
     now_ms = services.clock.wall_ms()
     header = validate_produced(data, rules, now_ms)
@@ -114,6 +116,12 @@ def _append(
     progress: _Progress,
 ) -> None:
     """Append a checked batch. What still has to be committed is added to `progress.waiting`."""
+    if header.is_transactional:
+        # It would hold back every reader of committed records for ever: nobody could end it.
+        raise BrokerError(
+            ErrorCode.INVALID_TXN_STATE,
+            f"producer {header.producer_id} has no transaction under way",
+        )
     appended = partition.append(data, header, acks=acks, now_ms=now_ms)
     result.base_offset = appended.first_offset
     result.log_append_time_ms = appended.log_append_time_ms

@@ -38,6 +38,8 @@ _BATCH_API_VERSION_MIN: Final = 3
 """The first version of Produce that carries this format, and nothing but it (KIP-98)."""
 _ZSTD_API_VERSION_MIN: Final = 7
 """The first version whose clients know zstd (KIP-110)."""
+_RECORD_BYTES_MIN: Final = 7
+"""A record without key, value and headers: each of its fields takes a byte."""
 _DECOMPRESSED_RATIO_MAX: Final = 64
 _DECOMPRESSED_BYTES_MIN: Final = 32 * 1024 * 1024
 """A batch that is walked may decompress to the larger of this and 64 times its size limit."""
@@ -77,7 +79,7 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
             ErrorCode.CORRUPT_MESSAGE, f"the checksum of the batch is not {header.crc:#010x}"
         )
     _check_codec(header, rules.api_version)
-    _check_offsets(header)
+    _check_offsets(header, rules)
     _check_producer(header)
     _check_times(header, rules, now_ms)
     if rules.compacted or _limits_age(rules):
@@ -159,7 +161,7 @@ def _check_size(header: BatchHeader, rules: BatchRules) -> None:
         )
 
 
-def _check_offsets(header: BatchHeader) -> None:
+def _check_offsets(header: BatchHeader, rules: BatchRules) -> None:
     if header.base_offset != 0:
         raise _invalid(f"the base offset is {header.base_offset}, expected 0")
     if header.record_count <= 0:
@@ -168,6 +170,13 @@ def _check_offsets(header: BatchHeader) -> None:
         raise _invalid(
             f"the last offset delta is {header.last_offset_delta},"
             f" expected {header.record_count - 1} for {header.record_count} records"
+        )
+    # Offsets are given away for each record that the header claims, so it may not claim any number.
+    plain = header.codec == Codec.NONE
+    bytes_max = header.size - HEADER_SIZE if plain else _decompressed_bytes_max(rules)
+    if header.record_count * _RECORD_BYTES_MIN > bytes_max:
+        raise _invalid(
+            f"{header.size} bytes of codec {header.codec} cannot hold {header.record_count} records"
         )
 
 
@@ -212,11 +221,14 @@ def _limits_age(rules: BatchRules) -> bool:
     )
 
 
+def _decompressed_bytes_max(rules: BatchRules) -> int:
+    return max(_DECOMPRESSED_BYTES_MIN, _DECOMPRESSED_RATIO_MAX * rules.max_message_bytes)
+
+
 def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
     """Keys and times of the records; a limit on decompression guards against bombs."""
-    limit = max(_DECOMPRESSED_BYTES_MIN, _DECOMPRESSED_RATIO_MAX * rules.max_message_bytes)
     try:
-        payload = records_payload(data, header, limit)
+        payload = records_payload(data, header, _decompressed_bytes_max(rules))
         keyless, earliest, lowest, highest = scan_records(payload, header.record_count)
     except CorruptionError as error:
         raise _invalid(str(error)) from error

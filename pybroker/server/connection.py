@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         clock: Clock,
         on_open: Callable[[Connection], str | None],
         on_close: Callable[[Connection], None],
+        on_unsent: Callable[[int], None],
     ) -> None:
         self._listener = listener
         self._handle = handle
@@ -62,12 +63,15 @@ class Connection(asyncio.BufferedProtocol):
         self._clock = clock
         self._on_open = on_open
         self._on_close = on_close
+        self._on_unsent = on_unsent
         self._buffer = ReceiveBuffer(limits.request_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._request: asyncio.Future[Answer] | None = None
         self._writable = True
         self._reading = True
         self._draining = False
+        self._next_turn: asyncio.Handle | None = None
+        self._unsent_bytes = 0
         self.peer = Peer(listener, "", 0)
         self.last_active = clock.monotonic()
 
@@ -88,6 +92,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if self._request is not None:
             self._request.cancel()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+        self._count_unsent(0)
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -95,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._buffer.received(nbytes)
-        if self._request is None and self._writable:
+        if self._may_serve():
             self._serve()
         self._pause_when_full()
 
@@ -104,10 +111,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        if self._transport is not None:
+            self._count_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._writable = True
-        if self._request is None:
+        self._count_unsent(0)
+        if self._may_serve():
             self._serve()
 
     # the owner's side
@@ -140,13 +150,21 @@ class Connection(asyncio.BufferedProtocol):
 
     # requests
 
+    def _may_serve(self) -> bool:
+        return self._request is None and self._writable and self._next_turn is None
+
     def _serve(self) -> None:
-        """Handle frames until one has to wait, or none is left."""
+        """Handle frames until one has to wait, none is left, or others must have their turn."""
+        served = 0
         while self._transport is not None and self._writable and not self._draining:
             try:
                 frame = self._buffer.next_frame()
                 if frame is None:
                     break
+                if served == self._limits.requests_per_turn_max:
+                    self._next_turn = asyncio.get_running_loop().call_soon(self._take_turn)
+                    return
+                served += 1
                 self.last_active = self._clock.monotonic()
                 answer = self._handle(frame, self.peer)
             except (MalformedInput, CloseConnection) as error:
@@ -163,10 +181,20 @@ class Connection(asyncio.BufferedProtocol):
             self._write(answer)
         self._resume_when_roomy()
 
+    def _take_turn(self) -> None:
+        self._next_turn = None
+        if self._may_serve():
+            self._serve()
+
     def _answered(self, request: asyncio.Future[Answer]) -> None:
         self._request = None
         self._buffer.release()
-        if request.cancelled() or self._transport is None:
+        if self._transport is None:
+            return
+        if request.cancelled():
+            # Not by us, who are still connected: the peer would wait for ever.
+            self._draining = True
+            self.abort()
             return
         error = request.exception()
         if error is None:
@@ -187,6 +215,11 @@ class Connection(asyncio.BufferedProtocol):
         if answer is not None and self._transport is not None:
             self._transport.writelines(answer)
 
+    def _count_unsent(self, unsent_bytes: int) -> None:
+        """Tell how much waits for a peer that does not keep up; 0 for one that does."""
+        self._on_unsent(unsent_bytes - self._unsent_bytes)
+        self._unsent_bytes = unsent_bytes
+
     def _refuse(self, error: Exception) -> None:
         log.info(
             "connection closed peer=%s listener=%s reason=%s", self.peer, self._listener, error
@@ -201,14 +234,13 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def _pause_when_full(self) -> None:
-        waiting = self._request is not None or not self._writable
-        if self._reading and waiting and self._buffer.is_full:
+        if self._reading and not self._may_serve() and self._buffer.is_full:
             self._reading = False
             if self._transport is not None:
                 self._transport.pause_reading()
 
     def _resume_when_roomy(self) -> None:
-        if not self._reading and self._request is None and self._writable:
+        if not self._reading and not self._draining and self._may_serve():
             self._reading = True
             if self._transport is not None:
                 self._transport.resume_reading()

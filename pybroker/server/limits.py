@@ -23,8 +23,10 @@ class ServerLimits:
     """connections.max.idle.ms: a connection without a request for that long is closed."""
     backlog: int = 50
     """socket.listen.backlog.size: connections that may wait to be accepted."""
-    write_buffer_bytes_max: int = 4 * 1024 * 1024
+    write_buffer_bytes_max: int = 256 * 1024
     """While a peer leaves more than this unread, its next request waits."""
+    requests_per_turn_max: int = 64
+    """After so many requests that had already arrived, the other connections have their turn."""
     receive_buffer_bytes: int = 102_400
     """socket.receive.buffer.bytes; -1 leaves it to the operating system."""
     send_buffer_bytes: int = 102_400

@@ -73,6 +73,7 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
         self._per_ip: Counter[str] = Counter()
+        self._unsent_bytes = 0
         self._empty = asyncio.Event()
         self._empty.set()
         self._reaper: asyncio.TimerHandle | None = None
@@ -80,6 +81,11 @@ class Server:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits in memory for peers that leave more unread than a connection may."""
+        return self._unsent_bytes
 
     async def open(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
         """Accept on these sockets; the names are those of the listeners."""
@@ -95,6 +101,7 @@ class Server:
                     clock=self._clock,
                     on_open=self._admit,
                     on_close=self._forget,
+                    on_unsent=self._count_unsent,
                 )
 
             self._servers.append(
@@ -140,6 +147,9 @@ class Server:
         if not self._connections:
             self._empty.set()
 
+    def _count_unsent(self, change: int) -> None:
+        self._unsent_bytes += change
+
     def _reap(self) -> None:
         """Close connections without a request for too long; take memory back from quiet ones."""
         now = self._clock.monotonic()
@@ -147,7 +157,7 @@ class Server:
             idle_s = now - connection.last_active
             if connection.is_idle and idle_s * 1000 > self._limits.idle_ms_max:
                 log.info("connection idle peer=%s idle_s=%.0f", connection.peer, idle_s)
-                connection.close()
+                connection.abort()  # one that leaves answers unread would never be closed
             elif idle_s > _REAPER_INTERVAL_S:
                 connection.give_back_memory()
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self._reap)

@@ -12,6 +12,8 @@ from typing import Final
 from pybroker.errors import MalformedInput
 
 INITIAL_BYTES: Final = 4 * 1024
+LARGE_BYTES: Final = 1024 * 1024
+"""A larger buffer is given back as soon as a frame that does not need it has been handled."""
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -70,10 +72,13 @@ class ReceiveBuffer:
 
     def release(self) -> None:
         """The frame that `next_frame` gave is no longer needed."""
-        self._start += self._held
+        released = self._held
+        self._start += released
         self._held = 0
         if self._start == self._end:
             self._start = self._end = 0
+            if len(self._buffer) > LARGE_BYTES and released < len(self._buffer) // 8:
+                self.shrink()
 
     def shrink(self) -> None:
         """Give memory back if nothing is waiting in the buffer."""

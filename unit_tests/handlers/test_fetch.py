@@ -14,6 +14,7 @@ from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPa
 from pybroker.records.batch import read_header
 from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
 from pybroker.replication.partition import Partition
+from pybroker.server.listener import Server
 from pybroker.storage.log import Log
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import FetchRequest, FetchResponse
@@ -226,6 +227,29 @@ async def test_enough_bytes_are_answered_at_once(bench: Bench) -> None:
     assert len(bench.app.replicas.fetches) == 0
 
 
+async def test_who_asks_for_more_than_fits_into_the_answer_does_not_wait_for_it(
+    bench: Bench,
+) -> None:
+    await bench.produce("t", batch(b"a"))
+    request = fetch_request(("t", 0, 0), min_bytes=2**31 - 1, max_bytes=10, max_wait_ms=2**31 - 1)
+    assert values(await asyncio.wait_for(asking(bench, request), 5)) == [[b"a"]]
+
+
+async def test_while_peers_leave_too_much_unread_a_fetch_gets_one_batch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for partition_ in (0, 1):
+        await bench.produce("t", batch(b"a"), partition=partition_)
+        await bench.produce("t", batch(b"b"), partition=partition_)
+    request = fetch_request(("t", 0, 0), ("t", 1, 0))
+    assert values(await asking(bench, request)) == [[b"a", b"b"], [b"a", b"b"]]
+    monkeypatch.setattr(Server, "unsent_bytes", property(lambda server: 2**40))
+    assert values(await asking(bench, request)) == [[b"a"], []]
+    task = await waiting(bench)  # still waits for what is not there
+    await bench.produce("t", batch(b"c"))
+    assert values(await asyncio.wait_for(task, 5)) == [[b"c"]]
+
+
 @pytest.mark.parametrize("min_bytes", [0, -5])
 async def test_who_asks_for_no_bytes_does_not_wait(bench: Bench, min_bytes: int) -> None:
     request = fetch_request(("t", 0, 0), min_bytes=min_bytes, max_wait_ms=A_MINUTE_MS)
@@ -341,8 +365,7 @@ async def test_a_page_cache_miss_is_read_elsewhere(
 
 
 async def transact(bench: Bench, value: bytes, sequence: int, producer: int = 7) -> None:
-    data = batch(value, producer=(producer, 0, sequence), transactional=True)
-    assert code(await bench.produce("t", data)) is ErrorCode.NONE
+    append(bench, batch(value, producer=(producer, 0, sequence), transactional=True))
 
 
 def end_transaction(bench: Bench, kind: ControlType, producer: int = 7) -> None:
@@ -352,7 +375,13 @@ def end_transaction(bench: Bench, kind: ControlType, producer: int = 7) -> None:
             EndTransaction(kind, 0), producer_id=producer, producer_epoch=0, timestamp_ms=NOW_MS
         )
     )
-    partition(bench).append(memoryview(data), read_header(data), acks=1, now_ms=NOW_MS)
+    append(bench, bytes(data))
+
+
+def append(bench: Bench, data: bytes) -> None:
+    """Past the handlers, which take nothing that belongs to a transaction."""
+    writable = memoryview(bytearray(data))
+    partition(bench).append(writable, read_header(writable), acks=1, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

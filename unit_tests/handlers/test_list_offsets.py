@@ -8,6 +8,7 @@ import pytest
 
 from pybroker.errors import ErrorCode
 from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
+from pybroker.records.batch import read_header
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
     EpochEndOffset,
@@ -119,7 +120,9 @@ async def test_the_earliest_offset_follows_the_log_start(bench: Bench) -> None:
 @pytest.mark.parametrize("version", ONE_OFFSET)
 async def test_the_latest_offset_depends_on_the_isolation_level(bench: Bench, version: int) -> None:
     open_batch = batch(b"e", producer=(7, 0, 0), transactional=True, timestamp=NOW_MS + 5000)
-    await bench.produce("t", open_batch)
+    writable = memoryview(bytearray(open_batch))
+    partition = bench.app.replicas.partition(TopicPartition("t", 0))
+    partition.append(writable, read_header(writable), acks=1, now_ms=NOW_MS)
     assert (await look_up(bench, LATEST, version)).offset == 5
     if version >= 2:
         assert (await look_up(bench, LATEST, version, isolation_level=1)).offset == 4

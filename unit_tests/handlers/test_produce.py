@@ -130,6 +130,18 @@ async def test_versions_before_record_batches_are_refused_in_words(
     assert end_offset(bench) == 0
 
 
+@pytest.mark.parametrize("name", ["t", "compacted"])
+async def test_a_batch_of_a_transaction_that_nobody_began_is_48(bench: Bench, name: str) -> None:
+    await bench.create("compacted", configs={"cleanup.policy": "compact"})
+    data = batch(b"a", producer=(7, 0, 0), transactional=True, codec=Codec.GZIP)
+    for version in VERSIONS:
+        assert code(await bench.produce(name, data, version=version)) is (
+            ErrorCode.INVALID_TXN_STATE
+        )
+    partition = bench.app.replicas.partition(TopicPartition(name, 0))
+    assert (partition.log.log_end_offset, partition.last_stable_offset()) == (0, 0)
+
+
 BAD_BATCHES = {
     "null": (None, ErrorCode.INVALID_RECORD),
     "empty": (b"", ErrorCode.INVALID_RECORD),

@@ -114,6 +114,18 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
         E.CORRUPT_MESSAGE,
         "length of the batch is 48",
     ),
+    "more records than bytes": (
+        around(b"not a record", record_count=2),
+        RULES,
+        E.INVALID_RECORD,
+        "73 bytes of codec 0 cannot hold 2 records",
+    ),
+    "more compressed records than may be decompressed": (
+        around(b"any", attributes=Codec.GZIP, record_count=2**31 - 1),
+        RULES,
+        E.INVALID_RECORD,
+        "cannot hold 2147483647 records",
+    ),
     "a byte behind the batch": (GOOD + b"\0", RULES, E.INVALID_RECORD, "1 bytes follow"),
     "a second batch": (GOOD + GOOD, RULES, E.INVALID_RECORD, "exactly one batch"),
     "format 0": (magic(0), RULES, E.INVALID_RECORD, "format is 0, expected 2"),

@@ -6,12 +6,13 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
 from pybroker.clock import SystemClock
 from pybroker.errors import CloseConnection, MalformedInput, StartupError
-from pybroker.server.connection import Answer, Peer
+from pybroker.server.connection import Answer, Connection, Peer
 from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Bind, Server, bind
 
@@ -294,3 +295,92 @@ async def test_a_peer_that_does_not_read_is_not_served_further() -> None:
             assert len(await read_frame(reader)) == 100_000
         writer.close()
         other.close()
+
+
+async def test_what_peers_leave_unread_is_counted_until_they_read_it_or_go() -> None:
+    size = 10_000_000
+
+    def handle(frame: memoryview, peer: Peer) -> Answer:
+        return [framed(b"r" * size)]
+
+    async with serving(handle) as (server, port):
+        slow, slow_writer = await connect(port)
+        _gone, gone_writer = await connect(port)
+        for writer in (slow_writer, gone_writer):
+            writer.write(framed(b"q"))
+        await until(lambda: server.unsent_bytes > size)
+        gone_writer.transport.abort()
+        await until(lambda: 0 < server.unsent_bytes < size)
+        await read_frame(slow)
+        await until(lambda: server.unsent_bytes == 0)
+        slow_writer.close()
+
+
+async def test_one_connection_with_many_requests_does_not_keep_the_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arrived = 0
+    buffer_updated = Connection.buffer_updated
+
+    def counting(connection: Connection, nbytes: int) -> None:
+        nonlocal arrived
+        arrived += nbytes
+        buffer_updated(connection, nbytes)
+
+    monkeypatch.setattr(Connection, "buffer_updated", counting)
+    gate = asyncio.Event()
+    served: list[bytes] = []
+
+    async def after_the_gate() -> Answer:
+        await gate.wait()
+        return None
+
+    def handle(frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]:
+        served.append(bytes(frame))
+        return after_the_gate() if served[-1] == b"wait" else None
+
+    limits = ServerLimits(requests_per_turn_max=10)
+    async with serving(handle, limits) as (_, port):
+        _, busy = await connect(port)
+        busy.write(framed(b"large" * 1000))  # makes the buffer large
+        busy.write(framed(b"wait"))
+        await until(lambda: b"wait" in served)
+        busy.write(framed(b"x") * 500)
+        turns: list[int] = []
+
+        def turn() -> None:
+            turns.append(len(served))
+            if len(served) < 502:
+                asyncio.get_running_loop().call_soon(turn)
+
+        await until(lambda: arrived == 5004 + 8 + 500 * 5)
+        gate.set()
+        turn()
+        await until(lambda: len(served) == 502)
+        assert max(b - a for a, b in pairwise(turns)) <= 20
+        busy.close()
+
+
+async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
+    """Its peer would wait for the answer for ever."""
+
+    async def cancelled() -> Answer:
+        raise asyncio.CancelledError
+
+    def handle(frame: memoryview, peer: Peer) -> Awaitable[Answer]:
+        return cancelled()
+
+    async with serving(handle) as (_, port):
+        reader, writer = await connect(port)
+        writer.write(framed(b"x"))
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came true")

@@ -45,6 +45,23 @@ def test_frames_survive_any_cutting(payloads: list[bytes], cuts: list[int]) -> N
     assert seen == payloads
 
 
+def test_a_large_buffer_is_given_back_after_a_small_frame_but_not_between_large_ones() -> None:
+    buffer = ReceiveBuffer(1 << 24)
+
+    def takes(size: int) -> int:
+        data = framed(bytes(size))
+        while data:
+            data = data[receive(buffer, data) :]
+        frame = buffer.next_frame()
+        assert frame is not None and len(frame) == size
+        buffer.release()
+        return len(buffer.writable())
+
+    assert takes(3 << 20) >= 3 << 20
+    assert takes(1 << 20) >= 3 << 20
+    assert takes(1 << 10) == INITIAL_BYTES
+
+
 def test_a_held_frame_does_not_move_while_more_bytes_arrive() -> None:
     buffer = ReceiveBuffer(1 << 20)
     receive(buffer, framed(b"first"))
