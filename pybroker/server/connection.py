@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from pybroker.errors import CloseConnection, MalformedInput
 from pybroker.ports import Buffer, Clock
@@ -21,7 +21,9 @@ from pybroker.server.receive_buffer import ReceiveBuffer
 
 log = logging.getLogger(__name__)
 
-Answer = Sequence[Buffer] | None
+_TOGETHER_BYTES_MAX: Final = 64 * 1024
+
+Answer = list[Buffer] | None
 """The buffers of a whole response frame, size prefix included; None where there is no response."""
 
 
@@ -71,6 +73,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._draining = False
         self._next_turn: asyncio.Handle | None = None
+        self._answers: list[Buffer] = []
+        self._answers_bytes = 0
         self._unsent_bytes = 0
         self.peer = Peer(listener, "", 0)
         self.last_active = clock.monotonic()
@@ -129,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close after the answers that are already written."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -154,6 +159,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._request is None and self._writable and self._next_turn is None
 
     def _serve(self) -> None:
+        self._handle_frames()
+        self._flush()
+        self._resume_when_roomy()
+
+    def _handle_frames(self) -> None:
         """Handle frames until one has to wait, none is left, or others must have their turn."""
         served = 0
         while self._transport is not None and self._writable and not self._draining:
@@ -173,13 +183,12 @@ class Connection(asyncio.BufferedProtocol):
             except Exception as error:
                 self._fail(error)
                 return
-            if isinstance(answer, Awaitable):
+            if answer is not None and not isinstance(answer, list):
                 self._request = asyncio.ensure_future(answer)
                 self._request.add_done_callback(self._answered)
                 return
             self._buffer.release()
             self._write(answer)
-        self._resume_when_roomy()
 
     def _take_turn(self) -> None:
         self._next_turn = None
@@ -212,8 +221,19 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
 
     def _write(self, answer: Answer) -> None:
-        if answer is not None and self._transport is not None:
-            self._transport.writelines(answer)
+        """Add to what `_flush` sends: small answers to requests that came together leave together,
+        as a call of the system and a wake-up of the peer cost more than making them."""
+        if answer is None:
+            return
+        self._answers += answer
+        self._answers_bytes += sum(map(len, answer))
+        if self._answers_bytes > _TOGETHER_BYTES_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        answers, self._answers, self._answers_bytes = self._answers, [], 0
+        if answers and self._transport is not None:
+            self._transport.writelines(answers)
 
     def _count_unsent(self, unsent_bytes: int) -> None:
         """Tell how much waits for a peer that does not keep up; 0 for one that does."""
@@ -231,6 +251,7 @@ class Connection(asyncio.BufferedProtocol):
         """A fault of ours: the peer learns only that its connection is gone."""
         log.error("handler failed peer=%s", self.peer, exc_info=error)
         self._draining = True
+        self._flush()
         self.abort()
 
     def _pause_when_full(self) -> None:

@@ -1,0 +1,252 @@
+"""What requests cost a running broker: requests per second and CPU time of the broker a request.
+
+    python benchmarks/requests.py HOST:PORT PID [HOST:PORT PID ...] [--seconds S] [--partitions N]
+
+PID is the broker's process (its CPU time is read from /proc). With several brokers every step is
+done with each of them in turn, and the last column is the ratio to the first: only figures of one
+run are comparable. Steps: `batched` is Produce acks=all with one batch of 100 records of 100 B,
+`unbatched` one of a single such record, `fetch` reads back 1 MiB answers, `poll` reads from the end
+without waiting, each over 8 connections with 4 requests under way; `wake` is the time from sending
+a Produce to its record's arrival at a consumer that waits, at 1,000 a second.
+
+Produce version 7, Fetch version 11; the topic is made if it is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pybroker.records.builder import BatchBuilder
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import encode_request
+from pybroker.wire.headers import RequestHeader, encode_request_header
+from pybroker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pybroker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pybroker.wire.schema import Message
+
+CONNECTIONS = 8
+UNDER_WAY = 4
+VERSIONS = {ApiKey.PRODUCE: 7, ApiKey.FETCH: 11, ApiKey.METADATA: 4}
+TOPIC = "bench"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One broker that is measured."""
+
+    address: tuple[str, int]
+    pid: int
+
+    def connect(self) -> socket.socket:
+        connection = socket.create_connection(self.address, timeout=30)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def cpu_seconds(self) -> float:
+        with Path(f"/proc/{self.pid}/stat").open(encoding="ascii") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Cost:
+    requests_per_second: float
+    cpu_us: float
+
+
+def framed(key: ApiKey, request: Message) -> bytes:
+    """A whole request, size included."""
+    api, version = APIS[key], VERSIONS[key]
+    header = encode_request_header(RequestHeader(key, version, 1, "bench"), 1)
+    body = header + encode_request(api, version, request)
+    return struct.pack(">i", len(body)) + body
+
+
+def produce_frame(partition: int, records: int, value: bytes) -> bytes:
+    builder = BatchBuilder()
+    for _ in range(records):
+        builder.append(int(time.time() * 1000), None, value, ())
+    data = PartitionProduceData(index=partition, records=builder.build())
+    topic = TopicProduceData(name=TOPIC, partition_data=[data])
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
+    return framed(ApiKey.PRODUCE, request)
+
+
+def fetch_frame(partition: int, offset: int, *, max_bytes: int, max_wait_ms: int = 0) -> bytes:
+    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    request = FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        session_epoch=-1,
+        topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
+    )
+    return framed(ApiKey.FETCH, request)
+
+
+def ask(connection: socket.socket, frame: bytes) -> bytes:
+    """The answer to one request."""
+    connection.sendall(frame)
+    return receive(connection)
+
+
+def receive(connection: socket.socket) -> bytes:
+    (size,) = struct.unpack(">i", receive_exactly(connection, 4))
+    return receive_exactly(connection, size)
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the broker closed the connection")
+        data += part
+    return bytes(data)
+
+
+def make_topic(target: Target) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
+    with target.connect() as connection:
+        for _ in range(3):
+            ask(connection, framed(ApiKey.METADATA, request))
+
+
+def end_of_log(target: Target, partition: int) -> int:
+    """The offset that the next record gets; one record is written to learn it."""
+    with target.connect() as connection:
+        answer = ask(connection, produce_frame(partition, 1, b"x"))
+    position = 4 + 4 + 2 + len(TOPIC) + 4 + 4
+    error, offset = struct.unpack_from(">hq", answer, position)
+    if error:
+        raise RuntimeError(f"Produce is answered with error {error}")
+    return int(offset) + 1
+
+
+class Answers:
+    """Counts whole frames in what one connection receives."""
+
+    def __init__(self, connection: socket.socket, request: bytes) -> None:
+        self.connection = connection
+        self._request = request
+        self._missing = 0
+        self._prefix = b""
+
+    def send(self, count: int) -> None:
+        self.connection.sendall(self._request * count)
+
+    def count(self, data: memoryview) -> int:
+        """How many answers end in these bytes."""
+        ended, position = 0, 0
+        while position < len(data):
+            if self._missing:
+                step = min(self._missing, len(data) - position)
+                self._missing -= step
+                position += step
+                ended += self._missing == 0
+                continue
+            step = min(4 - len(self._prefix), len(data) - position)
+            self._prefix += bytes(data[position : position + step])
+            position += step
+            if len(self._prefix) == 4:
+                (self._missing,) = struct.unpack(">i", self._prefix)
+                self._prefix = b""
+        return ended
+
+
+def load(target: Target, frames: Sequence[bytes], seconds: float) -> Cost:
+    """Ask again and again on each connection, with UNDER_WAY requests on the way."""
+    selector = selectors.DefaultSelector()
+    connections = []
+    for number in range(CONNECTIONS):
+        answers = Answers(target.connect(), frames[number % len(frames)])
+        connections.append(answers)
+        selector.register(answers.connection, selectors.EVENT_READ, answers)
+    buffer = memoryview(bytearray(4 * 1024 * 1024))
+    cpu, start, done = target.cpu_seconds(), time.monotonic(), 0
+    for answers in connections:
+        answers.send(UNDER_WAY)
+    while time.monotonic() - start < seconds:
+        for key, _ in selector.select(1):
+            answers = key.data
+            ended = answers.count(buffer[: answers.connection.recv_into(buffer)])
+            if ended:
+                done += ended
+                answers.send(ended)
+    elapsed, used = time.monotonic() - start, target.cpu_seconds() - cpu
+    for answers in connections:
+        answers.connection.close()
+    selector.close()
+    return Cost(done / elapsed, used / done * 1e6)
+
+
+def wake_up_times(target: Target, partition: int, count: int) -> list[float]:
+    """Microseconds from sending a record to its arrival at a waiting consumer, sorted."""
+    offset = end_of_log(target, partition)
+    frame = produce_frame(partition, 1, b"v" * 100)
+    times = []
+    with target.connect() as producer, target.connect() as consumer:
+        for number in range(count):
+            wanted = fetch_frame(
+                partition, offset + number, max_bytes=1_000_000, max_wait_ms=10_000
+            )
+            consumer.sendall(wanted)
+            time.sleep(0.001)
+            start = time.perf_counter()
+            producer.sendall(frame)
+            receive(consumer)
+            times.append((time.perf_counter() - start) * 1e6)
+            receive(producer)
+    return sorted(times)
+
+
+def steps(target: Target, partitions: int) -> dict[str, list[bytes]]:
+    """The requests of each step, one a connection."""
+    numbers = range(partitions)
+    ends = [end_of_log(target, partition) for partition in numbers]
+    value = b"v" * 100
+    return {
+        "batched": [produce_frame(partition, 100, value) for partition in numbers],
+        "unbatched": [produce_frame(partition, 1, value) for partition in numbers],
+        "fetch": [fetch_frame(partition, 0, max_bytes=1024 * 1024) for partition in numbers],
+        "poll": [fetch_frame(n, end, max_bytes=1024 * 1024) for n, end in enumerate(ends)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("brokers", nargs="+", metavar="HOST:PORT PID")
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--partitions", type=int, default=1)
+    options = parser.parse_args()
+    targets = []
+    for address, pid in zip(options.brokers[::2], options.brokers[1::2], strict=True):
+        host, _, port = address.rpartition(":")
+        targets.append(Target((host, int(port)), int(pid)))
+        make_topic(targets[-1])
+    for name in steps(targets[0], options.partitions):
+        first: Cost | None = None
+        for target in targets:
+            # Anew for each step: a poll asks for the end as it is now.
+            cost = load(target, steps(target, options.partitions)[name], options.seconds)
+            first = first or cost
+            print(
+                f"{name:10} {target.address[1]:6} {cost.requests_per_second:9.0f} requests/s "
+                f"{cost.cpu_us:7.1f} us CPU each  x{cost.cpu_us / first.cpu_us:.2f}"
+            )
+    for target in targets:
+        times = wake_up_times(target, 0, 1000)
+        print(f"{'wake':10} {target.address[1]:6} p50 {times[500]:.0f} us  p99 {times[990]:.0f} us")
+
+
+if __name__ == "__main__":
+    main()
