@@ -44,6 +44,9 @@ class TopicAdmin(Protocol):
     async def delete(self, name: str) -> None:
         """Ask for the deletion; the controller carries it out."""
 
+    async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
+        """Whether the name became free within that time."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:

@@ -17,16 +17,27 @@ from pybroker.coordinator.controller.topics import (
     random_topic_id,
     request_deletion,
 )
+from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ConfigError, ErrorCode
 from pybroker.handlers.context import ConfigEntry, CreatedTopic
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.ports import Coord, Rng
+from pybroker.ports import Coord, Rng, WatchEvent
 from pybroker.topic_config import TOPIC_OPTIONS, TopicConfig, effective_topic_config
 
 _SOURCE_TOPIC: Final = 1
 _SOURCE_STATIC_BROKER: Final = 4
 _SOURCE_DEFAULT: Final = 5
 """Kafka's ConfigSource: DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG."""
+
+
+class _Changed:
+    """A one-shot watch that can be waited for."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def fire(self, _: WatchEvent) -> None:
+        self.event.set()
 
 
 class ZooKeeperTopicAdmin:
@@ -72,6 +83,20 @@ class ZooKeeperTopicAdmin:
         """Write a request for deletion. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, CoordError
         if ZooKeeper does not answer."""
         await request_deletion(self._coord, name)
+
+    async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
+        """Wait until the topic's node is removed, so that its name is free again; False if it was
+        not within `timeout_s`. Raises CoordError if ZooKeeper does not answer."""
+        path = paths.topic(name)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    changed = _Changed()
+                    if await self._coord.exists(path, changed.fire) is None:
+                        return True
+                    await changed.event.wait()
+        except TimeoutError:
+            return False
 
     def _place(
         self,

@@ -25,9 +25,10 @@ class PendingDeletions:
 
     def remove_due(self, now_ms: int) -> None:
         """What the disk refuses is left to the next start."""
-        due = [path for due_ms, path in self._waiting if due_ms <= now_ms]
-        self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
-        for path in due:
+        # Runs in a thread while the event loop may add more: swapped, not rebuilt.
+        waiting, self._waiting = self._waiting, []
+        self._waiting.extend(entry for entry in waiting if entry[0] > now_ms)
+        for path in [path for due_ms, path in waiting if due_ms <= now_ms]:
             try:
                 self._remove(path)
             except StorageError as error:

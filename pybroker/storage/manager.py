@@ -427,14 +427,13 @@ class LogManager:
         return touched
 
     def run_retention(self, now_ms: int, hw_of: Callable[[TopicPartition], int]) -> int:
-        """Delete what the topics' retention allows, remove files whose delay has passed, forget
-        idle producers; gives the number of segments deleted. `hw_of` gives a partition's high
-        watermark."""
+        """Delete what the topics' retention allows, and forget idle producers; gives the number of
+        segments deleted. Their files are renamed; `remove_deleted` removes them. `hw_of` gives a
+        partition's high watermark. Belongs to the event loop, as appending does."""
         count = 0
         for partition, log in self.all().items():
             try:
                 deleted = log.delete_expired(now_ms, hw_of(partition))
-                log.remove_doomed(now_ms)
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
             except (BrokerError, StorageError) as error:
                 _logger.error("retention failed partition=%s error=%s", partition, error)
@@ -447,11 +446,13 @@ class LogManager:
                     log.log_start_offset,
                 )
             count += deleted
-        self.remove_deleted(now_ms)
         return count
 
     def remove_deleted(self, now_ms: int) -> None:
-        """Remove the files of deleted partitions whose delay has passed. Waits for the disk."""
+        """Remove the files of deleted segments and partitions whose delay has passed. Waits for
+        the disk."""
+        for log in self.all().values():
+            log.remove_doomed(now_ms)
         with self._lock:
             self._deleted.remove_due(now_ms)
 
