@@ -107,7 +107,8 @@ def _end_of_log(partition: Partition, which: int, read_committed: bool) -> _Foun
 async def _search(
     services: Services, partition: Partition, timestamp: int, read_committed: bool
 ) -> _Found | None:
-    """Not on the event loop: the index and a part of the log may have to come from the disk."""
+    """Not on the event loop: the index and a part of the log may have to come from the disk. If
+    the partition goes meanwhile, that is the answer, not that its files are gone."""
     end = partition.readable_end(read_committed)
 
     def search() -> _Found | None:
@@ -115,7 +116,15 @@ async def _search(
             return partition.log.offset_of_max_timestamp(end)
         return partition.log.offset_for_timestamp(timestamp, end)
 
-    return await services.blocking.run(search)
+    try:
+        return await services.blocking.run(search)
+    except (BrokerError, StorageError):
+        key = partition.topic_partition
+        if services.replicas.leader(key) is not partition:
+            raise BrokerError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not the partition that it was"
+            ) from None
+        raise
 
 
 def _failed(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -213,3 +214,13 @@ async def test_epochs_of_an_unknown_partition_are_3(bench: Bench, version: int) 
     found = await end_of(bench, 0, version, topic="missing")
     assert code(found) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert found.end_offset == -1
+
+
+async def test_a_partition_that_goes_away_while_it_is_searched_is_3(bench: Bench) -> None:
+    gate = bench.blocking.hold()
+    task = asyncio.ensure_future(look_up(bench, 5))
+    await gate.reached.wait()
+    await bench.ask(ApiKey.DELETE_TOPICS, 5, bench.delete_request("t"))
+    gate.open.set()
+    found = await task
+    assert (code(found), found.offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
