@@ -12,6 +12,9 @@ from typing import Final
 from pybroker.errors import MalformedInput
 
 INITIAL_BYTES: Final = 4 * 1024
+BURST_BYTES: Final = 128 * 1024
+"""A buffer that gets full grows up to here, even if no frame needs it: what a peer sends together
+is then read together, and seldom moved."""
 LARGE_BYTES: Final = 1024 * 1024
 """A larger buffer is given back as soon as a frame that does not need it has been handled."""
 _SIZE: Final = struct.Struct(">i")
@@ -86,11 +89,12 @@ class ReceiveBuffer:
             self._replace(INITIAL_BYTES)
 
     def _make_room(self) -> None:
-        """Move what is unread to the front, into a buffer twice as large if it fills this one."""
-        if self._end - self._start > len(self._buffer) // 2:
-            self._replace(min(2 * len(self._buffer), self._frame_bytes_max + 4 + INITIAL_BYTES))
-        else:
-            self._replace(len(self._buffer))
+        """Move what is unread to the front, into a buffer twice as large if it fills this one or
+        the peer sends more at a time than this one holds."""
+        size = len(self._buffer)
+        if size < BURST_BYTES or self._end - self._start > size // 2:
+            size = min(2 * size, self._frame_bytes_max + 4 + INITIAL_BYTES)
+        self._replace(size)
 
     def _replace(self, size: int) -> None:
         unread = self._end - self._start

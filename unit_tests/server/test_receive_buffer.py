@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybroker.errors import MalformedInput
-from pybroker.server.receive_buffer import INITIAL_BYTES, ReceiveBuffer
+from pybroker.server.receive_buffer import BURST_BYTES, INITIAL_BYTES, ReceiveBuffer
 
 
 def framed(payload: bytes) -> bytes:
@@ -43,6 +43,26 @@ def test_frames_survive_any_cutting(payloads: list[bytes], cuts: list[int]) -> N
             seen.append(bytes(frame))
             buffer.release()
     assert seen == payloads
+
+
+def test_a_buffer_grows_until_what_comes_together_fits() -> None:
+    buffer = ReceiveBuffer(1 << 20)
+    burst = framed(bytes(11_000)) * 4
+
+    def reads() -> int:
+        data, count = burst, 0
+        while data:
+            data = data[receive(buffer, data) :]
+            count += 1
+            while buffer.next_frame() is not None:
+                buffer.release()
+        return count
+
+    assert [reads() for _ in range(4)][-2:] == [1, 1]
+    assert len(buffer.writable()) <= 2 * len(burst)
+    for _ in range(100):
+        reads()
+    assert len(buffer.writable()) <= BURST_BYTES
 
 
 def test_a_large_buffer_is_given_back_after_a_small_frame_but_not_between_large_ones() -> None:
