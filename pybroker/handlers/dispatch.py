@@ -29,6 +29,7 @@ from pybroker.wire.api import APIS, Api, ApiKey
 from pybroker.wire.codec import decode_request, encode_response
 from pybroker.wire.fetch_path import decode_fetch_request, encode_fetch_response
 from pybroker.wire.headers import parse_request_header
+from pybroker.wire.messages.cluster import ApiVersionsResponse
 from pybroker.wire.messages.fetch import FetchResponse
 from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.produce_path import decode_produce_request
@@ -72,6 +73,7 @@ class Dispatcher:
         self._handlers = {int(key): handler for key, handler in handler_table().items()}
         self._apis = {int(key): api for key, api in APIS.items()}
         self._metadata_cache = MetadataCache()
+        self._api_versions: dict[int, bytes] = {}
 
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
@@ -97,7 +99,21 @@ class Dispatcher:
         result = self._handlers[header.api_key](self._services, request, message)
         if isinstance(result, Awaitable):
             return _answer_later(api, request, result)
+        if api.key is ApiKey.API_VERSIONS:
+            return self._answer_api_versions(api, request, cast("ApiVersionsResponse", result))
         return _encode(api, request, result)
+
+    def _answer_api_versions(
+        self, api: Api, request: Request, result: ApiVersionsResponse
+    ) -> Answer:
+        """The profile never changes, so it is encoded once a version."""
+        if result.error_code != 0:
+            return _encode(api, request, result)
+        encoded = self._api_versions.get(request.version)
+        if encoded is None:
+            encoded = encode_response(api, request.version, result)
+            self._api_versions[request.version] = encoded
+        return _frame(api, request.version, request.header.correlation_id, [encoded])
 
     def _answer_metadata(
         self, api: Api, request: Request, body: memoryview

@@ -33,8 +33,13 @@ _FINAL_SESSION_EPOCH = -1
 _INITIAL_SESSION_EPOCH = 0
 
 
+_ON_LOOP_BYTES_MAX = 4 * 1024 * 1024
+"""Copying more than half of this out of the page cache would hold up everybody else for too long;
+an answer that turns out to be larger is read again where blocking is allowed."""
+
+
 class _WouldBlock(Exception):
-    """A page-cache miss on the event loop: read again where blocking is allowed."""
+    """A page-cache miss on the event loop, or too much to copy: read where blocking is allowed."""
 
 
 @dataclass(slots=True)
@@ -181,17 +186,19 @@ def _read_records(
 ) -> None:
     end = partition.readable_end(reading.read_committed)
     first = reading.total_bytes == 0
-    limit_bytes = min(wanted.partition_max_bytes, reading.budget_bytes)
-    if limit_bytes <= 0 and not first:
-        limit_bytes = 0
+    limit_bytes = max(min(wanted.partition_max_bytes, reading.budget_bytes), 0)
+    if reading.cached_only:
+        limit_bytes = min(limit_bytes, _ON_LOOP_BYTES_MAX)
     data = partition.log.read(
         wanted.fetch_offset,
-        max(limit_bytes, 0),
+        limit_bytes,
         upper_offset=end,
         at_least_one_batch=first,
         cached_only=reading.cached_only,
     )
     if data is None:
+        raise _WouldBlock
+    if reading.cached_only and reading.total_bytes + len(data) > _ON_LOOP_BYTES_MAX // 2:
         raise _WouldBlock
     answer.records = data
     if reading.read_committed:

@@ -361,6 +361,19 @@ async def test_a_page_cache_miss_is_read_elsewhere(
     assert len(bench.blocking.done) == 1
 
 
+async def test_a_large_answer_is_copied_elsewhere_and_comes_whole(
+    bench: Bench, topic: None
+) -> None:
+    large = [b"%d" % number + bytes(900_000) for number in range(6)]
+    for value in large:
+        await bench.produce("t", batch(value))
+    bench.blocking.done.clear()
+    assert values_of(await bench.fetch("t", 0, max_bytes=50_000_000)) == large
+    assert len(bench.blocking.done) == 1
+    assert values_of(await bench.fetch("t", 0, max_bytes=1_000_000)) == large[:1]
+    assert len(bench.blocking.done) == 1, "a small one is not"
+
+
 # transactions
 
 
