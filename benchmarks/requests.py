@@ -1,8 +1,9 @@
 """What requests cost a running broker: requests per second and CPU time of the broker a request.
 
-    python benchmarks/requests.py HOST:PORT PID [HOST:PORT PID ...] [--seconds S] [--partitions N]
+    python benchmarks/requests.py [HOST:PORT PID ...] [--seconds S] [--partitions N]
 
-PID is the broker's process (its CPU time is read from /proc). With several brokers every step is
+PID is the broker's process (its CPU time is read from /proc). Without any, a broker is started for
+the run. With several brokers every step is
 done with each of them in turn, and the last column is the ratio to the first: only figures of one
 run are comparable. Steps: `batched` is Produce acks=all with one batch of 100 records of 100 B,
 `unbatched` one of a single such record, `fetch` reads back 1 MiB answers, `poll` reads from the end
@@ -15,12 +16,17 @@ Produce version 7, Fetch version 11; the topic is made if it is missing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import selectors
 import socket
 import struct
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -224,15 +230,41 @@ def steps(target: Target, partitions: int) -> dict[str, list[bytes]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("brokers", nargs="+", metavar="HOST:PORT PID")
+    parser.add_argument("brokers", nargs="*", metavar="HOST:PORT PID")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--partitions", type=int, default=1)
     options = parser.parse_args()
-    targets = []
-    for address, pid in zip(options.brokers[::2], options.brokers[1::2], strict=True):
-        host, _, port = address.rpartition(":")
-        targets.append(Target((host, int(port)), int(pid)))
-        make_topic(targets[-1])
+    with contextlib.ExitStack() as stack:
+        targets = []
+        for address, pid in zip(options.brokers[::2], options.brokers[1::2], strict=True):
+            host, _, port = address.rpartition(":")
+            targets.append(Target((host, int(port)), int(pid)))
+        measure(targets or [stack.enter_context(own_broker())], options)
+
+
+@contextlib.contextmanager
+def own_broker() -> Iterator[Target]:
+    """A broker of this run, on a free port and a temporary directory."""
+    with tempfile.TemporaryDirectory() as data:
+        command = [sys.executable, "-m", "pybroker", "start", "--port", "0", "--data", data]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+            assert broker.stdout is not None
+            port = 0
+            for line in broker.stdout:
+                if found := re.search(r"bound to 127\.0\.0\.1:(\d+)", line):
+                    port = int(found.group(1))
+                if "started" in line:
+                    break
+            try:
+                yield Target(("127.0.0.1", port), broker.pid)
+            finally:
+                broker.terminate()
+                broker.stdout.read()
+
+
+def measure(targets: Sequence[Target], options: argparse.Namespace) -> None:
+    for target in targets:
+        make_topic(target)
     for name in steps(targets[0], options.partitions):
         first: Cost | None = None
         for target in targets:
