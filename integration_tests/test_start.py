@@ -293,6 +293,18 @@ def test_the_embedded_zookeeper_is_started_again(make: Maker) -> None:
         )
 
 
+def test_it_is_there_again_at_once_although_zookeeper_died_before_it(make: Maker) -> None:
+    broker = make()
+    broker.start()
+    (server,) = broker.zookeepers()
+    server.kill()
+    broker.process.wait_for_line("session suspended")
+    assert broker.stop() == 0
+    begin = time.monotonic()
+    broker.start()
+    assert time.monotonic() - begin < AT_ONCE_SECONDS_MAX
+
+
 def test_it_is_there_again_at_once_with_an_ensemble_of_others(
     make: Maker, zookeeper: ApacheZooKeeper
 ) -> None:

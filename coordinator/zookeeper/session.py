@@ -135,8 +135,10 @@ class KazooCoord:
         key, self._key = self._key, None
         self._watches.clear()
         self._fail_in_flight()
+        # Without a connection ZooKeeper does not hear of the end, and the next start needs the key.
+        told = link is not None and not self._suspended
         in_order = link is None or await link.stop(_CLOSE_TIMEOUT_S)
-        if key is not None and in_order:
+        if key is not None and in_order and told:
             self._save_keys([])
         elif not in_order:
             _log.warning("zookeeper the session was not closed in order: the server is silent")

@@ -11,12 +11,13 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from pybroker.errors import BrokerError, DiskFull, ErrorCode, StartupError, StorageError
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.ports import Clock, Disk, Proc, Rng
-from pybroker.storage import meta
+from pybroker.storage import checkpointed, meta
 from pybroker.storage.deletions import PendingDeletions
 from pybroker.storage.directory import LogDirectory
 from pybroker.storage.filename import (
@@ -78,7 +79,10 @@ class LogManager:
         self._flush_idle_ms = flush_idle_ms
         self._on_failure = on_failure
         self._owner = LogOwner(
-            self._lower_checkpoints, self._log_failed, self._rng, self._write_refused
+            self._lower_checkpoints,
+            self._log_failed,
+            self._rng,
+            lambda partition, error: self._tell_refusal(f"log partition={partition}", error),
         )
         self._refusals = 0
         self._refusals_told_ms = -_REFUSAL_LOG_MS
@@ -357,35 +361,36 @@ class LogManager:
         changed. On a full disk the files stay as they are: the offsets in them only grow, so older
         ones are true, too."""
         for directory in self._usable():
-            try:
-                self._write_checkpoints(directory, high_watermarks)
-            except DiskFull as error:
-                self._tell_refusal("checkpoint", error)
-            except StorageError as error:
-                self._directory_failed(directory, error)
+            self._checkpoint(
+                directory, partial(self._write_checkpoints, directory, high_watermarks)
+            )
+
+    def _checkpoint(self, directory: LogDirectory, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except DiskFull as error:
+            self._tell_refusal("checkpoint", error)
+        except StorageError as error:
+            self._directory_failed(directory, error)
 
     def _write_checkpoints(
         self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]
     ) -> None:
         with self._lock:
             logs = self._in(directory)
-            wanted = {**directory.high_watermarks.offsets, **high_watermarks}
+            known = directory.high_watermarks.offsets
             directory.high_watermarks.write(
-                {key: min(wanted.get(key, 0), log.log_end_offset) for key, log in logs.items()}
+                checkpointed.high_watermarks(logs, known, high_watermarks)
             )
-            directory.log_starts.write(
-                {
-                    key: log.log_start_offset
-                    for key, log in logs.items()
-                    if log.log_start_offset > log.first_base_offset
-                }
-            )
+            directory.log_starts.write(checkpointed.log_starts(logs))
             self._write_recovery_points(directory)
 
     def _write_recovery_points(self, directory: LogDirectory) -> None:
-        directory.recovery_points.write(
-            {key: log.recovery_point for key, log in self._in(directory).items()}
-        )
+        with self._lock:
+            known = directory.recovery_points.offsets
+            directory.recovery_points.write(
+                checkpointed.recovery_points(self._in(directory), known)
+            )
 
     def _lower_checkpoints(self, partition: TopicPartition, offset: int) -> None:
         with self._lock:
@@ -417,13 +422,7 @@ class LogManager:
                 continue
         if touched:
             for directory in self._usable():
-                with self._lock:
-                    try:
-                        self._write_recovery_points(directory)
-                    except DiskFull as error:
-                        self._tell_refusal("checkpoint", error)
-                    except StorageError as error:
-                        self._directory_failed(directory, error)
+                self._checkpoint(directory, partial(self._write_recovery_points, directory))
         return touched
 
     def run_retention(self, now_ms: int, hw_of: Callable[[TopicPartition], int]) -> int:
@@ -473,9 +472,6 @@ class LogManager:
         home = self._home.get(partition)
         if home is not None:
             self._directory_failed(home, error)
-
-    def _write_refused(self, partition: TopicPartition, error: StorageError) -> None:
-        self._tell_refusal(f"append partition={partition}", error)
 
     def _tell_refusal(self, what: str, error: StorageError) -> None:
         self._refusals += 1

@@ -403,8 +403,9 @@ class Segment:
             return position, next_offset
         if self.offsets.is_plausible(self.size):
             entry = self.offsets.floor(offset - 1)
-            if entry is not None and self._is_right(entry):
-                position = entry.position
+            header = None if entry is None else self._batch_of(entry)
+            if entry is not None and header is not None:
+                position, next_offset = entry.position, header.base_offset
         try:
             for place, header in self.headers(position, self.size):
                 if header.next_offset > offset:
@@ -415,12 +416,13 @@ class Segment:
             return position, next_offset
         return position, next_offset
 
-    def _is_right(self, entry: OffsetEntry) -> bool:
+    def _batch_of(self, entry: OffsetEntry) -> BatchHeader | None:
+        """The header of the batch that an entry names; None if there is another."""
         try:
             header = read_header(self.file.pread(entry.position, HEADER_SIZE))
         except CorruptionError:
-            return False
-        return header.last_offset == entry.last_offset
+            return None
+        return header if header.last_offset == entry.last_offset else None
 
     def resume_at(self, position: int, next_offset: int) -> None:
         """Forget what the indexes say of `next_offset` and later; what is `note`d afterwards begins

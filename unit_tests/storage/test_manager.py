@@ -297,43 +297,6 @@ def test_no_clean_mark_when_the_end_cannot_be_written(host: Host) -> None:
     assert not (host.data / ".kafka_cleanshutdown").exists()
 
 
-# a full disk
-
-
-def test_a_full_disk_is_no_failed_one(host: Host, caplog: pytest.LogCaptureFixture) -> None:
-    disk = host.disk = FaultyDisk()
-    manager = host.start()
-    make(manager, A, 5)
-    disk.faults.room_bytes = 0
-    for _ in range(3):
-        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
-            fill(existing(manager))
-        manager.write_checkpoints({A: 5})
-        manager.flush_idle(1_000_000)
-    assert host.failed == []
-    assert len([r for r in caplog.records if "write refused" in r.message]) == 1
-    disk.faults.room_bytes = None
-    fill(existing(manager))
-    manager.write_checkpoints({A: 6})
-    assert host.kill().high_watermark_checkpoint(A) == 6
-
-
-def test_deleting_makes_room_on_a_full_disk(host: Host) -> None:
-    disk = host.disk = FaultyDisk()
-    manager = host.start()
-    make(manager)
-    manager.write_checkpoints({A: 3})
-    disk.faults.room_bytes = 0
-    manager.delete(A)
-    manager.remove_deleted(host.clock.wall_ms() + SMALL.file_delete_delay_ms)
-    assert [path.name for path in host.data.iterdir() if A.topic in path.name] == []
-    disk.faults.room_bytes = None
-    make(manager, B)
-    manager.write_checkpoints({})
-    content = (host.data / "replication-offset-checkpoint").read_text()
-    assert f"{A.topic} {A.partition} " not in content
-
-
 # making and deleting
 
 

@@ -1,0 +1,87 @@
+"""What the manager of the logs does on a full disk, and what it remembers of damage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import ErrorCode
+from unit_tests.storage.bench import refused
+from unit_tests.storage.faulty_disk import FaultyDisk
+from unit_tests.storage.test_manager import SMALL, A, B, Host, existing, fill, make
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    host.release()
+
+
+def test_a_damaged_log_stays_damaged_after_another_start(host: Host) -> None:
+    manager = host.start()
+    make(manager, A, 40)
+    path = (
+        Path(existing(manager).directory)
+        / sorted(p.name for p in Path(existing(manager).directory).glob("*.log"))[-1]
+    )
+    host.restart().write_checkpoints({A: 40})
+    os.truncate(path, path.stat().st_size - 5)
+    for _ in range(2):
+        manager = host.kill()
+        assert existing(manager).damage is not None
+        manager.write_checkpoints({A: 0})
+    for _ in range(2):
+        manager = host.restart()
+        damage = existing(manager).damage
+        assert damage is not None and damage.offset == 39
+
+
+def test_what_is_before_a_hole_at_an_index_entry_can_be_read(host: Host) -> None:
+    manager = host.start()
+    log = make(manager, A, 7)
+    entry = log._segments.active.offsets.last()
+    assert entry is not None
+    path = log._segments.active.path
+    host.restart()
+    os.truncate(path, entry.position + 70)
+    damaged = existing(host.kill())
+    assert damaged.damage is not None and damaged.damage.offset == entry.last_offset
+    assert damaged.log_end_offset == entry.last_offset
+
+
+def test_a_full_disk_is_no_failed_one(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    disk = host.disk = FaultyDisk()
+    manager = host.start()
+    make(manager, A, 5)
+    disk.faults.room_bytes = 0
+    for _ in range(3):
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+            fill(existing(manager))
+        manager.write_checkpoints({A: 5})
+        manager.flush_idle(1_000_000)
+    assert host.failed == []
+    assert len([r for r in caplog.records if "write refused" in r.message]) == 1
+    disk.faults.room_bytes = None
+    fill(existing(manager))
+    manager.write_checkpoints({A: 6})
+    assert host.kill().high_watermark_checkpoint(A) == 6
+
+
+def test_deleting_makes_room_on_a_full_disk(host: Host) -> None:
+    disk = host.disk = FaultyDisk()
+    manager = host.start()
+    make(manager)
+    manager.write_checkpoints({A: 3})
+    disk.faults.room_bytes = 0
+    manager.delete(A)
+    manager.remove_deleted(host.clock.wall_ms() + SMALL.file_delete_delay_ms)
+    assert [path.name for path in host.data.iterdir() if A.topic in path.name] == []
+    disk.faults.room_bytes = None
+    make(manager, B)
+    manager.write_checkpoints({})
+    content = (host.data / "replication-offset-checkpoint").read_text()
+    assert f"{A.topic} {A.partition} " not in content
