@@ -224,8 +224,18 @@ class LogDirectory:
             checkpoint.lower(partition, None)
 
     def forget_others(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove all but these partitions from the checkpoints."""
+        """Remove all but these partitions from the checkpoints, and name those that had records:
+        their directories have been taken away."""
         here = set(partitions)
+        for partition, offset in self.high_watermarks.offsets.items():
+            if partition not in here and offset > 0:
+                _logger.error(
+                    "partition directory missing partition=%s path=%s high_watermark_checkpoint=%d:"
+                    " its records are lost unless it is put back before the next start",
+                    partition,
+                    self.path,
+                    offset,
+                )
         for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
             kept = {key: value for key, value in checkpoint.offsets.items() if key in here}
             checkpoint.write(kept)

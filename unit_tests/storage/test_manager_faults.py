@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +86,16 @@ def test_deleting_makes_room_on_a_full_disk(host: Host) -> None:
     manager.write_checkpoints({})
     content = (host.data / "replication-offset-checkpoint").read_text()
     assert f"{A.topic} {A.partition} " not in content
+
+
+def test_a_partition_whose_directory_is_gone_is_named(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = host.start()
+    gone = make(manager, A).directory
+    make(manager, B)
+    manager.write_checkpoints({A: 3, B: 3})
+    shutil.rmtree(gone)
+    host.kill()
+    said = [record.message for record in caplog.records if "directory missing" in record.message]
+    assert len(said) == 1 and f"partition={A} " in said[0]
