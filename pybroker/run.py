@@ -190,7 +190,6 @@ def _on_disk_failure(
 
     def on_failure(directory: str, error: StorageError) -> None:
         failed.add(directory)
-        log.error("log directory failed directory=%s error=%s", directory, error)
         if len(failed) >= len(set(config.log_directories)):
             loop.call_soon_threadsafe(end, f"all log directories have failed, the last: {error}")
 
