@@ -1,0 +1,56 @@
+"""Programs in the documents run, against a real broker, and do what the text says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from integration_tests.broker import Broker
+
+pytestmark = pytest.mark.ours
+
+ROOT = Path(__file__).parents[1]
+
+
+def program(document: str, imports: str) -> str:
+    """The indented block of a document that imports that module."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    blocks: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line and not line.startswith(" "):
+            blocks.append([])
+        else:
+            blocks[-1].append(line)
+    found = [block for block in blocks if any(imports in line for line in block)]
+    assert len(found) == 1, f"{document} has one program with {imports}"
+    return textwrap.dedent("\n".join(found[0]))
+
+
+def run(code: str, broker: Broker) -> str:
+    assert "127.0.0.1:9092" in code
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("127.0.0.1:9092", broker.bootstrap)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_program_of_the_client_page(broker: Broker) -> None:
+    printed = run(program("docs/client.rst", "import asyncio"), broker).splitlines()
+    assert printed[9] == "stored at 9"
+    assert printed[10] == "0 b'ACME' b'0'"
+    assert printed[-1] == "from 5 s on: 5"
+
+
+def test_the_kafka_python_program_of_the_readme(broker: Broker) -> None:
+    printed = run(program("README.rst", "from kafka import"), broker).splitlines()
+    assert printed[0] == "0"
+    assert printed[1:] == ["0 b'from' b'python'"]
