@@ -7,6 +7,7 @@ each tool's module is imported only when it is called for.
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -60,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tool is None:
         print(f"pybroker: there is no tool {words[0]}; see pybroker --help", file=sys.stderr)
         return 1
+    if name == "start":
+        # A signal during the imports waits until the broker can end in order.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     runner = importlib.import_module("pybroker.tools._cli")
     command = importlib.import_module(tool.module).command
     code: int = runner.run(command, words[1:], f"pybroker {name}")

@@ -72,6 +72,7 @@ async def _run(config: BrokerConfig) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
     async with AsyncExitStack() as stack:
         starting = asyncio.create_task(_start(config, stack, end), name="start")
         ended.add_done_callback(lambda _: starting.cancel())

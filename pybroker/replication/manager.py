@@ -54,6 +54,8 @@ class ReplicaManager:
         self._blocking = blocking
         self._topic_config = topic_config
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._not_opened: dict[TopicPartition, str] = {}
+        """Replicas that were to be opened and could not be, and why."""
         self._controller_epoch = -1
         self._commands = asyncio.Lock()
 
@@ -62,6 +64,8 @@ class ReplicaManager:
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """The replica on this broker. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION."""
         found = self._partitions.get(topic_partition)
+        if found is None and topic_partition in self._not_opened:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self._not_opened[topic_partition])
         if found is None:
             raise BrokerError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -136,13 +140,22 @@ class ReplicaManager:
             partition = self._assign(facts, opened)
             if partition.role is Role.LEADER:
                 await self._blocking.run(opened.persist_epochs)
+        except StorageError as error:
+            return self._cannot_open(key, str(error))
         except BrokerError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                return self._cannot_open(key, error.detail)
             log.warning("command refused partition=%s error=%s", key, error)
             return error.code
-        except StorageError as error:
-            log.error("partition cannot be opened partition=%s error=%s", key, error)
-            return ErrorCode.KAFKA_STORAGE_ERROR
+        self._not_opened.pop(key, None)
         return ErrorCode.NONE
+
+    def _cannot_open(self, key: TopicPartition, reason: str) -> ErrorCode:
+        """Remember why, for who asks; the controller tries again and again, but it is said once."""
+        if self._not_opened.get(key) != reason:
+            self._not_opened[key] = reason
+            log.error("partition cannot be opened partition=%s error=%s", key, reason)
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:
         """Give the replica its role, in one step: no append may come in between."""
@@ -201,8 +214,9 @@ class ReplicaManager:
         ):
             return ErrorCode.FENCED_LEADER_EPOCH
         self._partitions.pop(key, None)
+        self._not_opened.pop(key, None)
         self._disturbed(key)
-        if item.delete and self._logs.log(key) is not None:
+        if item.delete:
             try:
                 await self._blocking.run(self._logs.delete, key)
             except StorageError as error:

@@ -7,10 +7,16 @@ are the manager's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
-from pybroker.errors import CorruptionError, StartupError, StorageError
+from pybroker.errors import (
+    BrokerError,
+    CorruptionError,
+    ErrorCode,
+    StartupError,
+    StorageError,
+)
 from pybroker.model import TopicPartition
 from pybroker.ports import Disk
 from pybroker.storage import meta
@@ -88,6 +94,8 @@ class LogDirectory:
         the files, synced or not."""
         self.failure: StorageError | None = None
         """What ended the use of the directory."""
+        self.missing: dict[TopicPartition, int] = {}
+        """Partitions that had records here, below these offsets, and whose directories are gone."""
         self.high_watermarks = OffsetCheckpoint(self._path(HIGH_WATERMARKS), disk)
         self.recovery_points = OffsetCheckpoint(self._path(RECOVERY_POINTS), disk)
         self.log_starts = OffsetCheckpoint(self._path(LOG_STARTS), disk)
@@ -223,22 +231,42 @@ class LogDirectory:
         for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
             checkpoint.lower(partition, None)
 
-    def forget_others(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove all but these partitions from the checkpoints, and name those that had records:
-        their directories have been taken away."""
+    def forget_others(
+        self, partitions: Iterable[TopicPartition], anywhere: Container[TopicPartition]
+    ) -> None:
+        """Remove all but these partitions from the checkpoints. Those that had records and are not
+        `anywhere` on this broker have been taken away: they are named, and remembered as missing,
+        so that no empty log takes their place."""
         here = set(partitions)
         for partition, offset in self.high_watermarks.offsets.items():
-            if partition not in here and offset > 0:
+            if partition not in anywhere and offset > 0:
+                self.missing[partition] = offset
                 _logger.error(
                     "partition directory missing partition=%s path=%s high_watermark_checkpoint=%d:"
-                    " its records are lost unless it is put back before the next start",
+                    " put it back and start again, or delete the topic",
                     partition,
                     self.path,
                     offset,
                 )
         for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
-            kept = {key: value for key, value in checkpoint.offsets.items() if key in here}
-            checkpoint.write(kept)
+            kept = here | self.missing.keys()
+            offsets = checkpoint.offsets.items()
+            checkpoint.write({key: value for key, value in offsets if key in kept})
+
+    def require_not_missing(self, partition: TopicPartition) -> None:
+        """Raises BrokerError KAFKA_STORAGE_ERROR if the partition is one of those missing: what
+        was acknowledged is not answered with an empty log."""
+        if partition in self.missing:
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the directory of {partition} is missing from {self.path}; it had records up to"
+                f" offset {self.missing[partition]}",
+            )
+
+    def give_up(self, partition: TopicPartition) -> None:
+        """The topic of a missing partition is deleted. Raises StorageError."""
+        if self.missing.pop(partition, None) is not None:
+            self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
         """All logs are durable and closed: leave the mark of it, last of all. Not after a failure:

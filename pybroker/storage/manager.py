@@ -140,7 +140,7 @@ class LogManager:
                 for partition, (path, directory) in found.items()
             }
             for directory in self._directories:
-                directory.forget_others(self._in(directory))
+                directory.forget_others(self._in(directory), self._logs)
                 directory.in_use(self._boot_id)
         except StorageError as error:
             self.unlock()
@@ -266,11 +266,14 @@ class LogManager:
     def create(self, partition: TopicPartition, config: LogConfig, topic_id: uuid.UUID) -> Log:
         """The log of a partition, made in the directory with the fewest partitions if there is
         none; an existing one takes the configuration and, if it has none, the topic id. Raises
-        BrokerError INCONSISTENT_TOPIC_ID if there is one of another topic, StorageError."""
+        BrokerError INCONSISTENT_TOPIC_ID if there is one of another topic, KAFKA_STORAGE_ERROR if
+        there was one whose directory is missing; StorageError."""
         with self._lock:
             existing = self._logs.get(partition)
             if existing is not None:
                 return self._adopt(existing, config, topic_id)
+            for each in self._directories:
+                each.require_not_missing(partition)
             usable = self._usable()
             if not usable:
                 raise StorageError(f"create {partition}: all log directories have failed")
@@ -320,6 +323,8 @@ class LogManager:
                 path = self._take_away(log, DELETED_DIRECTORY)
                 due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
                 self._deleted.add(due_ms, path)
+            for each in self._directories:
+                each.give_up(partition)
 
     def set_aside(self, partition: TopicPartition) -> None:
         """Forget the partition, but keep its files in a renamed directory: they belong to another
@@ -336,16 +341,16 @@ class LogManager:
         directory = self._home[partition]
         unique = uuid.UUID(bytes=self._rng.randbytes(16))
         path = f"{directory.path}/{marked_directory(partition, unique, purpose)}"
+        try:
+            directory.forget(partition)  # first, or a kill in between would make it a missing one
+        except DiskFull as error:
+            # Deleting is how room is made; the next checkpoint leaves the partition out.
+            self._tell_refusal("checkpoint", error)
         log.release()
         del self._logs[partition]
         del self._home[partition]
         self._disk.rename(log.directory, path)
         self._disk.sync_dir(directory.path)
-        try:
-            directory.forget(partition)
-        except DiskFull as error:
-            # Deleting is how room is made; the next checkpoint leaves the partition out.
-            self._tell_refusal("checkpoint", error)
         return path
 
     # -- checkpoints
@@ -379,18 +384,16 @@ class LogManager:
         with self._lock:
             logs = self._in(directory)
             known = directory.high_watermarks.offsets
-            directory.high_watermarks.write(
-                checkpointed.high_watermarks(logs, known, high_watermarks)
-            )
+            marks = checkpointed.high_watermarks(logs, known, high_watermarks)
+            directory.high_watermarks.write(directory.missing | marks)
             directory.log_starts.write(checkpointed.log_starts(logs))
             self._write_recovery_points(directory)
 
     def _write_recovery_points(self, directory: LogDirectory) -> None:
         with self._lock:
             known = directory.recovery_points.offsets
-            directory.recovery_points.write(
-                checkpointed.recovery_points(self._in(directory), known)
-            )
+            points = checkpointed.recovery_points(self._in(directory), known)
+            directory.recovery_points.write(points)
 
     def _lower_checkpoints(self, partition: TopicPartition, offset: int) -> None:
         with self._lock:

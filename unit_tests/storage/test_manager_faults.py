@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pybroker.errors import ErrorCode
+from pybroker.storage.files import SystemDisk
 from unit_tests.storage.bench import refused
 from unit_tests.storage.faulty_disk import FaultyDisk
-from unit_tests.storage.test_manager import SMALL, A, B, Host, existing, fill, make
+from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, C, Host, existing, fill, make
 
 
 @pytest.fixture
@@ -88,14 +89,63 @@ def test_deleting_makes_room_on_a_full_disk(host: Host) -> None:
     assert f"{A.topic} {A.partition} " not in content
 
 
-def test_a_partition_whose_directory_is_gone_is_named(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
+def lose(host: Host) -> str:
+    """Two partitions with records; the directory of the first is moved away while nobody runs."""
     manager = host.start()
     gone = make(manager, A).directory
     make(manager, B)
     manager.write_checkpoints({A: 3, B: 3})
-    shutil.rmtree(gone)
+    shutil.move(gone, f"{gone}.elsewhere")
+    return gone
+
+
+def test_a_partition_whose_directory_is_gone_is_named(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    lose(host)
     host.kill()
     said = [record.message for record in caplog.records if "directory missing" in record.message]
     assert len(said) == 1 and f"partition={A} " in said[0]
+
+
+def test_no_empty_log_takes_the_place_of_one_that_is_gone(host: Host) -> None:
+    gone = lose(host)
+    for start_again in (host.kill, host.restart, host.kill):
+        manager = start_again()
+        manager.write_checkpoints({B: 3})
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+            manager.create(A, SMALL, TOPIC_ID)
+        assert not Path(gone).exists()
+        manager.create(C, SMALL, TOPIC_ID)
+    shutil.move(f"{gone}.elsewhere", gone)
+    manager = host.restart()
+    assert existing(manager).log_end_offset == 3
+    assert manager.create(A, SMALL, TOPIC_ID).log_end_offset == 3
+
+
+def test_deleting_a_partition_that_is_gone_frees_its_name(host: Host) -> None:
+    lose(host)
+    manager = host.kill()
+    manager.delete(A)
+    assert manager.create(A, SMALL, TOPIC_ID).log_end_offset == 0
+    manager.write_checkpoints({A: 0, B: 3})
+    assert existing(host.kill()).log_end_offset == 0
+
+
+def test_a_deletion_cut_off_by_a_kill_leaves_nothing_missing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = host.start()
+    make(manager, A)
+    manager.write_checkpoints({A: 3})
+
+    def killed(self: SystemDisk, old: str, new: str) -> None:
+        Path(old).rename(new)
+        if new.endswith("-delete"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SystemDisk, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            manager.delete(A)
+    assert host.kill().create(A, SMALL, TOPIC_ID).log_end_offset == 0
