@@ -265,13 +265,14 @@ class BrokerSender:
         topic_partition = item.topic_partition
         attempt = self._attempts.get(topic_partition, 0)
         self._attempts[topic_partition] = attempt + 1
-        logger.warning(
-            "command_refused broker=%d partition=%s error=%s attempt=%d",
-            self.broker.id,
-            topic_partition,
-            code.name,
-            attempt,
-        )
+        if attempt & (attempt - 1) == 0:  # 0, 1, 2, 4, 8 ...: it may go on for days
+            logger.warning(
+                "command_refused broker=%d partition=%s error=%s attempt=%d",
+                self.broker.id,
+                topic_partition,
+                code.name,
+                attempt,
+            )
         self.work.defer(item)
         earlier = self._later.pop(topic_partition, None)
         if earlier is not None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
-from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
 from pybroker.model import (
     LEADER_DURING_DELETION,
     NO_TOPIC_ID,
@@ -28,6 +29,11 @@ from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+_THREADS: Final = 4
+_CONFIGS_AT_A_TIME: Final = 200
 
 TopicConfigReader = Callable[[str], Awaitable[LogConfig]]
 """Gives the effective configuration of a topic's logs, as ZooKeeper has it now."""
@@ -98,12 +104,26 @@ class ReplicaManager:
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers: dict[TopicPartition, ErrorCode] = {}
-            configs: dict[str, LogConfig] = {}
+            news = []
             for facts in command.partitions:
-                topic = facts.topic_partition.topic
-                if topic not in configs:
-                    configs[topic] = await self._topic_config(topic)
-                answers[facts.topic_partition] = await self._take_role(facts, configs[topic])
+                code = self._check(facts)
+                answers[facts.topic_partition] = code or ErrorCode.NONE
+                if code is None:
+                    news.append(facts)
+            configs = await self._read_configs({facts.topic_partition.topic for facts in news})
+            orders = [(facts, configs[facts.topic_partition.topic]) for facts in news]
+            opened = await self._spread(self._open_log, orders)
+            leading: list[tuple[TopicPartition, Log]] = []
+            for facts, result in zip(news, opened, strict=True):
+                key = facts.topic_partition
+                if isinstance(result, PybrokerError):
+                    answers[key] = self._cannot_open(key, result)
+                elif self._assign(facts, result).role is Role.LEADER:
+                    leading.append((key, result))
+            saved = await self._spread(self._persist_epochs, leading)
+            for (key, _), failure in zip(leading, saved, strict=True):
+                if failure is not None:
+                    answers[key] = self._cannot_open(key, failure)
             return answers
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
@@ -128,34 +148,48 @@ class ReplicaManager:
             )
         self._controller_epoch = controller_epoch
 
-    async def _take_role(self, facts: PartitionFacts, config: LogConfig) -> ErrorCode:
-        key = facts.topic_partition
+    def _check(self, facts: PartitionFacts) -> ErrorCode | None:
+        """None if the partition is to be opened or gets another role; else the answer."""
         if self.broker_id not in facts.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        partition = self._partitions.get(facts.topic_partition)
         try:
-            partition = self._partitions.get(key)
-            if partition is not None and not partition.check_epoch(facts):
-                return ErrorCode.NONE
-            opened = await self._blocking.run(self._open_log, facts, config)
-            partition = self._assign(facts, opened)
-            if partition.role is Role.LEADER:
-                await self._blocking.run(opened.persist_epochs)
-        except StorageError as error:
-            return self._cannot_open(key, str(error))
+            is_news = partition is None or partition.check_epoch(facts)
         except BrokerError as error:
-            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
-                return self._cannot_open(key, error.detail)
-            log.warning("command refused partition=%s error=%s", key, error)
+            log.warning("command refused partition=%s error=%s", facts.topic_partition, error)
             return error.code
-        self._not_opened.pop(key, None)
-        return ErrorCode.NONE
+        return None if is_news else ErrorCode.NONE
 
-    def _cannot_open(self, key: TopicPartition, reason: str) -> ErrorCode:
+    async def _read_configs(self, topics: Iterable[str]) -> dict[str, LogConfig]:
+        """The configuration of each topic, asked for together."""
+        names = sorted(topics)
+        found: dict[str, LogConfig] = {}
+        for start in range(0, len(names), _CONFIGS_AT_A_TIME):
+            some = names[start : start + _CONFIGS_AT_A_TIME]
+            found.update(
+                zip(some, await asyncio.gather(*map(self._topic_config, some)), strict=True)
+            )
+        return found
+
+    async def _spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """`work` on each item, in a few threads that each take a share: what it waits for is the
+        disk, which serves several at a time."""
+        share = -(-len(items) // _THREADS) or 1
+
+        def some(start: int) -> list[R]:
+            return [work(item) for item in items[start : start + share]]
+
+        starts = range(0, len(items), share)
+        parts = await asyncio.gather(*(self._blocking.run(some, start) for start in starts))
+        return [result for part in parts for result in part]
+
+    def _cannot_open(self, key: TopicPartition, error: PybrokerError) -> ErrorCode:
         """Remember why, for who asks; the controller tries again and again, but it is said once."""
+        reason = error.detail if isinstance(error, BrokerError) else str(error)
         if self._not_opened.get(key) != reason:
             self._not_opened[key] = reason
             log.error("partition cannot be opened partition=%s error=%s", key, reason)
-        return ErrorCode.KAFKA_STORAGE_ERROR
+        return error.code if isinstance(error, BrokerError) else ErrorCode.KAFKA_STORAGE_ERROR
 
     def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:
         """Give the replica its role, in one step: no append may come in between."""
@@ -183,26 +217,44 @@ class ReplicaManager:
             opened.log_end_offset,
             partition.high_watermark,
         )
+        self._not_opened.pop(key, None)
         self._disturbed(key)
         return partition
 
-    def _open_log(self, facts: PartitionFacts, config: LogConfig) -> Log:
-        """Blocking: the partition's log, made if it is missing.
+    def _open_log(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
+        """Blocking: the partition's log, made if it is missing; or why there is none.
 
         A log of an earlier topic of the same name (another topic id) is set aside, never served.
         """
+        facts, config = order
         key = facts.topic_partition
         opened = self._logs.log(key)
         known = (None, facts.topic_id)
-        if opened is not None and facts.topic_id != NO_TOPIC_ID and opened.topic_id not in known:
+        is_anothers = (
+            opened is not None and facts.topic_id != NO_TOPIC_ID and opened.topic_id not in known
+        )
+        if opened is not None and is_anothers:
             log.warning(
                 "log set aside partition=%s topic_id=%s: the topic of that name is now %s",
                 key,
                 opened.topic_id,
                 facts.topic_id,
             )
-            self._logs.set_aside(key)
-        return self._logs.create(key, config, facts.topic_id)
+        try:
+            if is_anothers:
+                self._logs.set_aside(key)
+            return self._logs.create(key, config, facts.topic_id)
+        except (BrokerError, StorageError) as error:
+            return error
+
+    @staticmethod
+    def _persist_epochs(leading: tuple[TopicPartition, Log]) -> PybrokerError | None:
+        """Blocking: make the start of the new epoch durable, so that no append has to."""
+        try:
+            leading[1].persist_epochs()
+        except (BrokerError, StorageError) as error:
+            return error
+        return None
 
     async def _stop(self, item: StopReplicaPartition) -> ErrorCode:
         key = item.topic_partition
