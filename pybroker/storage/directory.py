@@ -105,6 +105,7 @@ class LogDirectory:
 
     def meta(self) -> meta.Meta | None:
         """Whose data the directory holds, None if nobody's. Raises StartupError."""
+        self._require_directory()
         path = self._path(META_PROPERTIES)
         try:
             found = meta.decode_meta(self._disk.read(path), path)
@@ -123,12 +124,18 @@ class LogDirectory:
             )
         return found
 
+    def _require_directory(self) -> None:
+        if self._disk.exists(self.path) and not self._disk.is_dir(self.path):
+            raise StartupError(
+                f"log directory {self.path} is not a directory; remove it or choose another"
+                " (--data, or log.dirs)"
+            )
+
     def check(self, broker_id: int, cluster_id: str) -> None:
         """Whether this broker may use the directory; touches nothing. Raises StartupError."""
         if not self._disk.exists(self.path):
             return
-        if not self._disk.is_dir(self.path):
-            raise StartupError(f"log directory {self.path} is not a directory")
+        self._require_directory()
         if not self._disk.writable(self.path):
             raise StartupError(f"log directory {self.path} is not writable for this user")
         found = self.meta()

@@ -178,6 +178,8 @@ def test_a_file_in_place_of_a_directory_is_refused(host: Host) -> None:
     host.data.write_text("")
     with pytest.raises(StartupError, match="is not a directory"):
         host.start()
+    with pytest.raises(StartupError, match="is not a directory"):
+        LogManager.peek(host.directories, host.disk)
 
 
 def test_one_partition_in_two_directories_is_refused(host: Host) -> None:
