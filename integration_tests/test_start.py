@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import signal
 import socket
 import time
@@ -233,6 +234,25 @@ def test_a_signal_during_the_start_ends_it(make: Maker) -> None:
     process.signal(signal.SIGTERM)
     assert process.wait() == 0, process.output
     assert time.monotonic() - begin < STOP_SECONDS_MAX
+    assert broker.zookeepers() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_program_is_loaded_ends_it(make: Maker, number: signal.Signals) -> None:
+    broker = make()
+    process = broker.launch()
+    status = Path(f"/proc/{process.pid}/status")
+
+    def waits_with_signals() -> bool:
+        blocked = re.search(r"SigBlk:\s+([0-9a-f]+)", status.read_text(encoding="ascii"))
+        return blocked is not None and bool(int(blocked.group(1), 16) & 1 << (number - 1))
+
+    wait_until(  # or, on a machine too busy to see that moment, soon after it
+        lambda: waits_with_signals() or broker.zookeepers(), what="the program is being loaded"
+    )
+    process.signal(number)
+    assert process.wait() == 0, process.output
+    assert "Traceback" not in process.output
     assert broker.zookeepers() == []
 
 

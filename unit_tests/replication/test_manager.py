@@ -6,12 +6,15 @@ import asyncio
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pybroker.errors import BrokerError, ErrorCode
-from pybroker.model import NO_TOPIC_ID
+from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.replication.partition import Role
+from pybroker.storage.log import Log
+from pybroker.storage.manager import LogManager
 from unit_tests.replication.vocabulary import ME, T0, T1, Replicas, facts
 
 OTHER_TOPIC = uuid.UUID(int=11)
@@ -202,3 +205,49 @@ async def test_the_epochs_begin_is_durable_before_the_answer(replicas: Replicas)
     await replicas.told(facts(epoch=6))
     checkpoint = (replicas.home / "t-0" / "leader-epoch-checkpoint").read_text()
     assert "6 1" in checkpoint.splitlines()
+
+
+async def test_a_partition_that_cannot_be_opened_is_56_and_does_not_hold_up_others(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    create = LogManager.create
+
+    def failing(self: LogManager, key: TopicPartition, *rest: Any) -> Log:
+        if key == T0:
+            raise StorageError("create t-0: no such luck")
+        return create(self, key, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogManager, "create", failing)
+        for epoch in range(3):  # as a controller does, which tries again
+            answers = await replicas.told(facts(T0, epoch=epoch), facts(T1, epoch=epoch))
+            assert answers == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+    assert replicas.refusal(key=T0) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert replicas.partition(T1).leader_epoch == 2
+    assert [r.message for r in caplog.records if "cannot be opened" in r.message] == [
+        "partition cannot be opened partition=t-0 error=create t-0: no such luck"
+    ]
+    assert await replicas.told(facts(T0, epoch=3)) == [ErrorCode.NONE]
+    assert replicas.partition(T0).role is Role.LEADER
+
+
+async def test_a_partition_that_could_not_be_opened_is_forgotten_with_its_topic(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: LogManager, *rest: Any) -> Log:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the directory is missing")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogManager, "create", failing)
+        await replicas.told(facts(T0))
+    assert replicas.refusal(key=T0) is ErrorCode.KAFKA_STORAGE_ERROR
+    await replicas.stopped(delete=True)
+    assert replicas.refusal(key=T0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_many_partitions_of_one_command_are_opened_each_once(replicas: Replicas) -> None:
+    keys = [TopicPartition("many", number) for number in range(23)]
+    assert await replicas.told(*map(facts, keys)) == [ErrorCode.NONE] * 23
+    assert sorted(replicas.directories()) == sorted(map(str, keys))
+    assert all(replicas.partition(key).role is Role.LEADER for key in keys)
+    assert replicas.config_reads == ["many"]
