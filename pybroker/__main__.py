@@ -61,13 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tool is None:
         print(f"pybroker: there is no tool {words[0]}; see pybroker --help", file=sys.stderr)
         return 1
-    if name == "start":
-        # A signal during the imports waits until the broker can end in order.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    runner = importlib.import_module("pybroker.tools._cli")
-    command = importlib.import_module(tool.module).command
-    code: int = runner.run(command, words[1:], f"pybroker {name}")
-    return code
+    # A signal during the imports waits until the broker can end in order.
+    held = {signal.SIGTERM, signal.SIGINT} if name == "start" else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        runner = importlib.import_module("pybroker.tools._cli")
+        command = importlib.import_module(tool.module).command
+        code: int = runner.run(command, words[1:], f"pybroker {name}")
+        return code
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import subprocess
 import sys
+from types import ModuleType
 
 import click
 import pytest
@@ -120,3 +122,23 @@ def test_only_the_module_of_the_tool_is_loaded() -> None:
         "assert not {'click', 'asyncio', 'pybroker.tools'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(("tool", "wait"), [("start", True), ("topics", False)])
+def test_signals_wait_while_start_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tool: str, wait: bool
+) -> None:
+    ends = {signal.SIGTERM, signal.SIGINT}
+    held: list[bool] = []
+    load = importlib.import_module
+
+    def loading(name: str) -> ModuleType:
+        held.append(ends <= signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return load(name)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with monkeypatch.context() as patched:
+        patched.setattr(importlib, "import_module", loading)
+        assert main([tool, "--help"]) == 0
+    assert held == [wait, wait]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
