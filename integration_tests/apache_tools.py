@@ -1,0 +1,213 @@
+"""Apache's own command line tools beside ours: the same words to both, the answers line by line.
+
+Why it exists: the promise of our tools is Kafka's text and exit codes, and only Kafka's own tools
+know them. Which differences are allowed stands in `integration_tests.differences`, nowhere else.
+
+    @pytest.fixture(scope="module")
+    def tools(jars: str, shared_broker: Broker) -> Iterator[Tools]:
+        with Tools(shared_broker.bootstrap) as tools:
+            yield tools
+
+    def test_get_offsets(tools: Tools, topic: str) -> None:
+        tools.same("get-offsets", "--topic", topic)               # stdout, exit code, same lines
+        tools.same("topics", "--describe", "--topic", "nosuch",   # both fail, and both say this
+                   says="does not exist as expected")
+        tools.same("topics", "--list", allow=["name of a row of DIFFERENCES"])
+        tools.same("log-dirs", "--describe", mask=[r"\\d+ ms"])    # what differs from run to run
+
+For a command that changes something, call the sides one by one and compare what they gave:
+
+        theirs = tools.apache("topics", "--create", "--topic", "a")
+        ours = tools.ours("topics", "--create", "--topic", "b")
+        assert_same(theirs, ours, mask=["a|b"])
+
+All calls of one `Tools` share one Java machine (about two seconds to start, then some ten
+milliseconds a call), so share the object in a module. `--bootstrap-server` is added unless words
+name a server or the tool has no need of it (`dump-log`, `zookeeper-shell`). The jars come from
+`integration_tests.maven`; the `jars` fixture skips where they cannot be had.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from integration_tests import maven
+from integration_tests.broker import pybroker_command
+from integration_tests.differences import DIFFERENCES
+from integration_tests.process import ChildProcess
+
+SECONDS_MAX: Final = 60
+CLASSES: Final[Mapping[str, str]] = {
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
+    "zookeeper-shell": "org.apache.zookeeper.ZooKeeperMainWithTlsSupportForKafka",
+    "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "dump-log": "kafka.tools.DumpLogSegments",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+}
+"""Our name of a tool -> the class behind Apache's script."""
+
+WITHOUT_BOOTSTRAP: Final = frozenset({"dump-log", "zookeeper-shell", "producer-perf-test"})
+SERVER_FLAGS: Final = ("--bootstrap-server", "--broker-list", "--zookeeper")
+_SOURCE: Final = Path(__file__).parent / "java" / "Tools.java"
+_TRACE: Final = re.compile(r"\s+at \S+\(.*\)$|\s*\.\.\. \d+ more$|Caused by: |\[.*\] (WARN|ERROR) ")
+_MASKED: Final = "#"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a tool gave."""
+
+    words: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Of standard output, without trailing blanks at the end of the whole."""
+        return self.out.splitlines()
+
+    @property
+    def complaint(self) -> str:
+        """Standard error without Java's stack traces and log lines, and standard output."""
+        kept = [line for line in self.err.splitlines() if not _TRACE.match(line)]
+        return "\n".join([*kept, self.out])
+
+
+class ApacheTools:
+    """One Java machine that runs Apache's tools. Owns a process; `close()` ends it."""
+
+    def __init__(self, bootstrap: str | None = None) -> None:
+        self._bootstrap = bootstrap
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        self._process = ChildProcess(
+            [
+                *(maven.java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", quiet),
+                *("-cp", maven.class_path(), str(_SOURCE)),
+            ],
+            interactive=True,
+        )
+
+    def __call__(self, tool: str, *words: str, stdin: str = "") -> Ran:
+        arguments = with_server(tool, words, self._bootstrap)
+        command = {"main": CLASSES[tool], "arguments": arguments, "stdin": stdin}
+        answer = self._process.ask(json.dumps(command), "^RESULT ", seconds=SECONDS_MAX)
+        result = json.loads(answer.removeprefix("RESULT "))
+        return Ran((tool, *arguments), result["code"], result["out"], result["err"])
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._process.close()
+
+
+class OurTools:
+    """`pybroker TOOL`, a process a call."""
+
+    def __init__(self, bootstrap: str | None = None) -> None:
+        self._bootstrap = bootstrap
+
+    def __call__(self, tool: str, *words: str, stdin: str = "") -> Ran:
+        arguments = with_server(tool, words, self._bootstrap)
+        done = subprocess.run(
+            pybroker_command(tool, *arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+        return Ran((tool, *arguments), done.returncode, done.stdout, done.stderr)
+
+
+class Tools:
+    """Both sides, on one broker (None: only tools that need none)."""
+
+    def __init__(self, bootstrap: str | None = None) -> None:
+        self.apache = ApacheTools(bootstrap)
+        self.ours = OurTools(bootstrap)
+
+    def same(
+        self,
+        tool: str,
+        *words: str,
+        stdin: str = "",
+        says: str | Collection[str] = (),
+        allow: Iterable[str] = (),
+        mask: Iterable[str] = (),
+        in_any_order: bool = False,
+    ) -> Ran:
+        """Call both with the same words, and compare (`assert_same`). What ours gave."""
+        theirs = self.apache(tool, *words, stdin=stdin)
+        ours = self.ours(tool, *words, stdin=stdin)
+        assert_same(theirs, ours, says=says, allow=allow, mask=mask, in_any_order=in_any_order)
+        return ours
+
+    def close(self) -> None:
+        self.apache.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def assert_same(
+    theirs: Ran,
+    ours: Ran,
+    *,
+    says: str | Collection[str] = (),
+    allow: Iterable[str] = (),
+    mask: Iterable[str] = (),
+    in_any_order: bool = False,
+) -> None:
+    """The exit codes are equal, and the lines of standard output after the differences named by
+    `allow` and the patterns of `mask` were taken out; with `in_any_order` after sorting, too (for
+    what Java keeps in hash maps). Each text of `says` stands in what both of them said, on either
+    stream: the way to compare complaints, which Java adorns with stack traces. Ours never shows
+    one.
+    """
+    shown = f"\nApache {theirs}\nours   {ours}"
+    assert ours.code == theirs.code, shown
+    their_lines, our_lines = theirs.lines, ours.lines
+    for name in allow:
+        their_lines = DIFFERENCES[name].apache(their_lines)
+        our_lines = DIFFERENCES[name].ours(our_lines)
+    for pattern in mask:
+        their_lines = [re.sub(pattern, _MASKED, line) for line in their_lines]
+        our_lines = [re.sub(pattern, _MASKED, line) for line in our_lines]
+    if in_any_order:
+        their_lines, our_lines = sorted(their_lines), sorted(our_lines)
+    texts = [says] if isinstance(says, str) else says
+    if not texts or ours.code == 0:
+        assert our_lines == their_lines, shown
+    for text in texts:
+        assert text in theirs.complaint, f"Apache does not say {text!r}{shown}"
+        assert text in ours.complaint, f"ours does not say {text!r}{shown}"
+    assert "Traceback" not in ours.err, shown
+
+
+def with_server(tool: str, words: Sequence[str], bootstrap: str | None) -> list[str]:
+    """The arguments, with the broker's address in front unless they name a server already."""
+    named = any(word.partition("=")[0] in SERVER_FLAGS for word in words)
+    if bootstrap is None or named or tool in WITHOUT_BOOTSTRAP:
+        return list(words)
+    return ["--bootstrap-server", bootstrap, *words]
