@@ -1,5 +1,6 @@
 """Writes `configuration.rst` from the tables of options, so that the guide cannot differ from the
-code. Run by `make docs`; a test compares the file with `render()`."""
+code. Run by `make docs`, which also writes the files of `config/`; a test compares the page with
+`render()`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from docs import make_config_files
 from pybroker.broker_config import BROKER_OPTIONS
 from pybroker.config import Option, UpdateMode
 from pybroker.kafka_options import NOT_IMPLEMENTED, REFUSED
@@ -18,7 +20,7 @@ INTRODUCTION: Final = """\
 Configuration
 =============
 
-.. This page is made by ``make docs`` from the tables in ``pybroker/broker_config.py`` and
+.. This page is made by ``make docs`` from the tables in ``pybroker/broker_options.py`` and
    ``pybroker/topic_config.py``; change those.
 
 The broker reads Kafka's ``server.properties``: names, defaults and precedence are those of Apache
@@ -26,9 +28,14 @@ Kafka 3.9 in ZooKeeper mode. ``pybroker start CONFIG`` reads the file, ``--overr
 wins over it. Without a file the values of a small cluster are used: internal topics get as many
 replicas as there are brokers (three at most), and the first join of a group does not wait.
 
-A bad value stops the start, with every fault listed at once. An option of Kafka's that is not
-implemented is named in one warning, and so is a name that nobody knows; a name that looks like a
-typing mistake stops the start.
+A bad value stops the start, with every fault listed at once. Options that have no effect here are
+named in one warning, if they are set: those marked so below, those without an entry, and names that
+nobody knows. A name that looks like a typing mistake stops the start.
+
+Options that are called dynamic can be changed while the broker runs, with ``kafka-configs``, an
+admin client or by ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``;
+per-broker options only for one broker at a time. All options of topics can. What was set for one
+broker wins over what was set for all, and both win over the file.
 """
 
 
@@ -44,7 +51,7 @@ def render() -> str:
         *(_entry(row) for row in _sorted(TOPIC_OPTIONS)),
         _heading("Options of Kafka that stop the start"),
         *(f"``{name}``\n    {reason}.\n" for name, (_, reason) in sorted(REFUSED.items())),
-        _heading("Options of Kafka without effect"),
+        _heading("Options of Kafka without effect or entry"),
         "\n".join(f"- ``{name}``" for name in sorted(NOT_IMPLEMENTED)) + "\n",
     ]
     return "\n".join(parts)
@@ -76,8 +83,11 @@ def _facts(row: Option) -> Iterator[str]:
     if row.inherits:
         yield "inherits " + ", ".join(f"``{name}``" for name in row.inherits)
     if row.update is not UpdateMode.READ_ONLY:
-        yield f"in Kafka dynamic ({row.update.value})"
+        yield f"dynamic ({row.update.value})"
+    if not row.effective:
+        yield "**without effect here**"
 
 
 if __name__ == "__main__":
     PAGE.write_text(render())
+    make_config_files.write_all()

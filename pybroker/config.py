@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final, TypeVar
 
 D = TypeVar("D")
@@ -78,7 +79,8 @@ class Option:
     `excluded` are numbers within the bounds that are refused all the same; `choices` the allowed
     words (of each item, for a list); `pattern` what each item must match, described by `shape`.
     `inherits` (topics only) are the broker's options that give the default, the strongest first,
-    and `inherited` the attribute of the broker's table that holds the result.
+    and `inherited` the attribute of the broker's table that holds the result. A row that is not
+    `effective` is known, but nothing in this broker goes by it.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Option:
     update: UpdateMode = UpdateMode.READ_ONLY
     inherits: tuple[str, ...] = ()
     inherited: str | None = None
+    effective: bool = True
 
     @property
     def attribute(self) -> str:
@@ -164,6 +167,8 @@ class Option:
             return "true" if value else "false"
         if isinstance(value, tuple):
             return ",".join(value)
+        if isinstance(value, float):
+            return _java_double(value)
         return str(value)
 
     def _checked_item(self, item: str) -> str:
@@ -279,6 +284,17 @@ def _plain(default: object) -> Value:
     if isinstance(default, tuple):
         return tuple(str(item) for item in default)
     raise TypeError(f"{default!r} cannot be the default of an option")
+
+
+def _java_double(number: float) -> str:
+    """As Java writes it: 0.5, 1.0E10; without an exponent between a thousandth and ten millions."""
+    if number == 0 or 1e-3 <= abs(number) < 1e7 or not math.isfinite(number):
+        return str(number)
+    sign, all_digits, exponent = Decimal(repr(number)).as_tuple()
+    digits = "".join(map(str, all_digits))
+    power = len(digits) - 1 + int(exponent)
+    mantissa = f"{digits[0]}.{digits[1:].rstrip('0') or '0'}"
+    return f"{'-' if sign else ''}{mantissa}E{power}"
 
 
 def _row(option: Option, default: D) -> D:

@@ -1,4 +1,4 @@
-"""Kafka's broker options that have no row in `broker_config.py`: names only, no behaviour.
+"""Kafka's broker options that have no row in `broker_options.py`: names only, no behaviour.
 
 The list tells a forgotten feature (one warning) from a typing mistake (the start is refused). It
 holds the options of Kafka 3.9 and a few that its ZooKeeper-era predecessors had. A name moves out
@@ -12,56 +12,35 @@ from typing import Final
 
 NOT_IMPLEMENTED: Final[frozenset[str]] = frozenset(
     """
-alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
-alter.log.dirs.replication.quota.window.size.seconds auto.include.jmx.reporter
-auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.session.timeout.ms
-client.quota.callback.class compression.gzip.level compression.lz4.level compression.zstd.level
-connection.failed.authentication.delay.ms connections.max.reauth.ms control.plane.listener.name
-controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
+alter.config.policy.class.name auto.include.jmx.reporter broker.heartbeat.interval.ms
+broker.session.timeout.ms client.quota.callback.class control.plane.listener.name
 controller.listener.names controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
 controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
 controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
-controller.quorum.retry.backoff.ms controller.quorum.voters controller.quota.window.num
-controller.quota.window.size.seconds controller.socket.timeout.ms create.topic.policy.class.name
+controller.quorum.retry.backoff.ms controller.quorum.voters create.topic.policy.class.name
 delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
 delegation.token.master.key delegation.token.max.lifetime.ms delegation.token.secret.key
-delete.records.purgatory.purge.interval.requests early.start.listeners
-eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests group.consumer.assignors
+early.start.listeners eligible.leader.replicas.enable group.consumer.assignors
 group.consumer.heartbeat.interval.ms group.consumer.max.heartbeat.interval.ms
 group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
 group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
 group.consumer.session.timeout.ms group.coordinator.append.linger.ms group.coordinator.new.enable
-group.coordinator.rebalance.protocols group.coordinator.threads group.max.session.timeout.ms
-group.max.size group.min.session.timeout.ms group.share.delivery.count.limit group.share.enable
-group.share.heartbeat.interval.ms group.share.max.groups group.share.max.heartbeat.interval.ms
-group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms group.share.max.size
-group.share.min.heartbeat.interval.ms group.share.min.record.lock.duration.ms
-group.share.min.session.timeout.ms group.share.partition.max.record.locks
-group.share.record.lock.duration.ms group.share.session.timeout.ms
-initial.broker.registration.timeout.ms inter.broker.protocol.version
-kafka.metrics.polling.interval.secs kafka.metrics.reporters leader.imbalance.check.interval.seconds
-leader.imbalance.per.broker.percentage log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size
-log.cleaner.delete.retention.ms log.cleaner.enable log.cleaner.io.buffer.load.factor
-log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
-log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleaner.threads
-log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
-log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.local.retention.bytes
-log.local.retention.ms log.message.downconversion.enable log.message.format.version log.preallocate
-max.connection.creation.rate max.incremental.fetch.session.cache.slots
-max.request.partition.size.limit metadata.log.dir metadata.log.max.record.bytes.between.snapshots
+group.coordinator.rebalance.protocols group.coordinator.threads group.share.delivery.count.limit
+group.share.enable group.share.heartbeat.interval.ms group.share.max.groups
+group.share.max.heartbeat.interval.ms group.share.max.record.lock.duration.ms
+group.share.max.session.timeout.ms group.share.max.size group.share.min.heartbeat.interval.ms
+group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
+group.share.partition.max.record.locks group.share.record.lock.duration.ms
+group.share.session.timeout.ms initial.broker.registration.timeout.ms
+kafka.metrics.polling.interval.secs kafka.metrics.reporters log.dir.failure.timeout.ms
+log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
+max.connection.creation.rate metadata.log.dir metadata.log.max.record.bytes.between.snapshots
 metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.min.bytes
 metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
-metadata.max.retention.ms metric.reporters metrics.num.samples metrics.recording.level
-metrics.sample.window.ms num.io.threads num.network.threads num.recovery.threads.per.data.dir
-num.replica.alter.log.dirs.threads num.replica.fetchers offset.metadata.max.bytes
-offsets.commit.required.acks offsets.commit.timeout.ms offsets.load.buffer.size
-offsets.retention.check.interval.ms offsets.retention.minutes offsets.topic.compression.codec
-password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
-password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
-principal.builder.class producer.id.expiration.check.interval.ms
-producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests
-quota.consumer.default quota.producer.default quota.window.num quota.window.size.seconds
-remote.fetch.max.wait.ms remote.log.index.file.cache.total.size.bytes
+metadata.max.retention.ms password.encoder.cipher.algorithm password.encoder.iterations
+password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
+password.encoder.secret principal.builder.class queued.max.request.bytes quota.consumer.default
+quota.producer.default remote.fetch.max.wait.ms remote.log.index.file.cache.total.size.bytes
 remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
 remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
 remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
@@ -73,11 +52,7 @@ remote.log.metadata.manager.class.name remote.log.metadata.manager.class.path
 remote.log.metadata.manager.impl.prefix remote.log.metadata.manager.listener.name
 remote.log.reader.max.pending.tasks remote.log.reader.threads remote.log.storage.manager.class.name
 remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
-remote.log.storage.system.enable replica.fetch.backoff.ms replica.fetch.max.bytes
-replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
-replica.lag.max.messages replica.lag.time.max.ms replica.selector.class
-replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
-replication.quota.window.size.seconds request.timeout.ms sasl.client.callback.handler.class
+remote.log.storage.system.enable replica.lag.max.messages sasl.client.callback.handler.class
 sasl.enabled.mechanisms sasl.jaas.config sasl.kerberos.kinit.cmd
 sasl.kerberos.min.time.before.relogin sasl.kerberos.principal.to.local.rules
 sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
@@ -91,24 +66,19 @@ sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
 sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
 sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class sasl.server.max.receive.size
-security.providers server.max.startup.time.ms socket.connection.setup.timeout.max.ms
-socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes ssl.cipher.suites
-ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class
-ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key
-ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.principal.mapping.rules
-ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
-ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
-telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms
-transaction.max.timeout.ms transaction.partition.verification.enable
-transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.load.buffer.size
-transactional.id.expiration.ms unclean.leader.election.interval.ms unstable.api.versions.enable
-unstable.feature.versions.enable zookeeper.clientCnxnSocket zookeeper.max.in.flight.requests
-zookeeper.metadata.migration.enable zookeeper.metadata.migration.min.batch.size
-zookeeper.ssl.cipher.suites zookeeper.ssl.crl.enable zookeeper.ssl.enabled.protocols
-zookeeper.ssl.endpoint.identification.algorithm zookeeper.ssl.keystore.location
-zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable
-zookeeper.ssl.protocol zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password
-zookeeper.ssl.truststore.type zookeeper.sync.time.ms
+security.providers server.max.startup.time.ms ssl.allow.dn.changes ssl.allow.san.changes
+ssl.cipher.suites ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm
+ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain
+ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type
+ssl.principal.mapping.rules ssl.protocol ssl.provider ssl.secure.random.implementation
+ssl.trustmanager.algorithm ssl.truststore.certificates ssl.truststore.location
+ssl.truststore.password ssl.truststore.type telemetry.max.bytes unstable.api.versions.enable
+unstable.feature.versions.enable zookeeper.clientCnxnSocket zookeeper.metadata.migration.enable
+zookeeper.metadata.migration.min.batch.size zookeeper.ssl.cipher.suites zookeeper.ssl.crl.enable
+zookeeper.ssl.enabled.protocols zookeeper.ssl.endpoint.identification.algorithm
+zookeeper.ssl.keystore.location zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type
+zookeeper.ssl.ocsp.enable zookeeper.ssl.protocol zookeeper.ssl.truststore.location
+zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type zookeeper.sync.time.ms
 """.split()
 )
 

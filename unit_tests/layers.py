@@ -32,6 +32,7 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.properties": 0,
     "pybroker.listeners": 0,
     "pybroker.kafka_options": 0,
+    "pybroker.broker_options": 0,
     "pybroker.broker_config": 0,
     "pybroker.topic_config": 0,
     "pybroker.wire": 1,

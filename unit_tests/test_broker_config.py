@@ -50,6 +50,16 @@ def test_values_have_every_row() -> None:
     assert config.given == {"num.partitions": "3"}
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, row in BROKER_OPTIONS.items() if not row.effective]
+)
+def test_setting_a_row_without_effect_is_warned_of(name: str) -> None:
+    default = BROKER_OPTIONS[name].format(BROKER_OPTIONS[name].default)
+    text = "1" if default is None else default
+    (warning,) = BrokerConfig.parse({name: text}).warnings
+    assert warning == f"options without effect in this broker: {name}"
+
+
 def test_an_option_has_a_row_or_is_listed_as_not_implemented_never_both() -> None:
     assert not BROKER_OPTIONS.keys() & NOT_IMPLEMENTED
     assert not BROKER_OPTIONS.keys() & REFUSED.keys()
