@@ -8,7 +8,7 @@ the fixture of our own broker (`integration_tests.broker`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,18 @@ QUIET: Final = (
     "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaServer=info",
     "-Dorg.slf4j.simpleLogger.showThreadName=false",
 )
+
+
+@contextlib.contextmanager
+def session_at(connect: str) -> Iterator[kazoo.client.KazooClient]:
+    """A session of one's own with the ZooKeeper at "host:port" or "host:port/chroot"."""
+    client = kazoo.client.KazooClient(connect)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 class ApacheZooKeeper:
@@ -60,16 +72,9 @@ class ApacheZooKeeper:
         )
         wait_until(lambda: answers(self.port), what=f"ZooKeeper on port {self.port}")
 
-    @contextlib.contextmanager
-    def client(self) -> Iterator[kazoo.client.KazooClient]:
+    def client(self) -> contextlib.AbstractContextManager[kazoo.client.KazooClient]:
         """A session of one's own."""
-        client = kazoo.client.KazooClient(self.connect)
-        client.start()
-        try:
-            yield client
-        finally:
-            client.stop()
-            client.close()
+        return session_at(self.connect)
 
     def close(self) -> None:
         """Ends the server. Idempotent."""
@@ -77,10 +82,23 @@ class ApacheZooKeeper:
             self._process.close()
 
 
+KAFKA_JAVA_OPTIONS: Final = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+)
+"""What Kafka's own start script gives to Java, for those who measure."""
+
+
 class ApacheKafka:
     """One Apache broker, with a ZooKeeper of its own unless `zookeeper` names another.
 
     `heap_mib` is the broker's -Xmx and -Xms. `overrides` are lines of server.properties.
+    `java_options` are further words for Java.
     """
 
     def __init__(
@@ -90,11 +108,13 @@ class ApacheKafka:
         overrides: Mapping[str, str] | None = None,
         zookeeper: str | None = None,
         heap_mib: int = 1024,
+        java_options: Sequence[str] = (),
     ) -> None:
         zookeeper_port, self.port = free_ports(2)
         self.data = folder / "data"
         self._folder = folder
         self._heap_mib = heap_mib
+        self._java_options = java_options
         self._zookeeper = ApacheZooKeeper(folder / "zookeeper", port=zookeeper_port)
         self.zookeeper_connect = zookeeper or self._zookeeper.connect
         self._overrides = dict(overrides or {})
@@ -121,6 +141,12 @@ class ApacheKafka:
         if not self._zookeeper_started:
             self._zookeeper.start()
             self._zookeeper_started = True
+        self.launch().wait_for_line(r"\[KafkaServer id=\d+\] started")
+        wait_until(self._knows_itself, what="the broker has its own registration")
+
+    def launch(self) -> ChildProcess:
+        """Starts the broker's process without waiting for anything; ZooKeeper must run."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "server.properties"
         config.write_text("".join(f"{k}={v}\n" for k, v in self._properties().items()))
         heap = f"{self._heap_mib}m"
@@ -129,6 +155,7 @@ class ApacheKafka:
                 maven.java(),
                 f"-Xmx{heap}",
                 f"-Xms{heap}",
+                *self._java_options,
                 *QUIET,
                 "-cp",
                 maven.class_path(),
@@ -136,8 +163,7 @@ class ApacheKafka:
                 str(config),
             ]
         )
-        self._process.wait_for_line(r"\[KafkaServer id=\d+\] started")
-        wait_until(self._knows_itself, what="the broker has its own registration")
+        return self._process
 
     def _knows_itself(self) -> bool:
         """Apache prints that it has started a moment before that."""
@@ -173,7 +199,7 @@ class ApacheKafka:
         self._earlier_output += self.process.output
         self.process.kill9()
         self._process = None
-        with self._zookeeper.client() as client:
+        with session_at(self.zookeeper_connect) as client:
             wait_until(lambda: not client.exists("/brokers/ids/0"), what="the session is over")
 
     def close(self) -> None:
