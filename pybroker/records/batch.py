@@ -47,7 +47,8 @@ DELETE_HORIZON_FLAG: Final = 0x40
 
 _LEADER_EPOCH_POSITION: Final = 12
 _CRC_POSITION: Final = 17
-_CHECKED_POSITION: Final = 21
+CHECKED_POSITION: Final = 21
+"""Where begins what the checksum covers."""
 _MAX_TIMESTAMP_POSITION: Final = 35
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -187,7 +188,7 @@ def crc_matches(data: Buffer, position: int, size: int) -> bool:
     if size < HEADER_SIZE or len(data) - position < size:
         return False
     stored: int = _UINT32.unpack_from(data, position + _CRC_POSITION)[0]
-    return checksum(memoryview(data)[position + _CHECKED_POSITION : position + size]) == stored
+    return checksum(memoryview(data)[position + CHECKED_POSITION : position + size]) == stored
 
 
 def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
@@ -206,8 +207,8 @@ def restamp_log_append_time(
     Only the flag and `max_timestamp` change, and with them the checksum: readers take the time of
     every record from `max_timestamp`, so the records need no decoding (KIP-32, KIP-98).
     """
-    (attributes,) = _INT16.unpack_from(data, position + _CHECKED_POSITION)
-    _INT16.pack_into(data, position + _CHECKED_POSITION, attributes | LOG_APPEND_TIME_FLAG)
+    (attributes,) = _INT16.unpack_from(data, position + CHECKED_POSITION)
+    _INT16.pack_into(data, position + CHECKED_POSITION, attributes | LOG_APPEND_TIME_FLAG)
     _INT64.pack_into(data, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
     seal(data, position, size)
     return read_header(data, position)
@@ -216,5 +217,5 @@ def restamp_log_append_time(
 def seal(data: bytearray | memoryview, position: int, size: int) -> None:
     """Compute the checksum of the finished batch of `size` bytes at `position` and put it in."""
     with memoryview(data) as view:
-        value = checksum(view[position + _CHECKED_POSITION : position + size])
+        value = checksum(view[position + CHECKED_POSITION : position + size])
     _UINT32.pack_into(data, position + _CRC_POSITION, value)

@@ -7,7 +7,7 @@ State of the producer (sequence gaps, fencing) is the log's business, not this m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode
@@ -15,17 +15,20 @@ from pybroker.model import NO_TIMESTAMP
 from pybroker.ports import Buffer
 from pybroker.records.batch import (
     BATCH_LENGTH_MIN,
+    CHECKED_POSITION,
     CODEC_MASK,
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
+    NO_PRODUCER_ID,
     BatchHeader,
     TimestampType,
     crc_matches,
 )
 from pybroker.records.compression import Codec
+from pybroker.records.crc32c import checksum
 from pybroker.records.loops import scan_records
 from pybroker.records.record import records_payload
 
@@ -61,6 +64,21 @@ class BatchRules:
     """How far ahead of now a record may be."""
     api_version: int = 9
     """Of the Produce request."""
+    _bytes_max: int = field(init=False, repr=False, compare=False)
+    _ahead_max_ms: int = field(init=False, repr=False, compare=False)
+    _attributes_max: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Put together what `_is_plainly_good` compares with, once instead of for each batch."""
+        creates = self.timestamp_type is TimestampType.CREATE_TIME
+        walks = self.compacted or _limits_age(self)
+        zstd = self.api_version >= _ZSTD_API_VERSION_MIN
+        codec_max = Codec.ZSTD if zstd else Codec.LZ4
+        bytes_max = -1 if walks else min(self.max_message_bytes, self.segment_bytes)
+        ahead_max_ms = self.timestamp_after_max_ms if creates else NO_TIMESTAMP_LIMIT
+        object.__setattr__(self, "_bytes_max", bytes_max)
+        object.__setattr__(self, "_ahead_max_ms", ahead_max_ms)
+        object.__setattr__(self, "_attributes_max", int(codec_max))
 
 
 def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> BatchHeader:
@@ -72,6 +90,9 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
     """
     if data is None or not len(data):
         raise _invalid("the request carries no records, expected one batch")
+    accepted = plainly_good(data, rules, now_ms)
+    if accepted is not None:
+        return accepted
     header = _read_one_batch(data, rules)
     _check_size(header, rules)
     if not crc_matches(data, 0, header.size):
@@ -85,6 +106,34 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
     if rules.compacted or _limits_age(rules):
         _check_records(data, header, rules, now_ms)
     return header
+
+
+def plainly_good(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeader | None:
+    """The header of a batch that passes `validate_produced` and is neither transactional nor to be
+    walked, found by one look at all fields: nearly every batch is such a one. None says nothing
+    about the batch."""
+    size = len(data)
+    if not HEADER_SIZE <= size <= rules._bytes_max:
+        return None
+    fields = HEADER.unpack_from(data)
+    base, length, _, magic, crc, attributes, delta, _, latest, producer, epoch, sequence, count = (
+        fields
+    )
+    if (
+        magic != MAGIC
+        or length != size - LOG_OVERHEAD
+        or base
+        or not 0 <= attributes <= rules._attributes_max
+        or delta != count - 1
+        or delta < 0
+        or (producer > NO_PRODUCER_ID and (epoch < 0 or sequence < 0))
+        or latest - now_ms > rules._ahead_max_ms
+        or count * _RECORD_BYTES_MIN
+        > (_decompressed_bytes_max(rules) if attributes else size - HEADER_SIZE)
+        or checksum(memoryview(data)[CHECKED_POSITION:]) != crc
+    ):
+        return None
+    return BatchHeader._make(fields)
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:

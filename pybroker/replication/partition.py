@@ -39,6 +39,10 @@ class Partition:
         self.log = log
         self._broker_id = broker_id
         self._facts: PartitionFacts | None = None
+        # What follows from the facts, for those who ask with every request.
+        self._leads = False
+        self._isr_size = 0
+        self._is_alone = False
         self._follower_ends: dict[int, int] = {}
         self._rules: dict[int, BatchRules] = {}
         self._rules_config: LogConfig | None = None
@@ -48,8 +52,7 @@ class Partition:
 
     @property
     def role(self) -> Role:
-        leads = self._facts is not None and self._facts.state.leader == self._broker_id
-        return Role.LEADER if leads else Role.FOLLOWER
+        return Role.LEADER if self._leads else Role.FOLLOWER
 
     @property
     def leader_epoch(self) -> int:
@@ -123,14 +126,19 @@ class Partition:
         append; calling its `persist_epochs` earlier saves that append the wait."""
         assert facts.state.leader == self._broker_id
         self.log.begin_epoch(facts.state.leader_epoch, self.log.log_end_offset)
-        self._facts = facts
-        self._follower_ends.clear()
+        self._take(facts)
         self._advance_high_watermark()
 
     def follow(self, facts: PartitionFacts) -> None:
         """Stop leading: somebody else does, or nobody."""
         assert facts.state.leader != self._broker_id
+        self._take(facts)
+
+    def _take(self, facts: PartitionFacts) -> None:
         self._facts = facts
+        self._leads = facts.state.leader == self._broker_id
+        self._isr_size = len(facts.state.isr)
+        self._is_alone = tuple(facts.state.isr) == (self._broker_id,)
         self._follower_ends.clear()
 
     # what clients ask
@@ -148,7 +156,7 @@ class Partition:
                 f"{self.topic_partition} is at leader epoch {self.leader_epoch}, "
                 f"the request says {current_leader_epoch}",
             )
-        if self.role is not Role.LEADER:
+        if not self._leads:
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {self._broker_id} does not lead {self.topic_partition}",
@@ -162,9 +170,15 @@ class Partition:
         Raises BrokerError: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=-1 only, nothing is
         written), or what the producer's state says. StorageError if the disk refuses.
         """
-        self.require_leader(NO_EPOCH)
+        if not self._leads:
+            self.require_leader(NO_EPOCH)
         assert self._facts is not None
-        if acks == -1 and not self.has_enough_replicas():
+        config = self.log.config
+        if (
+            acks == -1
+            and self._isr_size < config.min_insync_replicas
+            and (not self.has_enough_replicas())
+        ):
             raise BrokerError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.topic_partition} has {len(self._facts.state.isr)} replicas in sync, "
@@ -173,7 +187,10 @@ class Partition:
         result = self.log.append(
             data, header, leader_epoch=self._facts.state.leader_epoch, now_ms=now_ms
         )
-        self._advance_high_watermark()
+        if self._is_alone:
+            self._high_watermark = max(self._high_watermark, result.last_offset + 1)
+        else:
+            self._advance_high_watermark()
         return result
 
     def has_enough_replicas(self) -> bool:

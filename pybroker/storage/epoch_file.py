@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from pybroker.errors import StorageError
+from pybroker.model import NO_EPOCH
 from pybroker.ports import Disk
 from pybroker.storage.checkpoints import encode_epochs
 from pybroker.storage.epochs import EpochHistory
@@ -14,7 +15,7 @@ from pybroker.storage.filename import LEADER_EPOCHS
 class EpochFile:
     """Changes are made in memory and written by `persist`, from any thread."""
 
-    __slots__ = ("_disk", "_lock", "_path", "changed", "history")
+    __slots__ = ("_disk", "_lock", "_path", "changed", "history", "last_recorded")
 
     def __init__(self, directory: str, disk: Disk, history: EpochHistory, changed: bool) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
@@ -23,12 +24,21 @@ class EpochFile:
         self.history = history
         self.changed = changed
         """Whether the history differs from the file."""
+        self.last_recorded = NO_EPOCH
+        """The epoch of the last `record`: the next one of the same changes nothing."""
+
+    def record(self, epoch: int, start_offset: int) -> None:
+        """A batch of that epoch is about to be written at that offset."""
+        if epoch > self.history.latest_epoch:
+            self.assign(epoch, start_offset)
+        self.last_recorded = epoch
 
     def assign(self, epoch: int, start_offset: int) -> None:
         if epoch >= 0 and self.history.assign(epoch, start_offset):
             self.changed = True
 
     def truncate_end(self, end_offset: int) -> None:
+        self.last_recorded = NO_EPOCH
         if self.history.truncate_end(end_offset):
             self.changed = True
 
@@ -38,6 +48,7 @@ class EpochFile:
 
     def clear(self) -> None:
         self.history = EpochHistory()
+        self.last_recorded = NO_EPOCH
         self.changed = True
 
     def persist(self) -> None:

@@ -14,14 +14,15 @@ from pybroker.model import NO_TIMESTAMP, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader, TimestampType, restamp_log_append_time, stamp
 from pybroker.records.control import EndTransaction
-from pybroker.storage import lookup, rolling
+from pybroker.storage import lookup
 from pybroker.storage.durability import Durability
 from pybroker.storage.epoch_file import EpochFile
-from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner, LogParts
 from pybroker.storage.producer_state import ProducerState
 from pybroker.storage.retention import SegmentFacts, expired
-from pybroker.storage.segment import Appended
+from pybroker.storage.rolling import NO_ROOM, Rolling
+from pybroker.storage.segment import Appended, Segment
 from pybroker.storage.txn_index import AbortedTransaction
 
 
@@ -50,8 +51,7 @@ class Log:
         self._failure: StorageError | None = None
         # Where the log ended when what `close` writes was last complete.
         self._settled_end = parts.settled_end
-        self._active_since_ms = 0
-        self._jitter_ms = self._new_jitter()
+        self._rolling = Rolling(owner.rng, parts.config)
 
     # -- what it is
 
@@ -94,7 +94,7 @@ class Log:
 
     def set_config(self, config: LogConfig) -> None:
         self.config = config
-        self._jitter_ms = self._new_jitter()
+        self._rolling.begin(config, 0)
 
     # -- appending
 
@@ -122,23 +122,28 @@ class Log:
             duplicate = self._producers.check(header, marker)
             if duplicate is not None:
                 was_ms = duplicate.timestamp if stamped_ms >= 0 else NO_TIMESTAMP
-                return AppendResult(
-                    duplicate.first_offset,
-                    duplicate.last_offset,
-                    was_ms,
-                    self.log_start_offset,
-                    duplicate=True,
-                )
+                first, last = duplicate.first_offset, duplicate.last_offset
+                return AppendResult(first, last, was_ms, self.log_start_offset, duplicate=True)
         if stamped_ms >= 0:
             header = restamp_log_append_time(data, 0, len(data), stamped_ms)
-        first_offset = self._segments.active.next_offset
+        active, timestamp = self._segments.active, header.max_timestamp
+        size, first_offset = active.end
         last_offset = first_offset + header.last_offset_delta
-        batch = Appended(0, len(data), last_offset, header.max_timestamp)
         stamp(data, 0, first_offset, leader_epoch)
-        if self._is_due(batch, now_ms, 0):
-            self._start_segment(first_offset, now_ms)
-        self._record_epoch(leader_epoch, first_offset)
-        self._write(data, [batch])
+        room = self._rolling.room
+        if (
+            size + len(data) > room.size_bytes
+            or last_offset > room.last_offset
+            or not 0 <= timestamp <= room.timestamp_ms
+        ):
+            batch = Appended(0, len(data), last_offset, timestamp)
+            active = self._make_room(batch, first_offset, now_ms)
+        if leader_epoch != self._epochs.last_recorded or self._epochs.changed:
+            self._record_epoch(leader_epoch, first_offset)
+        try:
+            active.append_batch(data, last_offset, timestamp, self.config.index_interval_bytes)
+        except StorageError as error:
+            raise self._cut_back(error) from error
         if header.producer_id >= 0:
             self._remember(header, first_offset, now_ms, marker)
         self._after_append(now_ms)
@@ -159,7 +164,9 @@ class Log:
         with memoryview(data) as view:
             for position, header in batches:
                 batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
-                if self._is_due(batch, now_ms, position - run[0][0] if run else 0):
+                pending_bytes = position - run[0][0] if run else 0
+                active = self._segments.active
+                if self._rolling.is_due(active, batch, self.config, now_ms, pending_bytes):
                     self._write_run(view, run, now_ms)
                     self._start_segment(header.base_offset, now_ms)
                     run = []
@@ -185,41 +192,39 @@ class Log:
                 marker = lookup.marker_of(view[position : position + header.size], header)
                 self._remember(header, header.base_offset, now_ms, marker)
 
-    def _is_due(self, batch: Appended, now_ms: int, pending_bytes: int) -> bool:
-        """Whether the active segment must end before `batch`, with `pending_bytes` about to be
-        written to it."""
-        return rolling.is_due(
-            self._segments.active,
-            batch,
-            self.config,
-            pending_bytes=pending_bytes,
-            jitter_ms=self._jitter_ms,
-            age_ms=now_ms - self._active_since_ms if self._active_since_ms else 0,
-        )
+    def _make_room(self, batch: Appended, first_offset: int, now_ms: int) -> Segment:
+        """The segment for a batch that may be beyond the room of the active one."""
+        if self._rolling.is_due(self._segments.active, batch, self.config, now_ms, 0):
+            self._start_segment(first_offset, now_ms)
+        active = self._segments.active
+        self._rolling.measure(active, self.config)
+        return active
 
     def _write(self, data: Buffer, batches: list[Appended]) -> None:
-        active = self._segments.active
         try:
-            active.append(data, batches, self.config.index_interval_bytes)
+            self._segments.active.append(data, batches, self.config.index_interval_bytes)
         except StorageError as error:
-            try:
-                # The disk has cut back what it took; where that failed too, nothing more may be
-                # written behind the remains.
-                active.file.truncate(active.size)
-            except StorageError as worse:
-                raise self.fail(worse) from error
-            raise self._owner.refuse(self.topic_partition, error) from error
+            raise self._cut_back(error) from error
+
+    def _cut_back(self, error: StorageError) -> BrokerError:
+        """What to raise when the active segment could not be written to."""
+        try:
+            # The disk has cut back what it took; where that failed too, nothing more may be
+            # written behind the remains.
+            self._segments.active.file.truncate(self._segments.active.size)
+        except StorageError as worse:
+            return self.fail(worse)
+        return self._owner.refuse(self.topic_partition, error)
 
     def _after_append(self, now_ms: int) -> None:
-        if not self._active_since_ms:
-            self._active_since_ms = now_ms
+        self._rolling.written(now_ms)
         self.last_append_ms = now_ms
-        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+        limit = self.config.flush_messages
+        if limit != NEVER and self.log_end_offset - self.recovery_point >= limit:
             self.flush()
 
     def _record_epoch(self, epoch: int, start_offset: int) -> None:
-        if epoch > self._epochs.history.latest_epoch:
-            self._epochs.assign(epoch, start_offset)
+        self._epochs.record(epoch, start_offset)
         if self._epochs.changed:
             self.persist_epochs()
 
@@ -229,9 +234,8 @@ class Log:
         completed = self._producers.apply(header, first_offset, now_ms, marker)
         if completed is None or not completed.aborted:
             return
-        entry = self._producers.aborted(completed)
         try:
-            self._segments.active.transactions.append(entry)
+            self._segments.active.transactions.append(self._producers.aborted(completed))
         except StorageError as error:
             # Readers of committed records would be shown the aborted ones.
             raise self.fail(error) from error
@@ -270,12 +274,7 @@ class Log:
         except StorageError as error:
             raise self._owner.refuse(self.topic_partition, error) from error
         self._snapshots.keep(self._segments.bases, base_offset)
-        self._active_since_ms = now_ms
-        self._jitter_ms = self._new_jitter()
-
-    def _new_jitter(self) -> int:
-        limit = self.config.segment_jitter_ms
-        return self._owner.rng.randrange(limit) if limit > 0 else 0
+        self._rolling.begin(self.config, now_ms)
 
     # -- reading
 
@@ -376,6 +375,7 @@ class Log:
             return
         self._owner.lowering(self.topic_partition, offset)
         self._settled_end = -1
+        self._rolling.room = NO_ROOM
         try:
             self._segments.remove([s for s in self._segments.all if s.base_offset >= offset], 0)
             self._segments.active.truncate(offset, self.config.index_interval_bytes)
@@ -398,6 +398,7 @@ class Log:
             self._check_usable()
         self._owner.lowering(self.topic_partition, 0)
         self._settled_end = -1
+        self._rolling.room = NO_ROOM
         try:
             if self.damage is None:
                 self._segments.remove(self._segments.all, 0)
@@ -431,10 +432,9 @@ class Log:
         if self._failure is not None or self.damage is not None:
             return 0
         segments = self._segments.all
-        facts = [SegmentFacts(s.next_offset, s.size, s.retention_timestamp) for s in segments]
         try:
             count = expired(
-                facts,
+                [SegmentFacts(s.next_offset, s.size, s.retention_timestamp) for s in segments],
                 self.config,
                 now_ms=now_ms,
                 log_start_offset=self.log_start_offset,

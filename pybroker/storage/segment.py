@@ -81,6 +81,11 @@ class Segment:
         return self._end[1]
 
     @property
+    def end(self) -> tuple[int, int]:
+        """`size` and `next_offset`, of one moment."""
+        return self._end
+
+    @property
     def file(self) -> File:
         if self._file is None:
             self._file = self._disk.open(self.path)
@@ -116,6 +121,23 @@ class Segment:
                 self._first_timestamp = batch.max_timestamp
             self._note(start + batch.position, batch, index_interval_bytes)
         self._end = (start + len(data), batches[-1].last_offset + 1)
+
+    def append_batch(
+        self, data: Buffer, last_offset: int, max_timestamp: int, index_interval_bytes: int
+    ) -> None:
+        """The same for `data` that is one batch; how nearly everything is written."""
+        start, size = self._end[0], len(data)
+        (self._file or self.file).append(data)
+        if self._first_timestamp is None:
+            self._first_timestamp = max_timestamp
+        largest = self._largest
+        if largest is None or self._bytes_since_entry > index_interval_bytes:
+            self._note(start, Appended(0, size, last_offset, max_timestamp), index_interval_bytes)
+        else:
+            if max_timestamp > largest[0]:
+                self._largest = (max_timestamp, last_offset)
+            self._bytes_since_entry += size
+        self._end = (start + size, last_offset + 1)
 
     def _note(self, position: int, batch: Appended, index_interval_bytes: int) -> None:
         largest, _ = self.largest_timestamp()
