@@ -2,75 +2,132 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from docs import make_configuration
+from docs import make_config_files, make_configuration
 from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
+from pybroker.client.options import (
+    AdminOptions,
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    parse_options,
+)
 from pybroker.properties import parse_properties, read_properties
+from pybroker.topic_config import TOPIC_OPTIONS
 from unit_tests.sources import ROOT
 
 CONFIG = ROOT / "config"
 FILES = sorted(CONFIG.glob("*.properties"))
+SERVER = CONFIG / "server.properties"
+CLIENTS: dict[str, type[ClientOptions]] = {
+    "producer.properties": ProducerOptions,
+    "consumer.properties": ConsumerOptions,
+}
 OF_A_SINGLE_BROKER = {
     "broker.id",
     "listeners",
-    "listener.security.protocol.map",
-    "inter.broker.listener.name",
     "log.dirs",
     "offsets.topic.replication.factor",
     "transaction.state.log.replication.factor",
     "transaction.state.log.min.isr",
+    "zookeeper.connection.timeout.ms",
+    "group.initial.rebalance.delay.ms",
 }
 
 
-def settings_of(path: Path) -> list[tuple[str, str]]:
-    """(setting, comment above it) of each setting of a file, those that are commented out too."""
+def settings_of(path: Path) -> list[tuple[str, str, str]]:
+    """(setting, value, comment above it) of each setting of a file, those that are commented out
+    too."""
     found = []
     comment = ""
     for line in path.read_text().splitlines():
         if line.startswith("# "):
             comment += line
-        elif line:
-            found.append((line.lstrip("#").partition("=")[0], comment))
+        elif line.strip("#"):
+            name, _, value = line.lstrip("#").partition("=")
+            found.append((name, value, comment))
             comment = ""
-        else:
+        elif not line:
             comment = ""
     return found
+
+
+def everything(path: Path) -> dict[str, str]:
+    """The settings of a file with those that are commented out."""
+    return {name: value for name, value, _ in settings_of(path)}
 
 
 def test_the_page_of_options_is_made_from_the_tables() -> None:
     assert make_configuration.PAGE.read_text() == make_configuration.render(), "run: make docs"
 
 
+@pytest.mark.parametrize("name", make_config_files.render_all())
+def test_the_sample_files_are_made_from_the_tables(name: str) -> None:
+    assert (CONFIG / name).read_text() == make_config_files.render_all()[name], "run: make docs"
+
+
 @pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
 def test_each_setting_stands_once_and_has_its_comment(path: Path) -> None:
-    names = [name for name, _ in settings_of(path)]
+    settings = settings_of(path)
+    names = [name for name, _, _ in settings]
     assert names
     assert len(names) == len(set(names))
-    assert [name for name, comment in settings_of(path) if not comment] == []
+    assert [name for name, _, comment in settings if not comment] == []
+
+
+def test_the_shipped_broker_file_names_every_option_with_its_default() -> None:
+    assert everything(SERVER).keys() == BROKER_OPTIONS.keys()
+    for name, _, comment in settings_of(SERVER):
+        default = BROKER_OPTIONS[name].format(BROKER_OPTIONS[name].default)
+        told = re.sub(r"# | *#", " ", comment)
+        assert ("No default" if default is None else f"Default {default or 'empty'}.") in told, name
+
+
+def test_the_shipped_broker_file_names_every_option_of_topics() -> None:
+    text = SERVER.read_text()
+    missing = [name for name in TOPIC_OPTIONS if not re.search(rf"[ ]{re.escape(name)}[.,:]", text)]
+    assert not missing
 
 
 def test_the_shipped_broker_file_loads_without_a_warning() -> None:
-    assert BrokerConfig.parse(read_properties(str(CONFIG / "server.properties"))).warnings == ()
+    assert BrokerConfig.parse(read_properties(str(SERVER))).warnings == ()
 
 
-def test_the_shipped_broker_file_names_real_options_with_good_values() -> None:
-    text = (CONFIG / "server.properties").read_text()
-    everything = "\n".join(
-        line.removeprefix("#") for line in text.splitlines() if not line.startswith("# ")
-    )
-    properties = parse_properties(everything)
-    assert properties.keys() <= BROKER_OPTIONS.keys()
-    BrokerConfig.parse(properties)
+def test_what_the_shipped_broker_file_comments_out_has_good_values() -> None:
+    for name, value in everything(SERVER).items():
+        if value:
+            BROKER_OPTIONS[name].parse(value)
 
 
 def test_the_shipped_broker_file_says_kafkas_defaults_except_for_one_broker() -> None:
-    given = BrokerConfig.parse(read_properties(str(CONFIG / "server.properties")))
+    given = BrokerConfig.parse(read_properties(str(SERVER)))
     defaults = BrokerConfig().values
     differing = {name for name in given.given if given.values[name] != defaults[name]}
     assert differing == OF_A_SINGLE_BROKER
+
+
+def test_every_section_of_the_broker_file_is_for_something() -> None:
+    names = [row.name for _, rows in make_config_files.sections() for row in rows]
+    assert sorted(names) == sorted(BROKER_OPTIONS)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_shipped_client_files_hold_every_option_with_its_default(name: str) -> None:
+    kind = CLIENTS[name]
+    assert parse_options(kind, everything(CONFIG / name)) == kind()
+    assert parse_options(kind, parse_properties((CONFIG / name).read_text())) == kind()
+    assert len(everything(CONFIG / name)) == len(kind.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_first_part_of_a_client_file_serves_every_client(name: str) -> None:
+    first = (CONFIG / name).read_text().partition("# ---- The ")[0]
+    uncommented = re.sub(r"(?m)^#(?! |$)", "", first)
+    assert parse_options(AdminOptions, parse_properties(uncommented)) == AdminOptions()
 
 
 def test_the_shipped_zookeeper_file_fits_the_sessions_of_brokers() -> None:

@@ -1,0 +1,220 @@
+"""Writes the sample files of `config/` from the tables of options, so that they name every option
+once, with its sentence and its default. Run by `make docs`; a test compares the files.
+
+Which options are set in a sample, and in which section an option stands, is decided here; what an
+option means is said in its table only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pybroker.broker_config import BROKER_OPTIONS
+from pybroker.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from pybroker.config import Option
+from pybroker.topic_config import TOPIC_OPTIONS
+
+FOLDER: Final = Path(__file__).parent.parent / "config"
+WIDTH: Final = 100
+
+
+class Section(NamedTuple):
+    """A part of server.properties: the options whose names match the pattern and no earlier
+    section's."""
+
+    title: str
+    pattern: str
+
+
+SECTIONS: Final = (
+    Section("Server basics", r"broker\.|reserved\.broker\."),
+    Section(
+        "Listeners and sockets",
+        r"(advertised\.)?listener|inter\.broker\.listener|security\.inter|early\.start|socket\."
+        r"|max\.connection|connections\.|num\.(network|io)\.threads|background\.threads|queued\."
+        r"|request\.|fetch\.|max\.(incremental|request)",
+    ),
+    Section(
+        "Security",
+        r"sasl\.|ssl\.|security\.|password\.encoder|authorizer|principal|super\.users|allow\."
+        r"|connection\.failed|delegation\.",
+    ),
+    Section("ZooKeeper", r"zookeeper\.|pybroker\.(embedded\.)?zookeeper\."),
+    Section(
+        "The data, and topics whose creator does not say more",
+        r"log\.dirs?$|log\.dir\.|num\.(partitions|recovery)|default\.replication|auto\.create"
+        r"|delete\.topic|message\.max|compression\.|min\.insync|unclean\.|create\.topic|alter\.config",
+    ),
+    Section("Internal topics", r"offsets?\.|transaction|producer\.id"),
+    Section("Flushing to disk", r"log\.flush\.|pybroker\.idle\.flush"),
+    Section("Segments, retention and compaction", r"log\."),
+    Section("Group coordinator", r"group\."),
+    Section(
+        "Replication and control",
+        r".*replica|.*leader\.|control|inter\.broker\.protocol|.*purgatory",
+    ),
+    Section("Quotas and metrics", r"quota|client\.quota|metric|kafka\.metrics"),
+    Section("Options that only pybroker has", r"pybroker\."),
+    Section("Everything else", r""),
+)
+"""In the order of the file, which is about that of Kafka's own."""
+
+SET: Final[Mapping[str, str]] = {
+    "broker.id": "0",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "socket.send.buffer.bytes": "102400",
+    "socket.receive.buffer.bytes": "102400",
+    "socket.request.max.bytes": "104857600",
+    "log.dirs": "/tmp/kafka-logs",
+    "num.partitions": "1",
+    "num.recovery.threads.per.data.dir": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "log.retention.hours": "168",
+    "log.retention.check.interval.ms": "300000",
+    "zookeeper.connection.timeout.ms": "18000",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""What the sample sets, as Kafka's own does; what has no effect here it shows, but does not set."""
+
+EXAMPLES: Final[Mapping[str, str]] = {
+    "advertised.listeners": "PLAINTEXT://broker.example.org:9092",
+    "broker.rack": "rack-1",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "zookeeper.connect": "127.0.0.1:2181",
+    "log.flush.interval.messages": "1",
+}
+"""Shown, commented out, in place of a default that is missing or says little."""
+
+NOTES: Final[Mapping[str, str]] = {
+    "broker.id": "Every broker of a cluster has a number of its own.",
+    "listeners": "This sample listens on the machine itself only; Kafka's default is everywhere.",
+    "log.dirs": "Choose a place for real data: what lies under /tmp goes with the next boot.",
+    "offsets.topic.replication.factor": "A single broker needs 1 here.",
+    "transaction.state.log.replication.factor": "A single broker needs 1 here.",
+    "transaction.state.log.min.isr": "A single broker needs 1 here.",
+}
+
+SERVER_HEADER: Final = """\
+# A broker of pybroker. Start it with: pybroker start config/server.properties
+#
+# Every option stands here once, with its meaning and its default; those that are commented out show
+# the default, or an example. The names are Kafka's. "Topics" names the option of single topics that
+# takes its default here: pybroker topics --create --config NAME=VALUE.
+#
+# Made by `make docs` from the tables of options; a test keeps it equal to them.
+"""
+
+TOPICS_ONLY: Final = """\
+# Topics have further options, which take no default from here:
+"""
+
+CLIENT_HEADER: Final = """\
+# Options of a {kind}, for Python programs and for
+# pybroker {tool} {flag} FILE.
+#
+# Every option stands here once, with its meaning and its default; those that are commented out show
+# the default. The first part holds for every client, so tools that take --command-config FILE know
+# it, too. What the command line says of the brokers wins over bootstrap.servers.
+#
+# Made by `make docs` from pybroker/client/options.py; a test keeps it equal to that.
+"""
+
+
+def render_all() -> dict[str, str]:
+    """File name -> content."""
+    return {
+        "server.properties": render_server(),
+        "producer.properties": _render_client(
+            ProducerOptions, "producer", "console-producer", "--producer.config"
+        ),
+        "consumer.properties": _render_client(
+            ConsumerOptions, "consumer", "console-consumer", "--consumer.config"
+        ),
+    }
+
+
+def write_all() -> None:
+    for name, content in render_all().items():
+        (FOLDER / name).write_text(content)
+
+
+def render_server() -> str:
+    parts = [SERVER_HEADER]
+    for title, rows in sections():
+        parts.append(f"# ---- {title} ----\n")
+        parts += [_server_entry(row) for row in rows]
+    own = [row for row in TOPIC_OPTIONS.values() if not row.inherits]
+    parts.append(TOPICS_ONLY + "".join(_comment(f"{row.name}: {row.meaning}") for row in own))
+    return "\n".join(parts)
+
+
+def sections() -> list[tuple[str, list[Option]]]:
+    """Title -> rows in the order of the table, without sections that nothing is in."""
+    found: dict[str, list[Option]] = {section.title: [] for section in SECTIONS}
+    for row in BROKER_OPTIONS.values():
+        title = next(each.title for each in SECTIONS if re.match(each.pattern, row.name))
+        found[title].append(row)
+    return [(title, rows) for title, rows in found.items() if rows]
+
+
+def _server_entry(row: Option) -> str:
+    default = row.format(row.default)
+    facts = [row.meaning, "No default." if default is None else f"Default {default or 'empty'}."]
+    followers = [each.name for each in TOPIC_OPTIONS.values() if row.name in each.inherits]
+    if followers:
+        facts.append(f"Topics: {', '.join(followers)}.")
+    if row.name in NOTES:
+        facts.append(NOTES[row.name])
+    if not row.effective:
+        facts.append("Known, but without effect in this broker.")
+    if row.name in SET and row.effective:
+        setting = f"{row.name}={SET[row.name]}"
+    else:
+        setting = f"#{row.name}={EXAMPLES.get(row.name, default or '')}"
+    return f"{_comment(' '.join(facts))}{setting}\n"
+
+
+def _comment(text: str) -> str:
+    lines = textwrap.wrap(text, WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _render_client(kind: type[ClientOptions], word: str, tool: str, flag: str) -> str:
+    shared = {row.name for row in dataclasses.fields(ClientOptions)}
+    rows = dataclasses.fields(kind)
+    parts = [CLIENT_HEADER.format(kind=word, tool=tool, flag=flag), "# ---- Every client ----\n"]
+    parts += [_client_entry(row) for row in rows if row.name in shared]
+    parts.append(f"# ---- The {word} ----\n")
+    parts += [_client_entry(row) for row in rows if row.name not in shared]
+    return "\n".join(parts)
+
+
+def _client_entry(row: dataclasses.Field[Any]) -> str:
+    meaning = row.metadata["meaning"]
+    default = client_text(row.name, row.default)
+    name = row.name.replace("_", ".")
+    mark = "" if row.name == "bootstrap_servers" else "#"
+    sentence = meaning[0].upper() + meaning[1:]
+    return f"{_comment(f'{sentence}. Default {default}.')}{mark}{name}={default}\n"
+
+
+def client_text(name: str, value: object) -> str:
+    """A value of a client's option as properties files write it."""
+    if name == "acks":
+        return "all" if value == -1 else str(value)
+    if name == "security_protocol":
+        return str(value).upper()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(f"{host}:{port}" for host, port in value)
+    return str(value)
