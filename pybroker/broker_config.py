@@ -29,12 +29,17 @@ from pybroker.listeners import (
     advertised_warnings,
     plan_listeners,
 )
+from pybroker.log_levels import parse_level
 
 OWN_PREFIX: Final = "pybroker."
 UNLIMITED: Final = -1
 
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
+_HTTP_ADDRESS: Final = re.compile(
+    r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/,\[\]]*):(?P<port>[0-9]{1,5})"
+)
+_LOGGER_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,199}")
 _ZOOKEEPER_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/,\[\]]+)(:[0-9]{1,5})?")
 
 
@@ -142,6 +147,21 @@ class BrokerConfig(BrokerOptionTable):
         """Host -> limit."""
         return _connection_overrides(self.max_connections_per_ip_overrides)
 
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Host ("" for every interface) and port (0 for any free one) of pybroker.http.listener,
+        None for nowhere. Raises ValueError for a text that is neither."""
+        text = self.pybroker_http_listener.strip()
+        found = _HTTP_ADDRESS.fullmatch(text)
+        if text and (found is None or int(found["port"]) > 65_535):
+            raise ValueError(text)
+        return None if found is None else (found["host"].strip("[]"), int(found["port"]))
+
+    @property
+    def log_levels(self) -> dict[str, str]:
+        """Logger -> level, of pybroker.log.levels. Raises ValueError for another text."""
+        return _log_levels(self.pybroker_log_levels)
+
 
 BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
 """Option name -> row."""
@@ -200,6 +220,18 @@ def _connection_overrides(text: str) -> dict[str, int]:
     return overrides
 
 
+def _log_levels(text: str) -> dict[str, str]:
+    """Raises ValueError for an item that is not LOGGER=LEVEL."""
+    levels = {}
+    for item in filter(None, map(str.strip, text.split(","))):
+        logger, _, level = map(str.strip, item.partition("="))
+        if not _LOGGER_NAME.fullmatch(logger):
+            raise ValueError(item)
+        parse_level(level)
+        levels[logger] = level
+    return levels
+
+
 def _check_identity(config: BrokerConfig) -> Iterator[str]:
     highest = config.reserved_broker_max_id
     if config.broker_id_generation_enable and not -1 <= config.broker_id <= highest:
@@ -256,6 +288,24 @@ def _check_connections(config: BrokerConfig) -> Iterator[str]:
         yield "max.connections.per.ip=0: nobody could connect; add max.connections.per.ip.overrides"
 
 
+def _check_http(config: BrokerConfig) -> Iterator[str]:
+    try:
+        _ = config.http_address
+    except ValueError:
+        text = config.pybroker_http_listener
+        yield f"pybroker.http.listener={text}: expected HOST:PORT, or nothing to switch it off"
+
+
+def _check_log_levels(config: BrokerConfig) -> Iterator[str]:
+    try:
+        _ = config.log_levels
+    except ValueError as error:
+        yield (
+            f"pybroker.log.levels={config.pybroker_log_levels}: expected "
+            f"LOGGER=LEVEL,LOGGER=LEVEL ({error})"
+        )
+
+
 _CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[BrokerConfig], Iterator[str]]], ...]] = (
     (("broker.id", "broker.id.generation.enable", "reserved.broker.max.id"), _check_identity),
     (("zookeeper.connect",), _check_zookeeper),
@@ -263,5 +313,7 @@ _CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[BrokerConfig], Iterator[st
     (("log.dirs", "log.dir"), _check_directories),
     (("log.retention.ms", "log.retention.minutes", "log.retention.hours"), _check_retention),
     (("max.connections.per.ip",), _check_connections),
+    (("pybroker.http.listener",), _check_http),
+    (("pybroker.log.levels",), _check_log_levels),
 )
 """What several options have to fulfil together: the options that are read, and the check."""

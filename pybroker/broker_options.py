@@ -113,6 +113,14 @@ class BrokerOptionTable:
 
     pybroker_idle_flush_interval_ms: int = long("pybroker.idle.flush.interval.ms", 30_000, "How soon closed segments and idle partitions are synced in the background.", minimum=100)
     pybroker_embedded_zookeeper_port: int = integer("pybroker.embedded.zookeeper.port", 0, "The port of the embedded ZooKeeper on 127.0.0.1; 0 takes any free one, which the start prints.", minimum=0, maximum=65_535)
+    pybroker_http_listener: str = string("pybroker.http.listener", "127.0.0.1:8090", "Where health, readiness, metrics and the configuration can be read by HTTP, HOST:PORT; empty for nowhere.")
+    pybroker_log_dir: str | None = string("pybroker.log.dir", None, "The directory of server.log, controller.log and state-change.log; without it lines go to standard output only.")
+    pybroker_log_format: str = string("pybroker.log.format", "text", "What a log line looks like: text as Kafka's, or one JSON object a line.", choices=("text", "json"))
+    pybroker_log_level: str = string("pybroker.log.level", "INFO", "The level from which lines are logged.", choices=("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"))
+    pybroker_log_levels: str = string("pybroker.log.levels", "", "Other levels for single loggers, LOGGER=LEVEL, separated by commas.")
+    pybroker_log_file_bytes: int = long("pybroker.log.file.bytes", 104_857_600, "The size at which a log file is put aside as NAME.1 and a new one begun.", minimum=4096)
+    pybroker_log_files: int = integer("pybroker.log.files", 10, "How many files of each log that were put aside are kept.", minimum=1, maximum=1000)
+    pybroker_log_config: str | None = string("pybroker.log.config", None, "A file in the format of Python's logging.config that says everything about logging; the other options of logs have no effect then.")
 
     # Options of Kafka whose behaviour this broker does not have.
     auto_leader_rebalance_enable: bool = boolean("auto.leader.rebalance.enable", True, "Whether leadership goes back to the preferred replicas by itself.", effective=False)

@@ -1,0 +1,1 @@
+"""What a broker shows of itself over HTTP: health, readiness, metrics, configuration."""

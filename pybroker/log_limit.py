@@ -1,0 +1,62 @@
+"""A limit on log lines that somebody outside can cause at will: a hostile peer may make a line a
+connection, and must not fill the disk with them.
+
+Whoever logs asks for permission first, and says in the next line how many were left out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pybroker.ports import Clock
+
+KINDS_MAX: Final = 64
+"""Kinds of lines that are told apart; further ones share a limit."""
+_OTHERS: Final = "others"
+
+
+class LogLimit:
+    """At most `lines` lines of each kind in `interval_s`, counted from the first of them.
+
+    Usage::
+
+        left_out = limit.allow("refused")
+        if left_out is not None:
+            log.info("connection refused peer=%s left_out=%d", peer, left_out)
+    """
+
+    __slots__ = ("_clock", "_interval_s", "_kinds", "_lines")
+
+    def __init__(self, clock: Clock, *, lines: int = 10, interval_s: float = 10.0) -> None:
+        self._clock = clock
+        self._lines = lines
+        self._interval_s = interval_s
+        self._kinds: dict[str, _Kind] = {}
+
+    def allow(self, kind: str = "") -> int | None:
+        """How many lines of this kind were left out since the last one that was allowed; None if
+        this one has to be left out, too. `kind` is one of the caller's own words, never a peer's.
+        """
+        now = self._clock.monotonic()
+        state = self._kinds.get(kind)
+        if state is None:
+            if len(self._kinds) >= KINDS_MAX:
+                kind = _OTHERS
+            state = self._kinds.setdefault(kind, _Kind(now))
+        if now - state.began >= self._interval_s:
+            state.began, state.lines = now, 0
+        if state.lines >= self._lines:
+            state.left_out += 1
+            return None
+        state.lines += 1
+        left_out, state.left_out = state.left_out, 0
+        return left_out
+
+
+class _Kind:
+    __slots__ = ("began", "left_out", "lines")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.lines = 0
+        self.left_out = 0
