@@ -28,6 +28,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "console-producer": Tool("pybroker.tools.console_producer", "send lines of standard input"),
     "console-consumer": Tool("pybroker.tools.console_consumer", "print the records of a topic"),
     "get-offsets": Tool("pybroker.tools.get_offsets", "print where partitions begin and end"),
+    "zookeeper-shell": Tool("pybroker.tools.zookeeper_shell", "look at ZooKeeper's nodes"),
 }
 
 
