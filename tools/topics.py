@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import click
 
-from pybroker.client.admin import Admin, ConfigEntry, NewTopic
-from pybroker.client.errors import ClientError, ResponseError
+from pybroker.client.admin import Admin
+from pybroker.client.admin_configs import ConfigEntry, ConfigResource
+from pybroker.client.admin_topics import NewTopic
 from pybroker.client.metadata import PartitionInfo, TopicInfo
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_LEADER, NO_TOPIC_ID, encode_uuid
@@ -243,10 +244,9 @@ async def delete(admin: Admin, wish: Wish) -> None:
 async def describe(admin: Admin, wish: Wish) -> None:
     topics = await matching(admin, wish)
     _check_found([topic.name for topic in topics], wish)
-    try:
-        configs = await admin.topic_configs(topic.name for topic in topics)
-    except (ResponseError, ClientError):
-        configs = {}  # an old broker, or no permission: the partitions are still worth showing
+    # where an old broker or a missing permission hides them, the partitions are still worth showing
+    found = await admin.describe_configs([ConfigResource.topic(topic.name) for topic in topics])
+    configs = {resource.name: list(answer.entries) for resource, answer in found.items()}
     if wish.as_json:
         write_json([topic_document(topic, configs.get(topic.name, []), wish) for topic in topics])
         return

@@ -2,7 +2,30 @@
 only."""
 
 from pybroker.client.accumulator import RecordMetadata
-from pybroker.client.admin import Admin, ClusterDescription, ConfigEntry, NewTopic, TopicResult
+from pybroker.client.admin import Admin
+from pybroker.client.admin_cluster import BrokerVersions, ClusterDescription
+from pybroker.client.admin_configs import (
+    ALL_BROKERS,
+    ConfigChange,
+    ConfigDescription,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigResult,
+    ConfigSource,
+    ConfigSynonym,
+    ConfigType,
+    ResourceKind,
+)
+from pybroker.client.admin_log_dirs import BrokerLogDirs, LogDir, Replica, ReplicaLog
+from pybroker.client.admin_partitions import (
+    HIGH_WATERMARK,
+    ActiveProducer,
+    DeletedRecords,
+    EpochEnd,
+    PartitionProducers,
+)
+from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.consumer import Consumer
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
@@ -12,20 +35,41 @@ from pybroker.model import TopicPartition
 from pybroker.records.batch import TimestampType
 
 __all__ = [
+    "ALL_BROKERS",
     "EARLIEST",
+    "HIGH_WATERMARK",
     "LATEST",
     "MAX_TIMESTAMP",
+    "ActiveProducer",
     "Admin",
+    "BrokerLogDirs",
+    "BrokerVersions",
     "ClusterDescription",
+    "ConfigChange",
+    "ConfigDescription",
     "ConfigEntry",
+    "ConfigOperation",
+    "ConfigResource",
+    "ConfigResult",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
     "Consumer",
     "ConsumerRecord",
+    "DeletedRecords",
+    "EpochEnd",
+    "LogDir",
+    "NewPartitions",
     "NewTopic",
     "Node",
     "OffsetAnswer",
     "PartitionInfo",
+    "PartitionProducers",
     "Producer",
     "RecordMetadata",
+    "Replica",
+    "ReplicaLog",
+    "ResourceKind",
     "TimestampType",
     "TopicInfo",
     "TopicPartition",

@@ -1,104 +1,47 @@
-"""The public admin client: topics, offsets, cluster. Every operation answers item by item, so that
-one bad name does not hide what became of the others."""
+"""The public admin client: topics, partitions, options, log directories, cluster. Every operation
+answers item by item, so that one bad name does not hide what became of the others.
+
+This class is the list of operations; how each is asked stands in the modules beside it."""
 
 from __future__ import annotations
 
-import asyncio
 import random
-import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
-from pybroker.client.backoff import Deadline
+from pybroker.client import (
+    admin_cluster,
+    admin_configs,
+    admin_log_dirs,
+    admin_partitions,
+    admin_topics,
+)
+from pybroker.client.admin_calls import Calls
+from pybroker.client.admin_cluster import BrokerVersions, ClusterDescription
+from pybroker.client.admin_configs import (
+    ConfigChange,
+    ConfigDescription,
+    ConfigResource,
+    ConfigResult,
+)
+from pybroker.client.admin_log_dirs import BrokerLogDirs, Replica
+from pybroker.client.admin_partitions import DeletedRecords, EpochEnd, PartitionProducers
+from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.cluster import Cluster
-from pybroker.client.connection import Connection
-from pybroker.client.errors import ClientError, Closed, NotConnected, ResponseError
-from pybroker.client.metadata import ClusterView, Node, TopicInfo, error_code
+from pybroker.client.errors import ClientError
+from pybroker.client.metadata import TopicInfo
 from pybroker.client.offset_lookup import OffsetAnswer, list_offsets
 from pybroker.client.options import AdminOptions, parse_options
 from pybroker.clock import SystemClock
-from pybroker.errors import ErrorCode
-from pybroker.model import NO_TOPIC_ID, TopicPartition
+from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
-from pybroker.wire.api import ApiKey
-from pybroker.wire.messages.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
-from pybroker.wire.messages.topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreatableTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
-
-T = TypeVar("T")
-
-TOPIC_RESOURCE = 2
-DEFAULT_CONFIG = 5
-DEFAULT = -1
-DELETE_BY_STATE_VERSION = 6
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create. -1 leaves the number to the broker. With `assignments` (partition ->
-    brokers, preferred leader first) both numbers stay -1."""
-
-    name: str
-    partitions: int = DEFAULT
-    replication_factor: int = DEFAULT
-    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    configs: Mapping[str, str | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicResult:
-    """What became of one topic of a request. `error` None means that it was done; the rest is
-    filled as far as the broker tells."""
-
-    name: str
-    error: ResponseError | None
-    topic_id: uuid.UUID = NO_TOPIC_ID
-    partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, str | None] = field(default_factory=dict)
-
-    def check(self) -> TopicResult:
-        """Itself; raises `error` if there is one."""
-        if self.error is not None:
-            raise self.error
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """An option that holds for a resource. `is_default`: nobody has set it anywhere."""
-
-    name: str
-    value: str | None
-    is_default: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterDescription:
-    """`controller` is None while there is none."""
-
-    cluster_id: str | None
-    controller: Node | None
-    nodes: tuple[Node, ...]
 
 
 class Admin:
-    """Manages topics.
+    """Manages topics, partitions, options and log directories.
+
+    A `timeout_ms` limits an operation with its retries; None means default.api.timeout.ms.
 
     async with Admin("localhost:9092") as admin:
         for result in await admin.create_topics([NewTopic("orders", partitions=3)]):
@@ -119,9 +62,10 @@ class Admin:
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
             )
         self.options = parse_options(AdminOptions, options)
-        self._clock = clock or SystemClock()
-        self._cluster = Cluster(self.options, clock=self._clock, rng=rng or random.Random())
-        self._running = False
+        self._cluster = Cluster(
+            self.options, clock=clock or SystemClock(), rng=rng or random.Random()
+        )
+        self._calls = Calls(self._cluster)
 
     async def start(self) -> None:
         """Reach the cluster. Raises NoBrokers."""
@@ -130,11 +74,11 @@ class Admin:
         except BaseException:
             await self._cluster.close()
             raise
-        self._running = True
+        self._calls.opened = True
 
     async def close(self) -> None:
         """Idempotent."""
-        self._running = False
+        self._calls.opened = False
         await self._cluster.close()
 
     async def __aenter__(self) -> Self:
@@ -158,96 +102,142 @@ class Admin:
     ) -> list[TopicResult]:
         """One result a topic. `validate_only` checks what would happen and does nothing. Raises
         ClientError if the controller cannot be asked."""
-        limit_ms = timeout_ms or self.options.default_api_timeout_ms
-        request = CreateTopicsRequest(
-            topics=[_creatable(topic) for topic in topics],
-            timeout_ms=min(limit_ms, self.options.request_timeout_ms),
-            validate_only=validate_only,
+        return await admin_topics.create_topics(
+            self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
         )
-
-        async def ask(connection: Connection, timeout_s: float) -> CreateTopicsResponse:
-            answer = await connection.send(
-                ApiKey.CREATE_TOPICS, request, CreateTopicsResponse, timeout_s=timeout_s
-            )
-            _controller_moved(row.error_code for row in answer.topics)
-            return answer
-
-        response = await self._ask_controller(ask, limit_ms)
-        return [_created(row) for row in response.topics]
 
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: int | None = None
     ) -> list[TopicResult]:
         """One result a topic. Raises ClientError if the controller cannot be asked."""
-        limit_ms = timeout_ms or self.options.default_api_timeout_ms
-        topics = list(names)
+        return await admin_topics.delete_topics(self._calls, names, timeout_ms=timeout_ms)
 
-        async def ask(connection: Connection, timeout_s: float) -> DeleteTopicsResponse:
-            by_state = connection.version_of(ApiKey.DELETE_TOPICS) >= DELETE_BY_STATE_VERSION
-            request = DeleteTopicsRequest(
-                topics=[DeleteTopicState(name=name) for name in topics] if by_state else [],
-                topic_names=[] if by_state else topics,
-                timeout_ms=min(limit_ms, self.options.request_timeout_ms),
-            )
-            answer = await connection.send(
-                ApiKey.DELETE_TOPICS, request, DeleteTopicsResponse, timeout_s=timeout_s
-            )
-            _controller_moved(row.error_code for row in answer.responses)
-            return answer
-
-        response = await self._ask_controller(ask, limit_ms)
-        return [
-            TopicResult(row.name or "", _error(row.error_code, row.error_message), row.topic_id)
-            for row in response.responses
-        ]
+    async def create_partitions(
+        self,
+        topics: Iterable[NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> list[TopicResult]:
+        """Grow topics. One result a topic. Raises ClientError if the controller cannot be asked."""
+        return await admin_topics.create_partitions(
+            self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
+        )
 
     async def list_topics(self) -> list[TopicInfo]:
         """All topics that may be seen, sorted by name, internal ones too. Raises ClientError."""
-        view = await self._metadata(None)
+        view = await self._calls.metadata(None)
         return [view.topics[name] for name in sorted(view.topics)]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         """What is known of each; `error` tells of those that do not exist. Raises ClientError."""
         wanted = list(names)
-        return dict((await self._metadata(wanted)).topics) if wanted else {}
+        return dict((await self._calls.metadata(wanted)).topics) if wanted else {}
 
-    async def describe_cluster(self) -> ClusterDescription:
+    async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
         """Raises ClientError."""
-        view = await self._metadata([])
-        nodes = tuple(view.nodes[number] for number in sorted(view.nodes))
-        return ClusterDescription(view.cluster_id, view.nodes.get(view.controller_id), nodes)
+        return await admin_cluster.describe_cluster(self._calls, timeout_ms=timeout_ms)
 
-    async def topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
-        """The options of each topic with their values, in the broker's order; an empty list where
-        they cannot be read. Raises ClientError if no broker answers."""
-        resources = [
-            DescribeConfigsResource(
-                resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
-            )
-            for name in names
-        ]
-        if not resources:
-            return {}
+    async def api_versions(
+        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[int, BrokerVersions]:
+        """What each of these brokers (None: all) understands. Raises Closed."""
+        return await admin_cluster.api_versions(self._calls, brokers, timeout_ms=timeout_ms)
 
-        async def ask(connection: Connection, timeout_s: float) -> DescribeConfigsResponse:
-            request = DescribeConfigsRequest(resources=resources)
-            return await connection.send(
-                ApiKey.DESCRIBE_CONFIGS, request, DescribeConfigsResponse, timeout_s=timeout_s
-            )
-
-        response = await self._ask(
-            self._cluster.any_connection,
-            ask,
-            self.options.default_api_timeout_ms,
-            repeatable=True,
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        names: Sequence[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, ConfigDescription]:
+        """The options of topics and brokers, one description a resource. `names` None means all
+        options. Raises Closed."""
+        return await admin_configs.describe_configs(
+            self._calls,
+            resources,
+            names=names,
+            synonyms=synonyms,
+            documentation=documentation,
+            timeout_ms=timeout_ms,
         )
-        return {
-            result.resource_name: [
-                ConfigEntry(row.name, row.value, row.config_source == DEFAULT_CONFIG)
-                for row in result.configs
-            ]
-            for result in response.results
-        }
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Iterable[ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, ConfigResult]:
+        """Change single options and leave the others (IncrementalAlterConfigs). One result a
+        resource. Raises Closed."""
+        return await admin_configs.alter_configs(
+            self._calls, changes, validate_only=validate_only, timeout_ms=timeout_ms
+        )
+
+    async def replace_configs(
+        self,
+        configs: Mapping[ConfigResource, Mapping[str, str | None]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, ConfigResult]:
+        """Set these options and unset all others (AlterConfigs). One result a resource. Raises
+        Closed."""
+        return await admin_configs.replace_configs(
+            self._calls, configs, validate_only=validate_only, timeout_ms=timeout_ms
+        )
+
+    async def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[int, BrokerLogDirs]:
+        """The log directories of each of these brokers (None: all) with the replicas of these
+        partitions (None: all). Raises Closed."""
+        return await admin_log_dirs.describe_log_dirs(
+            self._calls, brokers, partitions, timeout_ms=timeout_ms
+        )
+
+    async def alter_replica_log_dirs(
+        self, moves: Mapping[Replica, str], *, timeout_ms: int | None = None
+    ) -> dict[Replica, ClientError | None]:
+        """Have replicas moved to other directories of their broker. For each None, or why it does
+        not move. Raises Closed."""
+        return await admin_log_dirs.alter_replica_log_dirs(
+            self._calls, moves, timeout_ms=timeout_ms
+        )
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, DeletedRecords]:
+        """Delete what lies before these offsets (-1: all that is committed). One result a
+        partition. Raises Closed."""
+        return await admin_partitions.delete_records(self._calls, before, timeout_ms=timeout_ms)
+
+    async def describe_producers(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        broker: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, PartitionProducers]:
+        """The producers that each partition remembers, as its leader knows, or the replica on
+        `broker`. Raises Closed."""
+        return await admin_partitions.describe_producers(
+            self._calls, partitions, broker=broker, timeout_ms=timeout_ms
+        )
+
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where the leader epochs ended (OffsetForLeaderEpoch). One result a partition. Raises
+        Closed."""
+        return await admin_partitions.epoch_ends(self._calls, epochs, timeout_ms=timeout_ms)
 
     async def list_offsets(
         self,
@@ -257,111 +247,11 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAnswer]:
         """One answer a partition, with its own error. Moments are ms since 1970, or LATEST (-1),
-        EARLIEST (-2), MAX_TIMESTAMP (-3)."""
-        self._check_running()
+        EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
+        self._calls.check_opened()
         return await list_offsets(
             self._cluster,
             moments,
             isolation_level=isolation_level,
-            deadline=Deadline(self._clock, timeout_ms or self.options.default_api_timeout_ms),
+            deadline=self._calls.deadline(timeout_ms),
         )
-
-    async def _metadata(self, names: Iterable[str] | None) -> ClusterView:
-        self._check_running()
-        deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
-        failures = 0
-        while True:
-            try:
-                return await self._cluster.metadata(
-                    names, timeout_s=self.options.request_timeout_ms / 1_000
-                )
-            except ClientError as error:
-                failures += 1
-                await self._before_retry(error, failures, deadline, repeatable=True)
-
-    async def _ask_controller(
-        self, ask: Callable[[Connection, float], Awaitable[T]], limit_ms: int
-    ) -> T:
-        async def controller() -> Connection:
-            node = self._cluster.view.controller_id
-            if node not in self._cluster.view.nodes:
-                raise NotConnected("the cluster has no controller at the moment")
-            return await self._cluster.connection(node)
-
-        return await self._ask(controller, ask, limit_ms)
-
-    async def _ask(
-        self,
-        choose: Callable[[], Awaitable[Connection]],
-        ask: Callable[[Connection, float], Awaitable[T]],
-        limit_ms: int,
-        *,
-        repeatable: bool = False,
-    ) -> T:
-        """Ask until there is an answer."""
-        self._check_running()
-        deadline = Deadline(self._clock, limit_ms)
-        failures = 0
-        while True:
-            try:
-                connection = await choose()
-                limit_s = min(deadline.remaining_s(), self.options.request_timeout_ms / 1_000)
-                return await ask(connection, max(limit_s, 0.001))
-            except ClientError as error:
-                failures += 1
-                await self._before_retry(error, failures, deadline, repeatable=repeatable)
-
-    async def _before_retry(
-        self, error: ClientError, failures: int, deadline: Deadline, *, repeatable: bool = False
-    ) -> None:
-        """Wait as long as is due before another try; raise the error if there shall be none.
-        What may have been done is done again only if it is `repeatable`."""
-        pause = self._cluster.pause_s(failures)
-        may_retry = error.retriable and (error.definite or repeatable)
-        if not may_retry or deadline.remaining_s() <= pause:
-            raise error
-        await asyncio.sleep(pause)
-        try:
-            await self._cluster.refreshed(deadline.remaining_s())
-        except (TimeoutError, ClientError):
-            pass
-
-    def _check_running(self) -> None:
-        if not self._running:
-            raise Closed("the admin client is not running")
-
-
-def _creatable(topic: NewTopic) -> CreatableTopic:
-    return CreatableTopic(
-        name=topic.name,
-        num_partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
-        assignments=[
-            CreatableReplicaAssignment(partition_index=number, broker_ids=list(brokers))
-            for number, brokers in topic.assignments.items()
-        ],
-        configs=[
-            CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()
-        ],
-    )
-
-
-def _created(row: CreatableTopicResult) -> TopicResult:
-    return TopicResult(
-        row.name,
-        _error(row.error_code, row.error_message),
-        row.topic_id,
-        row.num_partitions,
-        row.replication_factor,
-        {config.name: config.value for config in row.configs or ()},
-    )
-
-
-def _error(number: int, detail: str | None) -> ResponseError | None:
-    return ResponseError(error_code(number), detail or "") if number else None
-
-
-def _controller_moved(codes: Iterable[int]) -> None:
-    """All items fail alike when the broker asked is not the controller; nothing was done."""
-    if ErrorCode.NOT_CONTROLLER in codes:
-        raise ResponseError(ErrorCode.NOT_CONTROLLER)

@@ -130,6 +130,11 @@ class Connection:
     def in_flight(self) -> int:
         return len(self._pending)
 
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """What the broker offers: number of the API -> lowest and highest version."""
+        return self._versions
+
     def version_of(self, key: ApiKey) -> int:
         """The highest version of the API that both sides know. Raises UnsupportedByBroker."""
         api = APIS[key]

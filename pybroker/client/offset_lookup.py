@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pybroker.client.backoff import Deadline
-from pybroker.client.cluster import Cluster, leaders
-from pybroker.client.errors import (
-    ClientError,
-    DeadlinePassed,
-    ResponseError,
-    UnsupportedByBroker,
-)
-from pybroker.client.metadata import ClusterView, error_code
-from pybroker.errors import ErrorCode
+from pybroker.client.cluster import Cluster
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError, UnsupportedByBroker
+from pybroker.client.leader_calls import ask_leaders, response_error
+from pybroker.client.metadata import ClusterView
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
@@ -54,82 +49,33 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAnswer]:
     """One answer a partition, in the order of asking. Moments are ms since 1970 or LATEST,
     EARLIEST, MAX_TIMESTAMP. What can be retried is, until the deadline."""
-    cluster.watch({topic_partition.topic for topic_partition in moments})
-    answers: dict[TopicPartition, OffsetAnswer] = {}
-    problems: dict[TopicPartition, ClientError] = {}
-    failures = 0
-    while len(answers) < len(moments):
-        open_ones = [item for item in moments if item not in answers]
-        by_node, without_leader = leaders(cluster.view, open_ones)
-        for topic_partition in without_leader:
-            problems[topic_partition] = _no_leader(cluster.view, topic_partition)
-        await asyncio.gather(
-            *(
-                _ask(
-                    cluster,
-                    node,
-                    {item: moments[item] for item in partitions},
-                    ISOLATION_LEVELS[isolation_level],
-                    answers,
-                    problems,
-                )
-                for node, partitions in by_node.items()
-            )
-        )
-        if len(answers) == len(moments):
-            break
-        failures += 1
-        if deadline.remaining_s() <= cluster.pause_s(failures):
-            break
-        await asyncio.sleep(cluster.pause_s(failures))
-        try:
-            await cluster.refreshed(deadline.remaining_s())
-        except (TimeoutError, ClientError):
-            pass
-    missing = DeadlinePassed("no broker answered in time")
-    return {
-        item: answers.get(item) or OffsetAnswer(-1, -1, -1, problems.get(item, missing))
-        for item in moments
-    }
+    level = ISOLATION_LEVELS[isolation_level]
 
-
-async def _ask(
-    cluster: Cluster,
-    node: int,
-    moments: Mapping[TopicPartition, int],
-    isolation_level: int,
-    answers: dict[TopicPartition, OffsetAnswer],
-    problems: dict[TopicPartition, ClientError],
-) -> None:
-    """Fills `answers` with what is final, and `problems` with what may be tried again."""
-    try:
-        connection = await cluster.connection(node)
+    async def ask(
+        connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float
+    ) -> dict[TopicPartition, OffsetAnswer | ClientError]:
+        chosen = {item: moments[item] for item in partitions}
         version = connection.version_of(ApiKey.LIST_OFFSETS)
-        if version < MAX_TIMESTAMP_VERSION and MAX_TIMESTAMP in moments.values():
+        if version < MAX_TIMESTAMP_VERSION and MAX_TIMESTAMP in chosen.values():
             raise UnsupportedByBroker("the broker cannot look up the largest timestamp")
         response = await connection.send(
             ApiKey.LIST_OFFSETS,
-            _request(cluster.view, moments, isolation_level),
+            _request(cluster.view, chosen, level),
             ListOffsetsResponse,
-            timeout_s=cluster.options.request_timeout_ms / 1_000,
+            timeout_s=timeout_s,
         )
-    except ClientError as error:
-        for topic_partition in moments:
-            if error.retriable:
-                problems[topic_partition] = error
-            else:
-                answers[topic_partition] = OffsetAnswer(-1, -1, -1, error)
-        return
-    for topic in response.topics:
-        for row in topic.partitions:
-            topic_partition = TopicPartition(topic.name, row.partition_index)
-            code = error_code(row.error_code)
-            if code.retriable:
-                problems[topic_partition] = ResponseError(code)
-            elif code != ErrorCode.NONE:
-                answers[topic_partition] = OffsetAnswer(-1, -1, -1, ResponseError(code))
-            else:
-                answers[topic_partition] = OffsetAnswer(row.offset, row.timestamp, row.leader_epoch)
+        return {
+            TopicPartition(topic.name, row.partition_index): response_error(row.error_code)
+            or OffsetAnswer(row.offset, row.timestamp, row.leader_epoch)
+            for topic in response.topics
+            for row in topic.partitions
+        }
+
+    answers = await ask_leaders(cluster, moments, ask, deadline=deadline)
+    return {
+        item: OffsetAnswer(-1, -1, -1, answer) if isinstance(answer, ClientError) else answer
+        for item, answer in answers.items()
+    }
 
 
 def _request(
@@ -149,12 +95,3 @@ def _request(
     return ListOffsetsRequest(
         replica_id=-1, isolation_level=isolation_level, topics=list(topics.values())
     )
-
-
-def _no_leader(view: ClusterView, topic_partition: TopicPartition) -> ClientError:
-    topic = view.topics.get(topic_partition.topic)
-    if topic is not None and topic.error != ErrorCode.NONE:
-        return ResponseError(topic.error)
-    if topic is not None and topic_partition.partition not in topic.partitions:
-        return ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return ResponseError(ErrorCode.LEADER_NOT_AVAILABLE)

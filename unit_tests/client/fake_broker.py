@@ -20,7 +20,12 @@ from pybroker.records.record import decode_records
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import decode_request, encode_response
 from pybroker.wire.headers import encode_response_header, parse_request_header
-from pybroker.wire.messages.cluster import ApiVersion, ApiVersionsResponse
+from pybroker.wire.messages.cluster import (
+    ApiVersion,
+    ApiVersionsResponse,
+    DescribeClusterBroker,
+    DescribeClusterResponse,
+)
 from pybroker.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -127,6 +132,11 @@ class FakeBroker:
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
             ApiKey.LIST_OFFSETS: self._list_offsets,
+            ApiKey.DESCRIBE_CLUSTER: lambda _: DescribeClusterResponse(
+                cluster_id="fake",
+                controller_id=NODE,
+                brokers=[DescribeClusterBroker(broker_id=NODE, host="127.0.0.1", port=self.port)],
+            ),
         }
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pybroker.client.admin import Admin, NewTopic
+from pybroker.client.admin import Admin
+from pybroker.client.admin_configs import ConfigResource
+from pybroker.client.admin_topics import NewTopic
 from pybroker.client.errors import Closed, ConnectionLost, ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
@@ -24,7 +26,7 @@ from pybroker.wire.messages.topics import (
     DeleteTopicsResponse,
 )
 from pybroker.wire.schema import Message
-from unit_tests.client.fake_broker import LOSE_ANSWER, FakeBroker
+from unit_tests.client.fake_broker import LOSE_ANSWER, FakeBroker, versions
 
 
 def admin(broker: FakeBroker) -> Admin:
@@ -118,6 +120,14 @@ async def test_topics_and_the_cluster_are_described() -> None:
         assert await target.describe_topics([]) == {}
 
 
+async def test_an_older_cluster_is_described_by_its_metadata() -> None:
+    async with FakeBroker() as broker:
+        broker.handlers[ApiKey.API_VERSIONS] = lambda _: versions({ApiKey.DESCRIBE_CLUSTER})
+        async with admin(broker) as target:
+            cluster = await target.describe_cluster()
+            assert (cluster.cluster_id, cluster.controller) == ("fake", cluster.nodes[0])
+
+
 async def test_options_that_somebody_set_are_told_apart_from_defaults() -> None:
     rows = [
         DescribeConfigsResourceResult(name="a", value="1", config_source=1),
@@ -128,9 +138,10 @@ async def test_options_that_somebody_set_are_told_apart_from_defaults() -> None:
     )
     async with FakeBroker() as broker, admin(broker) as target:
         broker.handlers[ApiKey.DESCRIBE_CONFIGS] = lambda _: answer
-        entries = (await target.topic_configs(["t"]))["t"]
+        topic = ConfigResource.topic("t")
+        entries = (await target.describe_configs([topic]))[topic].check().entries
         assert [(entry.name, entry.is_default) for entry in entries] == [("a", False), ("b", True)]
-        assert await target.topic_configs([]) == {}
+        assert await target.describe_configs([]) == {}
 
 
 async def test_offsets_have_their_errors_one_by_one() -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import click
 import pytest
 
-from pybroker.client.admin import Admin, ConfigEntry, NewTopic, TopicResult
+from pybroker.client.admin import Admin
+from pybroker.client.admin_configs import (
+    ConfigDescription,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+)
+from pybroker.client.admin_topics import NewTopic, TopicResult
 from pybroker.client.errors import ResponseError, UnsupportedByBroker
 from pybroker.client.metadata import PartitionInfo, TopicInfo
 from pybroker.errors import ErrorCode
@@ -79,11 +86,17 @@ class FakeAdmin(Admin):
         self.deleted = list(names)
         return [TopicResult(name, None) for name in self.deleted]
 
-    async def topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], **_: Any
+    ) -> dict[ConfigResource, ConfigDescription]:
         if not self._configs:
-            raise UnsupportedByBroker("too old")
-        entries = [ConfigEntry("retention.ms", "5", False), ConfigEntry("x", "y", True)]
-        return dict.fromkeys(names, entries)
+            error = UnsupportedByBroker("too old")
+            return {item: ConfigDescription(item, error=error) for item in resources}
+        entries = (
+            ConfigEntry("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+            ConfigEntry("x", "y", ConfigSource.DEFAULT_CONFIG),
+        )
+        return {item: ConfigDescription(item, entries) for item in resources}
 
 
 def cluster(**options: bool) -> FakeAdmin:

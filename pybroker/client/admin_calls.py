@@ -1,0 +1,157 @@
+"""How the admin client reaches whom it must ask: any broker, the controller, one broker, or the
+leaders of partitions; and when it asks again. What is asked is no business of this module."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError, Closed, NotConnected, ResponseError
+from pybroker.client.leader_calls import AskLeader, ask_leaders, request_limit_s
+from pybroker.client.metadata import ClusterView
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+
+T = TypeVar("T")
+
+Ask = Callable[[Connection, float], Awaitable[T]]
+"""Asks on a connection, within so many seconds."""
+
+
+class Calls:
+    """Asks for an admin client. `opened` until `close`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.opened = False
+
+    def deadline(self, timeout_ms: int | None = None) -> Deadline:
+        """The end of an operation that begins now; None means default.api.timeout.ms."""
+        limit_ms = timeout_ms or self.cluster.options.default_api_timeout_ms
+        return Deadline(self.cluster.clock, limit_ms)
+
+    def wait_ms(self, timeout_ms: int | None) -> int:
+        """How long a broker may take for its answer, so that it comes before we give up."""
+        options = self.cluster.options
+        return min(timeout_ms or options.default_api_timeout_ms, options.request_timeout_ms)
+
+    async def any_broker(
+        self, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
+    ) -> T:
+        """The answer of whichever broker can be reached. Raises ClientError."""
+        return await self._ask(
+            self.cluster.any_connection, ask, self.deadline(timeout_ms), repeatable
+        )
+
+    async def controller(self, ask: Ask[T], timeout_ms: int | None = None) -> T:
+        """The answer of the controller. Raises ClientError."""
+
+        async def controller() -> Connection:
+            node = self.cluster.view.controller_id
+            if node not in self.cluster.view.nodes:
+                raise NotConnected("the cluster has no controller at the moment")
+            return await self.cluster.connection(node)
+
+        return await self._ask(controller, ask, self.deadline(timeout_ms), False)
+
+    async def broker(
+        self, node: int, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
+    ) -> T:
+        """The answer of one broker. Raises ClientError."""
+
+        async def named() -> Connection:
+            return await self.cluster.connection(node)
+
+        return await self._ask(named, ask, self.deadline(timeout_ms), repeatable)
+
+    async def each_broker(
+        self, nodes: Iterable[int] | None, ask: Ask[T], timeout_ms: int | None = None
+    ) -> dict[int, T | ClientError]:
+        """The answers of these brokers (None: of all that are known), or why there is none."""
+        self.check_opened()
+        chosen = sorted(self.cluster.view.nodes) if nodes is None else list(dict.fromkeys(nodes))
+
+        async def one(node: int) -> T | ClientError:
+            try:
+                return await self.broker(node, ask, timeout_ms)
+            except ClientError as error:
+                return error
+
+        return dict(zip(chosen, await asyncio.gather(*map(one, chosen)), strict=True))
+
+    async def leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: AskLeader[T | ClientError],
+        timeout_ms: int | None = None,
+        *,
+        repeatable: bool = True,
+    ) -> dict[TopicPartition, T | ClientError]:
+        """As `ask_leaders`."""
+        self.check_opened()
+        return await ask_leaders(
+            self.cluster, partitions, ask, deadline=self.deadline(timeout_ms), repeatable=repeatable
+        )
+
+    async def metadata(self, names: Iterable[str] | None) -> ClusterView:
+        """What some broker knows of these topics (None: of all). Raises ClientError."""
+        self.check_opened()
+        deadline = self.deadline()
+        failures = 0
+        while True:
+            try:
+                return await self.cluster.metadata(
+                    names, timeout_s=self.cluster.options.request_timeout_ms / 1_000
+                )
+            except ClientError as error:
+                failures += 1
+                await self._before_retry(error, failures, deadline, True)
+
+    def check_opened(self) -> None:
+        """Raises Closed."""
+        if not self.opened:
+            raise Closed("the admin client is not running")
+
+    async def _ask(
+        self,
+        choose: Callable[[], Awaitable[Connection]],
+        ask: Ask[T],
+        deadline: Deadline,
+        repeatable: bool,
+    ) -> T:
+        """Ask until there is an answer."""
+        self.check_opened()
+        failures = 0
+        while True:
+            try:
+                connection = await choose()
+                return await ask(connection, request_limit_s(self.cluster, deadline))
+            except ClientError as error:
+                failures += 1
+                await self._before_retry(error, failures, deadline, repeatable)
+
+    async def _before_retry(
+        self, error: ClientError, failures: int, deadline: Deadline, repeatable: bool
+    ) -> None:
+        """Wait as long as is due before another try; raise the error if there shall be none.
+        What may have been done is done again only if it is `repeatable`."""
+        pause = self.cluster.pause_s(failures)
+        may_retry = error.retriable and (error.definite or repeatable)
+        if not may_retry or deadline.remaining_s() <= pause:
+            raise error
+        await asyncio.sleep(pause)
+        try:
+            await self.cluster.refreshed(deadline.remaining_s())
+        except (TimeoutError, ClientError):
+            pass
+
+
+def controller_moved(codes: Iterable[int]) -> None:
+    """All items fail alike when the broker asked is not the controller; nothing was done. Raises
+    ResponseError then."""
+    if ErrorCode.NOT_CONTROLLER in codes:
+        raise ResponseError(ErrorCode.NOT_CONTROLLER)

@@ -1,0 +1,101 @@
+"""Asking the leaders of partitions, each about its own, until all have answered. What is asked is
+no business of this module."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster, leaders
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError, DeadlinePassed, ResponseError
+from pybroker.client.metadata import ClusterView, error_code
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+
+T = TypeVar("T")
+
+AskLeader = Callable[
+    [Connection, tuple[TopicPartition, ...], float], Awaitable[Mapping[TopicPartition, T]]
+]
+"""Asks a leader about its partitions within so many seconds; the answers hold a ClientError where
+one failed."""
+
+
+async def ask_leaders(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    ask: AskLeader[T | ClientError],
+    *,
+    deadline: Deadline,
+    repeatable: bool = True,
+) -> dict[TopicPartition, T | ClientError]:
+    """One answer a partition, in the order of asking. What can be retried is, until the deadline;
+    what may have been done only if it is `repeatable`."""
+    wanted = list(dict.fromkeys(partitions))
+    cluster.watch({topic_partition.topic for topic_partition in wanted})
+    final: dict[TopicPartition, T | ClientError] = {}
+    problems: dict[TopicPartition, ClientError] = {}
+
+    async def one(node: int, chosen: list[TopicPartition]) -> None:
+        answers: Mapping[TopicPartition, T | ClientError]
+        try:
+            connection = await cluster.connection(node)
+            limit_s = request_limit_s(cluster, deadline)
+            answers = await ask(connection, tuple(chosen), limit_s)
+        except ClientError as error:
+            answers = dict.fromkeys(chosen, error)
+        for topic_partition in chosen:
+            answer = answers.get(topic_partition, _NOT_ANSWERED)
+            if not isinstance(answer, ClientError):
+                final[topic_partition] = answer
+            elif answer.retriable and (answer.definite or repeatable):
+                problems[topic_partition] = answer
+            else:
+                final[topic_partition] = answer
+
+    failures = 0
+    while True:
+        missing = [item for item in wanted if item not in final]
+        by_node, without_leader = leaders(cluster.view, missing)
+        for topic_partition in without_leader:
+            problems[topic_partition] = _no_leader(cluster.view, topic_partition)
+        await asyncio.gather(*(one(node, chosen) for node, chosen in by_node.items()))
+        if len(final) == len(wanted):
+            break
+        failures += 1
+        if deadline.remaining_s() <= cluster.pause_s(failures):
+            break
+        await asyncio.sleep(cluster.pause_s(failures))
+        try:
+            await cluster.refreshed(deadline.remaining_s())
+        except (TimeoutError, ClientError):
+            pass
+    return {
+        item: final[item] if item in final else problems.get(item, _TOO_LATE) for item in wanted
+    }
+
+
+def response_error(number: int, detail: str | None = None) -> ResponseError | None:
+    """The error of an item of an answer, or None."""
+    return ResponseError(error_code(number), detail or "") if number else None
+
+
+def request_limit_s(cluster: Cluster, deadline: Deadline) -> float:
+    """How long to wait for one answer within an operation, in seconds."""
+    return max(min(deadline.remaining_s(), cluster.options.request_timeout_ms / 1_000), 0.001)
+
+
+_TOO_LATE = DeadlinePassed("no broker answered in time")
+_NOT_ANSWERED = ResponseError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not answer for it")
+
+
+def _no_leader(view: ClusterView, topic_partition: TopicPartition) -> ClientError:
+    topic = view.topics.get(topic_partition.topic)
+    if topic is not None and topic.error != ErrorCode.NONE:
+        return ResponseError(topic.error)
+    if topic is not None and topic_partition.partition not in topic.partitions:
+        return ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return ResponseError(ErrorCode.LEADER_NOT_AVAILABLE)
