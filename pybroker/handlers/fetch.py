@@ -13,6 +13,7 @@ from functools import partial
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
+from pybroker.metrics import Metrics
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from pybroker.replication.partition import Partition
 from pybroker.wire.messages.fetch import (
@@ -69,7 +70,7 @@ def handle_fetch(
     except _WouldBlock:
         return _read_until_enough(services, request, message, None, seen)
     if _is_enough(message, reading):
-        return response
+        return _counted(services.metrics, response)
     return _read_until_enough(services, request, message, reading, seen)
 
 
@@ -85,7 +86,7 @@ async def _read_until_enough(
             seen = fetches.changes
             reading, response = await _read(services, request, message)
             if _is_enough(message, reading) or clock.monotonic() >= deadline:
-                return response
+                return _counted(services.metrics, response)
             del response  # who waits holds no records
             if fetches.changes != seen:
                 continue
@@ -106,6 +107,19 @@ async def _read(
     except _WouldBlock:
         read = partial(_read_all, services, request, message, cached_only=False)
         return await services.blocking.run(read)
+
+
+def _counted(metrics: Metrics, response: FetchResponse) -> FetchResponse:
+    """The answer, when it is certain that it is the one."""
+    for topic in response.responses:
+        counters = metrics.counters(topic.topic)
+        counters.fetch_requests += len(topic.partitions)
+        for part in topic.partitions:
+            if part.records:
+                counters.bytes_out += len(part.records)
+            elif part.error_code:
+                counters.failed_fetch_requests += 1
+    return response
 
 
 def _is_enough(message: FetchRequest, reading: _Reading) -> bool:

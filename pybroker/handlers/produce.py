@@ -62,7 +62,7 @@ def handle_produce(
             try:
                 _take(services, request, message.acks, key, part.records, result, progress)
             except (BrokerError, StorageError) as error:
-                _fail(key, result, error)
+                _refuse(services, key, result, error)
         responses.append(TopicProduceResponse(name=topic.name, partition_responses=results))
     response = ProduceResponse(responses=responses)
     if progress.unchecked:
@@ -152,7 +152,7 @@ async def _check_and_finish(
             partition = services.replicas.leader(key)
             _append(services, message.acks, partition, data, header, now_ms, result, progress)
         except (BrokerError, StorageError) as error:
-            _fail(key, result, error)
+            _refuse(services, key, result, error)
     finished = _finish(services, message, response, progress)
     return await finished if isinstance(finished, Awaitable) else finished
 
@@ -170,6 +170,19 @@ def _finish(
     if progress.waiting:
         return _when_committed(services, progress.waiting, message.timeout_ms, response)
     return response
+
+
+def _refuse(
+    services: Services,
+    key: TopicPartition,
+    result: PartitionProduceResponse,
+    error: BrokerError | StorageError,
+) -> None:
+    """Tell the client that its batch was not appended."""
+    counters = services.metrics.counters(key.topic)
+    counters.produce_requests += 1
+    counters.failed_produce_requests += 1
+    _fail(key, result, error)
 
 
 def _fail(

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
+from pybroker.metrics import Metrics
 from pybroker.model import (
     LEADER_DURING_DELETION,
     NO_TOPIC_ID,
@@ -29,6 +30,8 @@ from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
+state_change = logging.getLogger("pybroker.state_change")
+"""What becomes of leaders and in-sync replicas, as in Kafka's log of that name."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,8 +54,10 @@ class ReplicaManager:
         topic_config: TopicConfigReader,
         fetches: Purgatory,
         produces: Purgatory,
+        metrics: Metrics | None = None,
     ) -> None:
         self.broker_id = broker_id
+        self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = -1
         self.fetches = fetches
         self.produces = produces
@@ -84,6 +89,16 @@ class ReplicaManager:
         found = self.partition(topic_partition)
         found.require_leader(current_leader_epoch)
         return found
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        """The replicas of this broker that are open. Not a snapshot."""
+        return self._partitions
+
+    @property
+    def not_opened(self) -> Mapping[TopicPartition, str]:
+        """The replicas that were to be opened and could not be, and why. Not a snapshot."""
+        return self._not_opened
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         return {key: partition.high_watermark for key, partition in self._partitions.items()}
@@ -133,7 +148,10 @@ class ReplicaManager:
         """
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
-            return {item.topic_partition: await self._stop(item) for item in command.partitions}
+            answers = {item.topic_partition: await self._stop(item) for item in command.partitions}
+            for topic in {key.topic for key in answers} - {key.topic for key in self._partitions}:
+                self._metrics.forget_topic(topic)
+            return answers
 
     def _accept(self, controller_epoch: int, broker_epoch: int) -> None:
         if controller_epoch < self._controller_epoch:
@@ -156,7 +174,9 @@ class ReplicaManager:
         try:
             is_news = partition is None or partition.check_epoch(facts)
         except BrokerError as error:
-            log.warning("command refused partition=%s error=%s", facts.topic_partition, error)
+            state_change.warning(
+                "command refused partition=%s error=%s", facts.topic_partition, error
+            )
             return error.code
         return None if is_news else ErrorCode.NONE
 
@@ -201,18 +221,21 @@ class ReplicaManager:
                 log=opened,
                 broker_id=self.broker_id,
                 high_watermark=self._logs.high_watermark_checkpoint(key),
+                counters=self._metrics.topic(key.topic),
             )
         if facts.state.leader == self.broker_id:
             partition.lead(facts)
         else:
             partition.follow(facts)
-        log.info(
-            "partition %s role=%s leader=%d leader_epoch=%d isr=%s log_start=%d log_end=%d hw=%d",
+        state_change.info(
+            "partition=%s role=%s leader=%d leader_epoch=%d isr=%s controller_epoch=%d "
+            "log_start=%d log_end=%d hw=%d",
             key,
             partition.role.value,
             facts.state.leader,
             facts.state.leader_epoch,
-            list(facts.state.isr),
+            ",".join(map(str, facts.state.isr)),
+            facts.state.controller_epoch,
             opened.log_start_offset,
             opened.log_end_offset,
             partition.high_watermark,
@@ -274,7 +297,7 @@ class ReplicaManager:
             except StorageError as error:
                 log.error("log cannot be deleted partition=%s error=%s", key, error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            log.info("partition deleted partition=%s", key)
+            state_change.info("partition deleted partition=%s", key)
         return ErrorCode.NONE
 
     def _disturbed(self, key: TopicPartition) -> None:

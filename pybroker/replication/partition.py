@@ -10,6 +10,7 @@ import enum
 import uuid
 
 from pybroker.errors import BrokerError, ErrorCode
+from pybroker.metrics import TopicCounters
 from pybroker.model import NO_EPOCH, NO_TOPIC_ID, PartitionFacts, PartitionState, TopicPartition
 from pybroker.records.batch import BatchHeader
 from pybroker.records.validate import BatchRules
@@ -33,10 +34,17 @@ class Partition:
     """
 
     def __init__(
-        self, *, topic_partition: TopicPartition, log: Log, broker_id: int, high_watermark: int
+        self,
+        *,
+        topic_partition: TopicPartition,
+        log: Log,
+        broker_id: int,
+        high_watermark: int,
+        counters: TopicCounters | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.log = log
+        self._counters = TopicCounters() if counters is None else counters
         self._broker_id = broker_id
         self._facts: PartitionFacts | None = None
         # What follows from the facts, for those who ask with every request.
@@ -187,6 +195,10 @@ class Partition:
         result = self.log.append(
             data, header, leader_epoch=self._facts.state.leader_epoch, now_ms=now_ms
         )
+        counters = self._counters
+        counters.produce_requests += 1
+        counters.messages_in += header.record_count
+        counters.bytes_in += len(data)
         if self._is_alone:
             self._high_watermark = max(self._high_watermark, result.last_offset + 1)
         else:
