@@ -45,17 +45,21 @@ class Membership:
         self._lost = lost
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self.is_registered = False
+        """Whether the broker stands in ZooKeeper in its current session, as far as is known."""
 
     async def join(self) -> Broker:
         """Register for the first time and begin to watch over the session. Raises StartupError if
         the id is taken, CoordError if ZooKeeper does not answer."""
         broker = await self._register()
         self._replicas.broker_epoch = broker.epoch
+        self.is_registered = True
         self._coord.add_listener(self._on_session)
         return broker
 
     async def leave(self) -> None:
-        """Stop reacting to the session. Idempotent."""
+        """Stop reacting to the session; the registration is about to go. Idempotent."""
+        self.is_registered = False
         self._stopped = True
         task, self._task = self._task, None
         if task is not None:
@@ -67,6 +71,7 @@ class Membership:
             return
         log.warning("zookeeper session %s", event.value)
         if event is SessionEvent.EXPIRED:
+            self.is_registered = False
             self._controller.session_expired()
         elif event is SessionEvent.CONNECTED:
             if self._task is not None:
@@ -87,6 +92,7 @@ class Membership:
                 self._lost(str(error))
                 return
             self._replicas.broker_epoch = broker.epoch
+            self.is_registered = True
             self._controller.session_renewed()
             log.info("registered again broker=%d epoch=%d", broker.id, broker.epoch)
             return

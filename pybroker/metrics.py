@@ -59,12 +59,12 @@ class TimeMeter:
         self.total_s = 0.0
         self.buckets: dict[int, int] = {}
 
-    def add(self, seconds: float) -> None:
-        """Count one duration."""
-        self.count += 1
-        self.total_s += seconds
+    def add(self, seconds: float, weight: int = 1) -> None:
+        """Count a duration, as `weight` ones where it stands for others that were not taken."""
+        self.count += weight
+        self.total_s += seconds * weight
         bucket = bucket_of(seconds)
-        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + weight
 
 
 class SharedTimeMeter(TimeMeter):
@@ -76,9 +76,9 @@ class SharedTimeMeter(TimeMeter):
         super().__init__()
         self._lock = threading.Lock()
 
-    def add(self, seconds: float) -> None:
+    def add(self, seconds: float, weight: int = 1) -> None:
         with self._lock:
-            super().add(seconds)
+            super().add(seconds, weight)
 
 
 class RequestMeter:

@@ -34,6 +34,8 @@ class ClusterContext:
     topics: dict[str, TopicDescription] = field(default_factory=dict)
     partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
+    unclean_elections: int = 0
+    """Leaders chosen outside the in-sync replicas, in this reign."""
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
 
     def put_topic(self, topic: TopicDescription) -> None:

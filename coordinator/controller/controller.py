@@ -57,6 +57,7 @@ class Controller:
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
+        self._unclean_before = 0
 
     # ---- what others may know
 
@@ -74,6 +75,12 @@ class Controller:
     def controller_id(self) -> int | None:
         """Who is the controller, as last seen; None if nobody is or nothing is known."""
         return self._controller_id
+
+    @property
+    def unclean_elections(self) -> int:
+        """Leaders that this controller has chosen outside the in-sync replicas, in all reigns."""
+        reign = self._reign
+        return self._unclean_before + (0 if reign is None else reign.context.unclean_elections)
 
     # ---- life
 
@@ -204,6 +211,7 @@ class Controller:
         self._office = None
         reign, self._reign = self._reign, None
         if reign is not None:
+            self._unclean_before += reign.context.unclean_elections
             logger.info("controller_steps_down epoch=%d", reign.won.epoch)
             await reign.close()
 

@@ -26,6 +26,8 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Coord, CreateOp, NodeStat, SetOp
 
 logger = logging.getLogger(__name__)
+state_change = logging.getLogger("pybroker.state_change")
+"""What becomes of leaders and in-sync replicas, as in Kafka's log of that name."""
 
 ATTEMPTS_MAX: Final = 3
 """So often a decision is made anew at once, when a leader changed the ISR in between."""
@@ -115,13 +117,16 @@ class StateMachine:
         self._context.put_partition(partitions.stored(before, write.state, version, text))
         created = self.changed.get(write.topic_partition, False) or write.creates
         self.changed[write.topic_partition] = created
-        logger.info(
-            "state_stored partition=%s leader=%d leader_epoch=%d isr=%s version=%d unclean=%s",
+        self._context.unclean_elections += write.unclean
+        state_change.info(
+            "state_stored partition=%s leader=%d leader_epoch=%d isr=%s version=%d "
+            "controller_epoch=%d unclean=%s",
             write.topic_partition,
             write.state.leader,
             write.state.leader_epoch,
             ",".join(map(str, write.state.isr)),
             version,
+            write.state.controller_epoch,
             write.unclean,
         )
 

@@ -27,6 +27,7 @@ from pybroker.coordinator.zookeeper.link import Answer, Link, LinkState
 from pybroker.coordinator.zookeeper.session_store import NoSessionStore, SessionStore
 from pybroker.coordinator.zookeeper.watches import WatchTable
 from pybroker.errors import ConnectionLoss, CoordError, NodeExists, SessionExpired, StartupError
+from pybroker.metrics import TimeMeter
 from pybroker.ports import (
     Clock,
     CoordOp,
@@ -67,8 +68,11 @@ class KazooCoord:
         clock: Clock,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         store: SessionStore | None = None,
+        times: TimeMeter | None = None,
     ) -> None:
-        """Raises StartupError if `connect` (HOST:PORT[,HOST:PORT...][/chroot]) is not valid."""
+        """`times` learns how long answered requests took. Raises StartupError if `connect`
+        (HOST:PORT[,HOST:PORT...][/chroot]) is not valid."""
+        self._times = TimeMeter() if times is None else times
         self._connect = parse_connect_string(connect)
         self._session_timeout_ms = session_timeout_ms
         self._clock = clock
@@ -268,6 +272,7 @@ class KazooCoord:
 
         def heard(value: Any) -> None:
             self._heard_at = max(self._heard_at, sent_at)
+            self._times.add(self._clock.boottime() - sent_at)
             if on_value is not None and link is self._link:
                 on_value(value)
 

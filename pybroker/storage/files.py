@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.errors import DiskFull, StorageError
-from pybroker.ports import Buffer
+from pybroker.metrics import TimeMeter
+from pybroker.ports import Buffer, Clock
 
 HANDLES_DEFAULT: Final = 4096
 SCRATCH_BYTES: Final = 1024**2
@@ -238,7 +239,7 @@ class SystemFile:
             # Cleared first: what is appended while the disk works is not covered.
             self.unsynced = False
             with _reported("sync", self._path):
-                os.fdatasync(descriptor)
+                self._disk.sync_data(descriptor)
         except StorageError:
             self.unsynced = True
             raise
@@ -254,7 +255,17 @@ class SystemDisk:
     """The `Disk` of a real process. `handles_max` bounds the descriptors of files without changes
     that still have to be made durable."""
 
-    def __init__(self, handles_max: int = HANDLES_DEFAULT) -> None:
+    def __init__(
+        self,
+        handles_max: int = HANDLES_DEFAULT,
+        *,
+        clock: Clock | None = None,
+        syncs: TimeMeter | None = None,
+    ) -> None:
+        """`syncs` learns how long files took to be made durable, by `clock`. It must allow for
+        several threads."""
+        self._clock = clock
+        self._syncs = syncs
         self._handles = _Handles(handles_max)
         self._scratch: list[bytearray] = []
         self._in_memory: dict[int, bool] = {}
@@ -265,6 +276,15 @@ class SystemDisk:
         if device not in self._in_memory:
             self._in_memory[device] = _is_in_memory(device)
         return self._in_memory[device]
+
+    def sync_data(self, descriptor: int) -> None:
+        """Make a file's content durable. Raises OSError."""
+        if self._clock is None or self._syncs is None:
+            os.fdatasync(descriptor)
+            return
+        began = self._clock.monotonic()
+        os.fdatasync(descriptor)
+        self._syncs.add(self._clock.monotonic() - began)
 
     def take_scratch(self, length: int) -> bytearray:
         if length > SCRATCH_BYTES:

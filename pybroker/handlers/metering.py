@@ -1,0 +1,60 @@
+"""Counts requests by API and takes their time, around the dispatcher.
+
+Reading the clock twice and finding a bucket costs more than some requests are worth, so of the
+answers that come at once to Produce and Fetch one in `_SAMPLE` is timed and stands for all of
+them; everything else is timed always. Bodies of requests are nobody's business here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from pybroker.handlers.dispatch import Answer
+from pybroker.metrics import RequestMeter
+from pybroker.ports import Clock
+from pybroker.wire.api import ApiKey
+
+_SAMPLE: Final = 16
+_MASK: Final = _SAMPLE - 1
+_FREQUENT: Final = max(ApiKey.PRODUCE, ApiKey.FETCH)
+
+Answering = Callable[[memoryview, str, str], Answer | Awaitable[Answer]]
+
+
+class Metering:
+    """Answers as `answering` does. Requests that close the connection are not counted: they may
+    say anything."""
+
+    def __init__(self, answering: Answering, meters: Sequence[RequestMeter], clock: Clock) -> None:
+        """`meters` has one for each value of a byte, the low one of the API key."""
+        self._answering = answering
+        self._meters = meters
+        self._clock = clock
+
+    def answer(
+        self, frame: memoryview, listener: str, peer_host: str
+    ) -> Answer | Awaitable[Answer]:
+        """Raises what the dispatcher raises; so does the awaitable."""
+        key = frame[1] if len(frame) > 1 else 0
+        meter = self._meters[key]
+        if key <= _FREQUENT and meter.count & _MASK:
+            answer = self._answering(frame, listener, peer_host)
+            meter.count += 1
+            if answer is None or isinstance(answer, list):
+                return answer
+            return self._later(meter, answer, self._clock.monotonic())
+        began = self._clock.monotonic()
+        answer = self._answering(frame, listener, peer_host)
+        meter.count += 1
+        if answer is None or isinstance(answer, list):
+            meter.times.add(self._clock.monotonic() - began, _SAMPLE if key <= _FREQUENT else 1)
+            return answer
+        return self._later(meter, answer, began)
+
+    async def _later(self, meter: RequestMeter, answer: Awaitable[Answer], began: float) -> Answer:
+        """Requests that wait cost so much more that each of them may be timed."""
+        try:
+            return await answer
+        finally:
+            meter.times.add(self._clock.monotonic() - began)
