@@ -1,7 +1,7 @@
 """`pybroker TOOL ...`: finds the tool by its name and runs it, loading nothing else.
 
-The start of a broker is watched by people with a stopwatch, so the list of tools is plain data and
-each tool's module is imported only when it is called for.
+The start of a broker is watched by people with a stopwatch, so the list of tools is plain data
+(`tool_list.py`) and each tool's module is imported only when it is called for.
 """
 
 from __future__ import annotations
@@ -9,33 +9,10 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
 
 from pybroker import __version__
-
-
-class Tool(NamedTuple):
-    """A row of the list: where the command is, and what it does in one line."""
-
-    module: str
-    summary: str
-
-
-TOOLS: Final[Mapping[str, Tool]] = {
-    "start": Tool("pybroker.tools.start", "run a broker"),
-    "topics": Tool("pybroker.tools.topics", "create, list, describe and delete topics"),
-    "console-producer": Tool("pybroker.tools.console_producer", "send lines of standard input"),
-    "console-consumer": Tool("pybroker.tools.console_consumer", "print the records of a topic"),
-    "get-offsets": Tool("pybroker.tools.get_offsets", "print where partitions begin and end"),
-    "zookeeper-shell": Tool("pybroker.tools.zookeeper_shell", "look at ZooKeeper's nodes"),
-}
-
-
-def tool_name(word: str) -> str:
-    """The name in the list: Kafka's own spellings `kafka-topics` and `kafka-topics.sh` are taken,
-    too."""
-    return word.removesuffix(".sh").removeprefix("kafka-")
+from pybroker.tool_list import BROKERS, TOOLS, tool_name
 
 
 def usage() -> str:
@@ -63,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pybroker: there is no tool {words[0]}; see pybroker --help", file=sys.stderr)
         return 1
     # A signal during the imports waits until the broker can end in order.
-    held = {signal.SIGTERM, signal.SIGINT} if name == "start" else set()
+    held = {signal.SIGTERM, signal.SIGINT} if name in BROKERS else set()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         runner = importlib.import_module("pybroker.tools._cli")

@@ -32,6 +32,7 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.log_limit": 0,
     "pybroker.config": 0,
     "pybroker.properties": 0,
+    "pybroker.tool_list": 0,
     "pybroker.listeners": 0,
     "pybroker.kafka_options": 0,
     "pybroker.broker_options": 0,

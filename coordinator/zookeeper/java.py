@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ NO_JARS: Final = (
     " or give --zookeeper HOST:PORT"
 )
 
-_JAR_PATTERNS: Final = (
+JAR_PATTERNS: Final = (
     "zookeeper-[0-9]*.jar",
     "zookeeper-jute-*.jar",
     "slf4j-api-*.jar",
@@ -62,7 +63,7 @@ def find_jars() -> list[str]:
     """The server's jars among those of the installed PySpark. Raises StartupError."""
     pyspark = _package_directory("pyspark")
     found = []
-    for pattern in _JAR_PATTERNS:
+    for pattern in JAR_PATTERNS:
         matches = sorted((pyspark / "jars").glob(pattern)) if pyspark is not None else []
         if not matches:
             raise StartupError(NO_JARS)
@@ -70,11 +71,13 @@ def find_jars() -> list[str]:
     return found
 
 
-def server_command(config: Path, logging_config: Path) -> list[str]:
-    """What to execute for a server with these two files. Raises StartupError."""
+def server_command(config: Path, logging_config: Path, flags: Sequence[str] = ()) -> list[str]:
+    """What to execute for a server with these two files, and with further flags of the JVM. Raises
+    StartupError."""
     return [
         find_java(),
         *_FLAGS,
+        *flags,
         f"-Dlog4j2.configurationFile={logging_config}",
         "-cp",
         ":".join(find_jars()),

@@ -12,8 +12,9 @@ import click
 import pytest
 
 from pybroker import __version__
-from pybroker.__main__ import TOOLS, main, tool_name
+from pybroker.__main__ import main
 from pybroker.errors import ConfigError
+from pybroker.tool_list import TOOLS, tool_name
 from pybroker.tools import _cli
 from pybroker.tools._cli import Failure, Tool, client_options
 

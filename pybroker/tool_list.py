@@ -1,0 +1,41 @@
+"""The list of tools as plain data: name, where the command is, what it does. Imports nothing of
+ours, because `pybroker --help` and every start read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class Tool(NamedTuple):
+    """A row of the list: where the command is, and what it does in one line."""
+
+    module: str
+    summary: str
+
+
+TOOLS: Final[Mapping[str, Tool]] = {
+    "start": Tool("pybroker.tools.start", "run a broker"),
+    "container": Tool(
+        "pybroker.tools.container", "run a broker with options from KAFKA_* variables"
+    ),
+    "zookeeper-server-start": Tool("pybroker.tools.zookeeper_server_start", "run a ZooKeeper"),
+    "topics": Tool("pybroker.tools.topics", "create, list, describe and delete topics"),
+    "console-producer": Tool("pybroker.tools.console_producer", "send lines of standard input"),
+    "console-consumer": Tool("pybroker.tools.console_consumer", "print the records of a topic"),
+    "get-offsets": Tool("pybroker.tools.get_offsets", "print where partitions begin and end"),
+    "producer-perf-test": Tool(
+        "pybroker.tools.producer_perf_test", "send records and print how long they took"
+    ),
+    "zookeeper-shell": Tool("pybroker.tools.zookeeper_shell", "look at ZooKeeper's nodes"),
+}
+
+BROKERS: Final = ("start", "container")
+"""The tools that run a broker."""
+
+
+def tool_name(word: str) -> str:
+    """The name in the list: Kafka's own spellings `kafka-topics` and `kafka-topics.sh` are taken,
+    too."""
+    return word.removesuffix(".sh").removeprefix("kafka-")

@@ -1,0 +1,203 @@
+"""`pybroker container`: what the image runs. A broker whose options come from the environment, or
+the command that was given instead.
+
+Also what the image needs around it: the check of its health, the end by a command, and Kafka's
+names for every tool. What variables mean is decided in `container_environment.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NoReturn
+
+import click
+
+from pybroker.broker_config import BrokerConfig
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError
+from pybroker.errors import ConfigError, StartupError
+from pybroker.listeners import Listener
+from pybroker.properties import read_properties
+from pybroker.run import run_broker
+from pybroker.tool_list import TOOLS, tool_name
+from pybroker.tools._cli import Failure
+from pybroker.tools.container_environment import Settings, read_settings
+from pybroker.tools.container_topics import create_when_started
+
+MOUNTED_CONFIG: Final = "/mnt/shared/config/server.properties"
+HEALTH_SECONDS_MAX: Final = 5.0
+EXIT_NOT_FOUND: Final = 127
+
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_WITHOUT_PREFIX: Final = ("zookeeper-",)
+_OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "start": ("kafka-server-start",),
+    "container": (),
+}
+"""Tools whose command is not called `kafka-` and their name."""
+_STOP: Final = "kafka-server-stop"
+_SIGNALS: Final = {signal.SIGTERM, signal.SIGINT}
+
+
+@click.command("container", context_settings={"allow_interspersed_args": False})
+@click.option("--health", is_flag=True, help="Only check whether the broker here answers.")
+@click.option("--stop", is_flag=True, help="Only tell the broker here to end.")
+@click.option(
+    "--commands",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Only write commands of Kafka's names for all tools into DIR.",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
+def command(health: bool, stop: bool, commands: Path | None, words: tuple[str, ...]) -> None:
+    """Run a broker whose options come from variables KAFKA_*, or COMMAND.
+
+    COMMAND may be any program, a tool of pybroker, or NAME=VALUE words, which are further
+    variables for the broker.
+    """
+    if commands is not None:
+        write_commands(commands)
+    elif stop:
+        _stop()
+    elif health:
+        check_health(dict(os.environ))
+    elif words and not all(_ASSIGNMENT.fullmatch(word) for word in words):
+        _become(words)
+    else:
+        given = dict(word.split("=", 1) for word in words)
+        _run({**os.environ, **given})
+
+
+def _run(environment: Mapping[str, str]) -> None:
+    """Run the broker until a signal."""
+    settings = _settings(environment)
+    config = _config(settings)
+    create_when_started(settings.topics, own_listener(config))
+    try:
+        run_broker(replace(config, warnings=(*settings.notices, *config.warnings)))
+    except StartupError as error:
+        raise Failure(f"pybroker: {error}") from error
+
+
+def _settings(environment: Mapping[str, str]) -> Settings:
+    mounted = Path(MOUNTED_CONFIG)
+    file = read_properties(str(mounted)) if mounted.exists() else None
+    return read_settings(environment, file, lambda path: Path(path).read_text())
+
+
+def _config(settings: Settings) -> BrokerConfig:
+    """Raises ConfigError with one line for each fault, which names the variable."""
+    faults = list(settings.faults)
+    config = None
+    try:
+        config = BrokerConfig.parse(settings.properties)
+    except ConfigError as error:
+        faults += [settings.name_source(fault) for fault in error.faults]
+    if faults or config is None:
+        raise ConfigError([f"pybroker: {fault}" for fault in faults])
+    return config
+
+
+def _become(words: Sequence[str]) -> NoReturn:
+    """Run the command in place of this process: a program, or else a tool. Raises Failure."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    program = list(words)
+    if shutil.which(words[0]) is None and tool_name(words[0]) in TOOLS:
+        program = [sys.executable, "-m", "pybroker", *words]
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        click.echo(f"pybroker: {words[0]} cannot be run: {error.strerror}", err=True)
+        sys.exit(EXIT_NOT_FOUND)
+
+
+# Health
+
+
+def check_health(environment: Mapping[str, str]) -> None:
+    """Returns if the broker of these variables answers a request. Raises Failure."""
+    listener = own_listener(_config(_settings(environment)))
+    try:
+        asyncio.run(_ask(listener))
+    except ClientError as error:
+        raise Failure(f"unhealthy: {error}") from error
+
+
+async def _ask(listener: Listener) -> None:
+    connection = await Connection.open(
+        listener.host, listener.port, client_id="health", timeout_s=HEALTH_SECONDS_MAX
+    )
+    await connection.close()
+
+
+def own_listener(config: BrokerConfig) -> Listener:
+    """The listener by which the broker is reached from beside it: that between brokers, on the
+    loopback where it listens everywhere."""
+    name = config.inter_broker_listener
+    found = next(each for each in config.bound_listeners if each.name == name)
+    if found.is_wildcard:
+        return replace(found, host="::1" if ":" in found.host else "127.0.0.1")
+    return found
+
+
+# The end by a command
+
+
+def _stop() -> None:
+    found = list(_broker_processes())
+    if not found:
+        raise Failure("No kafka server to stop")
+    for process_id in found:
+        os.kill(process_id, signal.SIGTERM)
+
+
+def _broker_processes() -> Iterator[int]:
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if is_broker(arguments):
+            yield int(folder.name)
+
+
+def is_broker(arguments: Sequence[str]) -> bool:
+    """Whether a process with these arguments runs a broker."""
+    for position, word in enumerate(arguments[:-1]):
+        if Path(word).name == "pybroker":
+            tool, rest = arguments[position + 1], arguments[position + 2 :]
+            alone = not any(rest) or bool(_ASSIGNMENT.fullmatch(rest[0]))
+            return tool_name(tool) == "start" or (tool == "container" and alone)
+    return False
+
+
+# Commands of Kafka's names
+
+
+def command_names(tool: str) -> tuple[str, ...]:
+    """What Kafka calls a tool, in both spellings."""
+    plain = tool.startswith(_WITHOUT_PREFIX)
+    names = _OTHER_NAMES.get(tool, (tool if plain else f"kafka-{tool}",))
+    return tuple(f"{name}{suffix}" for name in names for suffix in ("", ".sh"))
+
+
+def write_commands(folder: Path) -> None:
+    """A script for every tool and name, so that what works with Kafka's commands works here."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = f'exec "{Path(sys.executable).parent / "pybroker"}"'
+    scripts = {name: f'{program} {tool} "$@"' for tool in TOOLS for name in command_names(tool)}
+    scripts |= {f"{_STOP}{suffix}": f"{program} container --stop" for suffix in ("", ".sh")}
+    for name, line in scripts.items():
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)

@@ -1,0 +1,290 @@
+"""What the environment of a container says of a broker: variables in, Kafka's options out.
+
+The names are those of the images in use: `KAFKA_` and the option's name in capitals, with `_` for
+`.`, `__` for `_` and `___` for `-` (Apache, Confluent), the same behind `KAFKA_CFG_` (Bitnami), and
+`KAFKA_CREATE_TOPICS` (wurstmeister). Pure: nothing is read here but what is given; secrets come
+through a function. Whether the values make sense is for `BrokerConfig` to say;
+`Settings.name_source` turns its sentences into ones that name the variable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.broker_config import BROKER_OPTIONS, small_cluster_properties
+from pybroker.broker_options import CLEANUP_POLICIES
+from pybroker.config import nearest_name
+from pybroker.kafka_options import NOT_IMPLEMENTED, PLUGIN_PREFIXES, REFUSED
+from pybroker.model import topic_name_fault
+
+PREFIX: Final = "KAFKA_"
+OWN_PREFIXES: Final = ("KAFKA_CFG_", PREFIX)
+"""The longer one first."""
+CREATE_TOPICS: Final = "KAFKA_CREATE_TOPICS"
+CREATE_TOPICS_SEPARATOR: Final = "KAFKA_CREATE_TOPICS_SEPARATOR"
+DATA_DIRECTORY: Final = "/var/lib/kafka/data"
+DEFAULT_LISTENERS: Final = "PLAINTEXT://0.0.0.0:9092"
+DEFAULT_ADVERTISED: Final = "PLAINTEXT://localhost:9092"
+HTTP_OPTION: Final = "pybroker.http.listener"
+DEFAULT_HTTP: Final = "0.0.0.0:8090"
+"""The network of a container is a wall of its own; what is inside listens for all of it."""
+PARTITIONS_MAX: Final = 10_000
+REPLICAS_MAX: Final = 32_767
+
+_KRAFT: Final = (
+    "belongs to a Kafka without ZooKeeper (KRaft), and this broker is one with ZooKeeper"
+)
+KRAFT_ONLY: Final[Mapping[str, str]] = {
+    "process.roles": f"{_KRAFT}; remove it",
+    "node.id": f"{_KRAFT}; say KAFKA_BROKER_ID instead",
+    "controller.quorum.voters": f"{_KRAFT}; say KAFKA_ZOOKEEPER_CONNECT, or nothing for its own",
+    "controller.quorum.bootstrap.servers": (
+        f"{_KRAFT}; say KAFKA_ZOOKEEPER_CONNECT, or nothing for its own"
+    ),
+    "controller.listener.names": f"{_KRAFT}; remove it, and its listener from KAFKA_LISTENERS",
+}
+"""Options that would make another broker of this one, and what to do."""
+
+IGNORED: Final[tuple[tuple[str, str], ...]] = (
+    (r"KAFKA_(HEAP|JVM_PERFORMANCE|GC_LOG|JMX)_OPTS|KAFKA_OPTS|KAFKA_DEBUG", "there is no JVM"),
+    (r"KAFKA_JMX_\w+|JMX_PORT", "there is no JMX; metrics are served over HTTP"),
+    (r"KAFKA_(TOOLS_)?LOG4J_\w+", "there is no log4j; say KAFKA_PYBROKER_LOG_LEVELS"),
+    (r"CLUSTER_ID|KAFKA_KRAFT_CLUSTER_ID", "the id of the cluster comes from ZooKeeper"),
+    (
+        r"KAFKA_(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP)\w*)?)",
+        "Kubernetes sets it for a service",
+    ),
+)
+"""Variables that mean something to other images only, as patterns of their names, and why they are
+passed over; each is told in the log. KAFKA_PORT only with Kubernetes' kind of value."""
+
+SILENT: Final = frozenset(
+    {"KAFKA_HOME", "KAFKA_VERSION", "KAFKA_CREATE_TOPICS", "KAFKA_CREATE_TOPICS_SEPARATOR"}
+    | {"ALLOW_PLAINTEXT_LISTENER", "ALLOW_ANONYMOUS_LOGIN"}
+)
+"""Variables that say nothing about the broker, and are not worth a line."""
+
+SECRETS: Final[Mapping[str, tuple[str, bool]]] = {
+    "KAFKA_SSL_KEYSTORE_FILENAME": ("ssl.keystore.location", False),
+    "KAFKA_SSL_TRUSTSTORE_FILENAME": ("ssl.truststore.location", False),
+    "KAFKA_SSL_KEYSTORE_CREDENTIALS": ("ssl.keystore.password", True),
+    "KAFKA_SSL_KEY_CREDENTIALS": ("ssl.key.password", True),
+    "KAFKA_SSL_TRUSTSTORE_CREDENTIALS": ("ssl.truststore.password", True),
+}
+"""Variable -> option, and whether its value is what the named file holds (else the file's path)."""
+
+OTHER_NAMES: Final[Mapping[str, str]] = {"KAFKA_LOG4J_ROOT_LOGLEVEL": "pybroker.log.level"}
+"""Variable of other images -> our option for the same."""
+
+SECRETS_DIRECTORY: Final = "/etc/kafka/secrets"
+
+_LISTENER_HOST: Final = re.compile(r"://(\[[^\]]*\]|[^:,\[\]]*):")
+_TOPIC_PARTS_MAX: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTopic:
+    """A topic of KAFKA_CREATE_TOPICS; -1 leaves the number to the broker."""
+
+    name: str
+    partitions: int = -1
+    replicas: int = -1
+    cleanup_policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment and the mounted file say together."""
+
+    properties: Mapping[str, str]
+    """Option -> text, the environment over the file over the defaults."""
+    sources: Mapping[str, str]
+    """Option -> the variable that set it."""
+    topics: tuple[WantedTopic, ...] = ()
+    notices: tuple[str, ...] = ()
+    """What the log should tell: variables that are passed over."""
+    faults: tuple[str, ...] = ()
+    """Why the broker cannot start; each names a variable."""
+
+    def name_source(self, fault: str) -> str:
+        """A sentence about an option, with the variable that set it in front."""
+        named = re.match(r"[\w.-]+", fault)
+        source = self.sources.get(named.group()) if named else None
+        return f"{source}: {fault}" if source else fault
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What has been gathered so far."""
+
+    read_secret: Callable[[str], str]
+    properties: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def set(self, option: str, value: str, variable: str) -> None:
+        earlier = self.sources.get(option)
+        if earlier is not None and self.properties[option] != value:
+            self.faults.append(f"{variable}: {earlier} says something else; remove one of the two")
+        self.properties[option] = value
+        self.sources[option] = variable
+
+    def take(self, variable: str, value: str) -> None:
+        """Put one variable where it belongs."""
+        reason = _reason_to_ignore(variable, value)
+        if variable in OTHER_NAMES:
+            self.set(OTHER_NAMES[variable], value.upper(), variable)
+        elif reason is not None:
+            self.notices.append(f"{variable} is ignored: {reason}")
+        elif variable in SECRETS:
+            self._take_secret(variable, value)
+        else:
+            self._take_option(variable, value)
+
+    def _take_secret(self, variable: str, file: str) -> None:
+        option, inside = SECRETS[variable]
+        path = f"{SECRETS_DIRECTORY}/{file}"
+        if not inside:
+            self.set(option, path, variable)
+            return
+        try:
+            self.set(option, self.read_secret(path).strip(), variable)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            self.faults.append(f"{variable}: {path} cannot be read: {reason}")
+
+    def _take_option(self, variable: str, value: str) -> None:
+        option = option_name(variable)
+        if option in KRAFT_ONLY:
+            self.faults.append(f"{variable} {KRAFT_ONLY[option]}")
+        elif option in _known() or option.startswith(PLUGIN_PREFIXES):
+            self.set(option, value, variable)
+        else:
+            meant = nearest_name(option, _known())
+            hint = f"; did you mean {variable_name(meant)}?" if meant else ""
+            self.notices.append(f"{variable} is ignored: there is no option {option}{hint}")
+
+
+def read_settings(
+    environment: Mapping[str, str],
+    file: Mapping[str, str] | None,
+    read_secret: Callable[[str], str],
+) -> Settings:
+    """`file` is the mounted server.properties, None without one; `read_secret` gives the text of a
+    file or raises OSError. Nothing is raised here: what is wrong stands in `faults`."""
+    reading = _Reading(read_secret)
+    for variable in sorted(environment):
+        ours = variable.startswith(PREFIX) or variable in ("CLUSTER_ID", "JMX_PORT")
+        if ours and variable not in SILENT and environment[variable].strip():
+            reading.take(variable, environment[variable])
+    topics, faults = parse_topics(
+        environment.get(CREATE_TOPICS, ""), environment.get(CREATE_TOPICS_SEPARATOR, "")
+    )
+    _derive_listeners(reading, file or {})
+    return Settings(
+        properties={**_defaults(reading.properties, file), **(file or {}), **reading.properties},
+        sources=reading.sources,
+        topics=tuple(topics),
+        notices=tuple(reading.notices),
+        faults=tuple(reading.faults + faults),
+    )
+
+
+def option_name(variable: str) -> str:
+    """The option that a variable names: known ones in their own spelling, others in small
+    letters."""
+    prefix = next(prefix for prefix in OWN_PREFIXES if variable.startswith(prefix))
+    marks = {1: ".", 2: "_", 3: "-"}
+    name = re.sub(
+        "_+",
+        lambda run: "-" * (len(run.group()) // 3) + marks.get(len(run.group()) % 3, ""),
+        variable.removeprefix(prefix),
+    ).lower()
+    return next((known for known in _known() if known.lower() == name), name)
+
+
+def variable_name(option: str) -> str:
+    """The variable that sets an option."""
+    name = option.replace("_", "__").replace("-", "___").replace(".", "_")
+    return PREFIX + name.upper()
+
+
+def parse_topics(text: str, separator: str = "") -> tuple[list[WantedTopic], list[str]]:
+    """The topics of KAFKA_CREATE_TOPICS, `name[:partitions[:replicas[:cleanup]]]`, and what is
+    wrong with it. Items are separated by commas and line ends, or by `separator`."""
+    pattern = re.escape(separator) if separator.strip(" \n$'\\n") else r"[,\n]"
+    topics: list[WantedTopic] = []
+    faults: list[str] = []
+    for item in filter(None, (part.strip() for part in re.split(pattern, text))):
+        topic = _parse_topic(item)
+        if isinstance(topic, str):
+            faults.append(f"{CREATE_TOPICS}: {item}: {topic}")
+        elif topic.name in (other.name for other in topics):
+            faults.append(f"{CREATE_TOPICS}: {item}: the topic is named twice")
+        else:
+            topics.append(topic)
+    return topics, faults
+
+
+def _parse_topic(item: str) -> WantedTopic | str:
+    """The topic, or what is wrong with it."""
+    parts = [part.strip() for part in item.split(":")]
+    if len(parts) > _TOPIC_PARTS_MAX:
+        return "expected name:partitions:replicas[:cleanup.policy]"
+    name, partitions, replicas, cleanup = parts + [""] * (_TOPIC_PARTS_MAX - len(parts))
+    fault = topic_name_fault(name)
+    if fault is not None:
+        return fault
+    numbers = []
+    for what, word, most in (
+        ("partitions", partitions, PARTITIONS_MAX),
+        ("replicas", replicas, REPLICAS_MAX),
+    ):
+        if word and not (re.fullmatch("[0-9]{1,9}", word) and 1 <= int(word) <= most):
+            return f"expected a number of {what} from 1 to {most}, not {word}"
+        numbers.append(int(word) if word else -1)
+    policies = cleanup.split(";") if cleanup else []
+    if not set(policies) <= set(CLEANUP_POLICIES):
+        return f"expected a cleanup.policy of {' or '.join(CLEANUP_POLICIES)}, not {cleanup}"
+    return WantedTopic(name, numbers[0], numbers[1], ",".join(policies) or None)
+
+
+def _known() -> Iterable[str]:
+    return (*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED, *KRAFT_ONLY)
+
+
+def _reason_to_ignore(variable: str, value: str) -> str | None:
+    if variable == "KAFKA_PORT" and "://" not in value:
+        return None
+    reasons = (why for pattern, why in IGNORED if re.fullmatch(pattern, variable))
+    return next(reasons, None)
+
+
+def _derive_listeners(reading: _Reading, file: Mapping[str, str]) -> None:
+    """Without listeners of its own a broker in a container listens on the advertised ports of all
+    interfaces: the advertised hosts are those of the world outside."""
+    advertised = reading.properties.get("advertised.listeners")
+    if advertised is None or "listeners" in reading.properties or "listeners" in file:
+        return
+    variable = reading.sources["advertised.listeners"]
+    reading.set("listeners", _LISTENER_HOST.sub("://0.0.0.0:", advertised), variable)
+
+
+def _defaults(given: Mapping[str, str], file: Mapping[str, str] | None) -> dict[str, str]:
+    """What holds in a container when nobody says otherwise."""
+    named = given.keys() | (file or {}).keys()
+    defaults = {}
+    if not named & {"log.dir", "log.dirs"}:
+        defaults["log.dirs"] = DATA_DIRECTORY
+    if not named & {"listeners", "advertised.listeners"}:
+        defaults["listeners"] = DEFAULT_LISTENERS
+        defaults["advertised.listeners"] = DEFAULT_ADVERTISED
+    if HTTP_OPTION not in named:
+        defaults[HTTP_OPTION] = DEFAULT_HTTP
+    if file is None and "zookeeper.connect" not in named:
+        defaults |= small_cluster_properties(1)
+    return defaults

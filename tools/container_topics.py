@@ -1,0 +1,107 @@
+"""The topics of KAFKA_CREATE_TOPICS, made as soon as the broker beside us answers.
+
+A thread of the broker's process with an event loop of its own, so that a container has one process
+to watch. Asks our own broker on its own listener: the advertised address may mean something outside
+the container only. What cannot be made is one line in the log; the broker goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError
+from pybroker.errors import ErrorCode
+from pybroker.listeners import Listener
+from pybroker.tools.container_environment import CREATE_TOPICS, WantedTopic
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS_MAX: Final = 600.0
+_PAUSE_SECONDS: Final = 0.25
+_ANSWER_SECONDS_MAX: Final = 60.0
+_LATER: Final = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
+"""Errors that go away."""
+
+
+def create_when_started(topics: Iterable[WantedTopic], listener: Listener) -> None:
+    """Returns at once; the thread ends with the process at the latest."""
+    wanted = tuple(topics)
+    if wanted:
+        threading.Thread(
+            target=lambda: asyncio.run(_create_all(wanted, listener)),
+            name="create-topics",
+            daemon=True,
+        ).start()
+
+
+async def _create_all(wanted: tuple[WantedTopic, ...], listener: Listener) -> None:
+    left = {topic.name: topic for topic in wanted}
+    try:
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            while left:
+                try:
+                    await _create(left, listener)
+                except ClientError:
+                    pass  # not started yet, or not yet able
+                if left:
+                    await asyncio.sleep(_PAUSE_SECONDS)
+    except TimeoutError:
+        names = ", ".join(left)
+        log.error("%s: not created within %d s: %s", CREATE_TOPICS, WAIT_SECONDS_MAX, names)
+
+
+async def _create(left: dict[str, WantedTopic], listener: Listener) -> None:
+    """Ask once for all that are left, and take out of them what is settled. Raises ClientError."""
+    connection = await Connection.open(
+        listener.host, listener.port, client_id="create-topics", timeout_s=_ANSWER_SECONDS_MAX
+    )
+    try:
+        answer = await connection.send(
+            ApiKey.CREATE_TOPICS,
+            request_for(left.values()),
+            CreateTopicsResponse,
+            timeout_s=_ANSWER_SECONDS_MAX,
+        )
+    finally:
+        await connection.close()
+    for result in answer.topics:
+        if result.error_code in _LATER:
+            continue
+        topic = left.pop(result.name, None)
+        if topic is None:
+            continue
+        if not result.error_code:
+            log.info("topic created name=%s because of %s", topic.name, CREATE_TOPICS)
+        elif result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            reason = result.error_message or f"error {result.error_code}"
+            log.error("%s: topic %s cannot be created: %s", CREATE_TOPICS, topic.name, reason)
+
+
+def request_for(topics: Iterable[WantedTopic]) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replicas,
+                assignments=[],
+                configs=[CreatableTopicConfig(name="cleanup.policy", value=topic.cleanup_policy)]
+                if topic.cleanup_policy
+                else [],
+            )
+            for topic in topics
+        ],
+        timeout_ms=int(_ANSWER_SECONDS_MAX * 1000) // 2,
+    )

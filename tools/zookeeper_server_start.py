@@ -1,0 +1,45 @@
+"""`pybroker zookeeper-server-start`: Kafka's zookeeper-server-start, with the ZooKeeper server that
+the embedded one is, too."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pybroker.coordinator.zookeeper.java import server_command
+from pybroker.errors import StartupError
+from pybroker.tools._cli import Failure, Tool
+
+_LOGGING: Final = """\
+status=error
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=[%d] %p %m (%c{1})%n%ex
+rootLogger.level=info
+rootLogger.appenderRef.console.ref=console
+"""
+
+
+@click.command("zookeeper-server-start", cls=Tool)
+@click.argument("config", metavar="CONFIG", type=click.Path())
+def command(config: str) -> None:
+    """Run a ZooKeeper server with the properties in CONFIG until SIGTERM.
+
+    It is the server inside PySpark's jars. KAFKA_HEAP_OPTS may hold flags for its JVM.
+    """
+    if not Path(config).is_file():
+        raise Failure(f"{config} is no file; give a zookeeper.properties")
+    logging = Path(tempfile.gettempdir()) / f"zookeeper-log4j2-{os.getpid()}.properties"
+    logging.write_text(_LOGGING)
+    flags = shlex.split(os.environ.get("KAFKA_HEAP_OPTS", ""))
+    try:
+        words = server_command(Path(config), logging, flags)
+    except StartupError as error:
+        raise Failure(str(error)) from error
+    os.execv(words[0], words)
