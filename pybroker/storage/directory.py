@@ -22,9 +22,11 @@ from pybroker.ports import Disk
 from pybroker.storage import meta
 from pybroker.storage.checkpoints import decode_offsets, encode_offsets
 from pybroker.storage.filename import (
+    ACCEPTED_LOSS,
     BOOT,
     CLEAN_MARK,
     DIRECTORY_FILES,
+    FAMILY,
     HIGH_WATERMARKS,
     LOCK,
     LOG_STARTS,
@@ -32,11 +34,17 @@ from pybroker.storage.filename import (
     RECOVERY_POINTS,
     TEMPORARY_SUFFIX,
     is_deleted_directory,
+    parse_future_directory,
     parse_partition_directory,
 )
+from pybroker.storage.meta import Family
 
 _logger = logging.getLogger(__name__)
 _PROCESS_ID_LENGTH_MAX: Final = 20
+
+
+class UnusableDirectory(StartupError):
+    """One directory cannot be used; the broker may start with others."""
 
 
 class OffsetCheckpoint:
@@ -93,7 +101,7 @@ class LogDirectory:
         """Whether it began to write after the last boot of the kernel: then what it wrote is in
         the files, synced or not."""
         self.failure: StorageError | None = None
-        """What ended the use of the directory."""
+        """Why the directory is offline; None while it is used."""
         self.missing: dict[TopicPartition, int] = {}
         """Partitions that had records here, below these offsets, and whose directories are gone."""
         self.high_watermarks = OffsetCheckpoint(self._path(HIGH_WATERMARKS), disk)
@@ -104,7 +112,8 @@ class LogDirectory:
         return f"{self.path}/{name}"
 
     def meta(self) -> meta.Meta | None:
-        """Whose data the directory holds, None if nobody's. Raises StartupError."""
+        """Whose data the directory holds, None if nobody's. Raises StartupError, UnusableDirectory
+        where nobody can tell."""
         self._require_directory()
         path = self._path(META_PROPERTIES)
         try:
@@ -112,11 +121,11 @@ class LogDirectory:
         except FileNotFoundError:
             return None
         except CorruptionError as error:
-            raise StartupError(
+            raise UnusableDirectory(
                 f"{error}; restore the file, or remove it if the data is this broker's"
             ) from error
         except StorageError as error:
-            raise StartupError(str(error)) from error
+            raise UnusableDirectory(str(error)) from error
         if found.version != meta.META_VERSION:
             raise StartupError(
                 f"{path} has version {found.version}, this broker understands"
@@ -126,19 +135,27 @@ class LogDirectory:
 
     def _require_directory(self) -> None:
         if self._disk.exists(self.path) and not self._disk.is_dir(self.path):
-            raise StartupError(
+            raise UnusableDirectory(
                 f"log directory {self.path} is not a directory; remove it or choose another"
                 " (--data, or log.dirs)"
             )
 
-    def check(self, broker_id: int, cluster_id: str) -> None:
-        """Whether this broker may use the directory; touches nothing. Raises StartupError."""
+    def require_usable(self) -> None:
+        """Whether the directory can be used at all; touches nothing. Raises UnusableDirectory."""
         if not self._disk.exists(self.path):
             return
         self._require_directory()
         if not self._disk.writable(self.path):
-            raise StartupError(f"log directory {self.path} is not writable for this user")
-        found = self.meta()
+            raise UnusableDirectory(f"log directory {self.path} is not writable for this user")
+        try:
+            self._disk.list_dir(self.path)
+        except StorageError as error:
+            raise UnusableDirectory(f"log directory {self.path} cannot be used: {error}") from error
+        self.meta()
+
+    def check(self, broker_id: int, cluster_id: str) -> None:
+        """Whether this broker may use the directory; touches nothing. Raises StartupError."""
+        found = self.meta() if self._disk.exists(self.path) else None
         if found is None:
             return
         if found.broker_id is not None and found.broker_id != broker_id:
@@ -153,16 +170,17 @@ class LogDirectory:
             )
 
     def lock(self, process_id: int) -> None:
-        """Take the lock, for as long as this process lives or until `unlock`. Raises
-        StartupError."""
+        """Take the lock, for as long as this process lives or until `unlock`. Raises StartupError
+        if another process has it, UnusableDirectory."""
         if self._release is not None:
             return
+        self.require_usable()
         path = self._path(LOCK)
         try:
             self._disk.make_dirs(self.path)
             self._release = self._disk.lock(path, f"{process_id}\n")
         except StorageError as error:
-            raise StartupError(f"log directory {self.path} cannot be used: {error}") from error
+            raise UnusableDirectory(f"log directory {self.path} cannot be used: {error}") from error
         if self._release is None:
             raise StartupError(
                 f"log directory {self.path} is in use by {self._holder(path)}; stop that broker or"
@@ -192,13 +210,50 @@ class LogDirectory:
                 found.append((partition, self._path(name)))
         return found
 
-    def begin(self, broker_id: int, cluster_id: str, boot_id: str) -> None:
-        """Note how the directory was left, and durably that it is in use now. Raises
-        StorageError."""
+    def futures(self) -> list[tuple[TopicPartition, str]]:
+        """The partitions that were being moved to here, with the paths of their directories."""
+        if not self._disk.exists(self.path):
+            return []
+        parsed = [(parse_future_directory(name), name) for name in self._disk.list_dir(self.path)]
+        return [(partition, self._path(name)) for partition, name in parsed if partition]
+
+    def family(self) -> Family:
+        """Which directories belong together, as this one knows. Raises StorageError."""
+        path = self._path(FAMILY)
+        try:
+            return meta.decode_family(self._disk.read(path), path)
+        except FileNotFoundError:
+            return Family()
+        except CorruptionError as error:
+            _logger.warning("list of log directories not usable reason=%r", str(error))
+            return Family()
+
+    def write_family(self, family: Family) -> None:
+        """Raises StorageError."""
+        if self.family() != family:
+            self._disk.replace(self._path(FAMILY), meta.encode_family(family))
+
+    def accepted_losses(self) -> list[str]:
+        """Paths or ids of directories that the operator has given up. Raises StorageError."""
+        try:
+            text = self._disk.read(self._path(ACCEPTED_LOSS)).decode(errors="replace")
+        except FileNotFoundError:
+            return []
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+    def forget_accepted_losses(self) -> None:
+        self._disk.unlink(self._path(ACCEPTED_LOSS))
+
+    def begin(self, broker_id: int, cluster_id: str, boot_id: str, directory_id: str) -> None:
+        """Note how the directory was left, and durably whose it is now. Raises StorageError."""
         found = self.meta()
-        if found is None or found.broker_id is None or found.cluster_id is None:
-            other = {} if found is None else found.other
-            content = meta.Meta(broker_id, cluster_id, other=other)
+        content = meta.Meta(
+            broker_id,
+            cluster_id,
+            directory_id=directory_id,
+            other={} if found is None else found.other,
+        )
+        if found != content:
             self._disk.replace(self._path(META_PROPERTIES), meta.encode_meta(content))
         self.was_clean = self._disk.exists(self._path(CLEAN_MARK))
         try:
@@ -230,6 +285,7 @@ class LogDirectory:
                 name in DIRECTORY_FILES
                 or name in self._foreign_names
                 or parse_partition_directory(name)
+                or parse_future_directory(name)
             ):
                 _logger.warning("unexpected entry left alone path=%s", path)
 

@@ -20,6 +20,11 @@ META_PROPERTIES: Final = "meta.properties"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 BOOT: Final = "pybroker.boot"
+FAMILY: Final = "pybroker.directories"
+ACCEPTED_LOSS: Final = "pybroker.accept-loss"
+"""Made by the operator: names log directories, by path or id, that will not come back."""
+MOVED_HERE: Final = "pybroker.moved"
+"""In a partition's directory: a copy of it is, or was a moment ago, in another log directory."""
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
@@ -31,6 +36,8 @@ DIRECTORY_FILES: Final = frozenset(
         CLEAN_MARK,
         LOCK,
         BOOT,
+        FAMILY,
+        ACCEPTED_LOSS,
         HIGH_WATERMARKS,
         RECOVERY_POINTS,
         LOG_STARTS,
@@ -48,8 +55,11 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)")
 DELETED_DIRECTORY: Final = "delete"
 STRAY_DIRECTORY: Final = "stray"
+FUTURE_DIRECTORY: Final = "future"
+NAME_LENGTH_MAX: Final = 255
 
 _MARKED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
+_FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9]\d*)")
 
 
@@ -99,12 +109,24 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """The name of a partition's directory that is not in use any more: from the deletion of the
-    topic to that of its files (DELETED_DIRECTORY), or because it belongs to an earlier topic of
-    that name (STRAY_DIRECTORY). As in Kafka the topic is cut so that the name stays within 255
+    """The name of a partition's directory that is not in use: from the deletion of the topic to
+    that of its files (DELETED_DIRECTORY), because it belongs to an earlier topic of that name
+    (STRAY_DIRECTORY), or while it is filled in another log directory (FUTURE_DIRECTORY, only where
+    `can_have_future`). As in Kafka the topic is cut so that the name stays within 255
     characters."""
     suffix = f"-{topic_partition.partition}.{unique.hex}-{purpose}"
-    return topic_partition.topic[: 255 - len(suffix)] + suffix
+    return topic_partition.topic[: NAME_LENGTH_MAX - len(suffix)] + suffix
+
+
+def can_have_future(topic_partition: TopicPartition) -> bool:
+    """Whether the name of its FUTURE_DIRECTORY holds the whole name of the topic."""
+    return len(str(topic_partition)) + len(f".{'0' * 32}-future") <= NAME_LENGTH_MAX
+
+
+def parse_future_directory(name: str) -> TopicPartition | None:
+    """The partition that was being moved to this directory; None for any other name."""
+    match = _FUTURE.fullmatch(name)
+    return None if match is None else parse_partition_directory(match[1])
 
 
 def is_deleted_directory(name: str) -> bool:

@@ -24,6 +24,7 @@ from pybroker.storage.filename import (
     CORRUPT_SUFFIX,
     DELETED_SUFFIX,
     LEADER_EPOCHS,
+    MOVED_HERE,
     PARTITION_METADATA,
     TEMPORARY_SUFFIX,
     SegmentFile,
@@ -40,7 +41,7 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 _logger = logging.getLogger(__name__)
 _LOG: Final = SegmentFile.LOG
-_KNOWN_FILES: Final = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
+_KNOWN_FILES: Final = frozenset({LEADER_EPOCHS, MOVED_HERE, PARTITION_METADATA})
 _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 
@@ -74,19 +75,23 @@ def create_log(
     config: LogConfig,
     disk: Disk,
     owner: LogOwner,
+    *,
+    first_offset: int = 0,
+    log_start_offset: int = 0,
 ) -> Log:
-    """The log of a new partition, in a directory that is made here."""
+    """The log of a new partition, in a directory that is made here; a copy of another log begins
+    where that does."""
     disk.make_dirs(directory)
     parts = LogParts(
         directory,
         disk,
         config,
-        Segments(directory, disk, [Segment.created(directory, 0, disk)], is_new=True),
+        Segments(directory, disk, [Segment.created(directory, first_offset, disk)], is_new=True),
         EpochHistory(),
         ProducerState(),
         SnapshotFiles(directory, disk),
-        log_start_offset=0,
-        recovery_point=0,
+        log_start_offset=max(first_offset, log_start_offset),
+        recovery_point=first_offset,
     )
     return Log(topic_partition, parts, owner)
 

@@ -1,15 +1,16 @@
-"""All logs of a broker: finding them at the start, making and deleting them, and the chores.
+"""All logs of a broker: which there are and where, from the start to the end.
 
 Methods that say so wait for the disk and belong in the Blocking port, where several may run at a
-time.
+time. Finding the logs at the start is `opening.py`'s, which directories can be used
+`directory_set.py`'s, the chores `chores.py`'s.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -17,28 +18,31 @@ from typing import Final
 from pybroker.errors import BrokerError, DiskFull, ErrorCode, StartupError, StorageError
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.ports import Clock, Disk, Proc, Rng
-from pybroker.storage import checkpointed, meta
-from pybroker.storage.deletions import PendingDeletions
+from pybroker.storage import checkpointed, chores, meta
 from pybroker.storage.directory import LogDirectory
+from pybroker.storage.directory_set import DirectorySet
 from pybroker.storage.filename import (
     DELETED_DIRECTORY,
     PARTITION_METADATA,
     STRAY_DIRECTORY,
-    marked_directory,
     partition_directory,
 )
-from pybroker.storage.loader import Known, Opened, create_log, open_log
+from pybroker.storage.loader import create_log
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import Damage, LogOwner
+from pybroker.storage.log_table import LogTable
+from pybroker.storage.opening import Opening, is_suspect
 from pybroker.storage.producer_state import EXPIRATION_MS_DEFAULT
+from pybroker.storage.relocation import Relocations
 
 _logger = logging.getLogger(__name__)
 FLUSH_IDLE_MS_DEFAULT: Final = 15_000
 """How long a partition must be quiet before it is made durable; asked every 10 s, that keeps the
 promise of 30 s."""
-_REFUSAL_LOG_MS: Final = 10_000
-"""A full disk refuses every write; it is told so often."""
+
+FailureListener = Callable[[str, StorageError], None]
+"""Told the path of a log directory that has failed, and why; in any thread."""
 
 
 class LogManager:
@@ -66,8 +70,7 @@ class LogManager:
         `on_failure` is told the directory whose disk has failed, once; its partitions answer
         KAFKA_STORAGE_ERROR from then on. `foreign_names` are entries of a log directory that
         others own."""
-        names = frozenset(foreign_names)
-        self._directories = [LogDirectory(path, disk, names) for path in _normalized(directories)]
+        self._directories = DirectorySet(directories, disk, frozenset(foreign_names))
         self._disk = disk
         self._clock = clock
         self._boot_id = proc.boot_id()
@@ -77,130 +80,87 @@ class LogManager:
         self._rng: Rng = rng if rng is not None else random.SystemRandom()
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._flush_idle_ms = flush_idle_ms
-        self._on_failure = on_failure
-        self._owner = LogOwner(
-            self._lower_checkpoints,
-            self._log_failed,
-            self._rng,
-            lambda partition, error: self._tell_refusal(f"log partition={partition}", error),
+        self._listeners: list[FailureListener] = [] if on_failure is None else [on_failure]
+        self._refusals = chores.Refusals(clock)
+        self._table = LogTable(self._directories, disk, self._rng)
+        self._logs = self._table.logs
+        self._home = self._table.home
+        self._lock = self._table.lock
+        self._deleted = self._table.deleted
+        self.moves = Relocations(
+            self._table, clock, owner_in=self._owner_in, checkpoint=self._checkpoint_one
         )
-        self._refusals = 0
-        self._refusals_told_ms = -_REFUSAL_LOG_MS
-        self._logs: dict[TopicPartition, Log] = {}
-        self._home: dict[TopicPartition, LogDirectory] = {}
-        self._deleted = PendingDeletions(disk.remove_tree)
         self._suspects: frozenset[TopicPartition] = frozenset()
         self._started = False
-        # Held around changes of the maps and of what is checkpointed, so that methods which wait
-        # for the disk may run in several threads. Never taken while a log's own lock is held.
-        self._lock = threading.RLock()
 
     # -- start and stop
 
     @staticmethod
     def peek(directories: Sequence[str], disk: Disk) -> tuple[int | None, str | None]:
         """Broker id and cluster id in the directories' `meta.properties`, None where none says so.
-        Touches nothing. Raises StartupError where they contradict each other."""
-        broker_ids: dict[int, str] = {}
-        cluster_ids: dict[str, str] = {}
-        for path in _normalized(directories):
-            found = LogDirectory(path, disk).meta()
-            if found is not None and found.broker_id is not None:
-                broker_ids.setdefault(found.broker_id, path)
-            if found is not None and found.cluster_id is not None:
-                cluster_ids.setdefault(found.cluster_id, path)
-        for what, ids in (("broker", broker_ids), ("cluster", cluster_ids)):
-            if len(ids) > 1:
-                listed = ", ".join(f"{path} to {what} {id}" for id, path in ids.items())
-                raise StartupError(f"log directories belong together no more: {listed}")
-        return next(iter(broker_ids), None), next(iter(cluster_ids), None)
+        Touches nothing. Raises StartupError where they contradict each other, or where none of
+        the directories can be used."""
+        return DirectorySet(directories, disk).identities()
 
     def lock(self) -> None:
-        """Take the locks of all directories; `start` does it too. Raises StartupError, holding
-        none."""
-        try:
-            for directory in self._directories:
-                directory.lock(self._process_id)
-        except StartupError:
-            self.unlock()
-            raise
+        """Take the locks of all directories that can be used; `start` does it too. Raises
+        StartupError, holding none."""
+        self._directories.lock(self._process_id)
 
-    def start(self, broker_id: int, cluster_id: str) -> None:
-        """Check everything, then open all logs. Waits for the disk. Raises StartupError with one
-        line; then nothing has been changed but that new directories and lock files exist."""
-        for directory in self._directories:
-            directory.check(broker_id, cluster_id)
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no directory holds anybody's data yet; to be asked between `lock` and
+        `start`."""
+        return self._directories.is_fresh
+
+    def start(self, broker_id: int, cluster_id: str, *, expects_data: bool = False) -> None:
+        """Check everything, then open all logs. `expects_data`: this broker is known to have had
+        partitions. Waits for the disk. Raises StartupError with one line; then nothing has been
+        changed but that new directories and lock files exist."""
+        self._directories.check(broker_id, cluster_id)
         self.lock()
+        opening = Opening(
+            self._directories,
+            self._disk,
+            self._rng,
+            owner_in=self._owner_in,
+            config_of=self._config,
+            now_ms=self._clock.wall_ms(),
+        )
         try:
-            found = self._find_partitions()
-            for directory in self._directories:
-                directory.begin(broker_id, cluster_id, self._boot_id)
-            opened = {
-                partition: self._open(partition, path, directory)
-                for partition, (path, directory) in found.items()
-            }
-            for directory in self._directories:
-                directory.forget_others(self._in(directory), self._logs)
-                directory.in_use(self._boot_id)
+            opening.run(broker_id, cluster_id, self._boot_id, expects_data=expects_data)
         except StorageError as error:
             self.unlock()
             raise StartupError(f"the logs cannot be opened: {error}") from error
         except StartupError:
             self.unlock()
             raise
+        for partition, found in opening.opened.items():
+            self._logs[partition] = found.log
+            self._home[partition] = opening.home[partition]
+        self.moves.unfinished = opening.unfinished_moves
+        for path in opening.leftovers:
+            self._deleted.add(0, path)
         self._suspects = frozenset(
-            partition for partition, result in opened.items() if self._is_suspect(result)
+            partition
+            for partition, result in opening.opened.items()
+            if is_suspect(result, self._home[partition])
         )
         self._started = True
-        recovered = sum(result.recovered for result in opened.values())
-        _logger.info("logs opened partitions=%d recovered=%d", len(opened), recovered)
+        recovered = sum(result.recovered for result in opening.opened.values())
+        _logger.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
 
-    def _find_partitions(self) -> dict[TopicPartition, tuple[str, LogDirectory]]:
-        found: dict[TopicPartition, tuple[str, LogDirectory]] = {}
-        for directory in self._directories:
-            for partition, path in directory.partitions():
-                if partition in found:
-                    raise StartupError(
-                        f"partition {partition} is in {found[partition][0]} and in {path};"
-                        " move one of them away"
-                    )
-                found[partition] = (path, directory)
-        return found
-
-    def _open(self, partition: TopicPartition, path: str, directory: LogDirectory) -> Opened:
-        high_watermark = directory.high_watermarks.offsets.get(partition, 0)
-        opened = open_log(
-            partition,
-            path,
-            self._config(partition.topic),
-            self._disk,
-            self._owner,
-            Known(
-                clean=directory.was_clean,
-                recovery_point=directory.recovery_points.offsets.get(partition),
-                log_start_offset=directory.log_starts.offsets.get(partition),
-                floor_offset=high_watermark if directory.same_boot else 0,
-            ),
-            now_ms=self._clock.wall_ms(),
+    def _owner_in(self, directory: LogDirectory) -> LogOwner:
+        """Whom the logs of a directory tell."""
+        return LogOwner(
+            partial(self._lower_checkpoints, directory),
+            lambda partition, error: self._directory_failed(directory, error),
+            self._rng,
+            lambda partition, error: self._refusals.tell(f"log partition={partition}", error),
         )
-        self._logs[partition] = opened.log
-        self._home[partition] = directory
-        return opened
 
     def _config(self, topic: str) -> LogConfig:
         return self._defaults if self._config_of is None else self._config_of(topic)
-
-    def _is_suspect(self, opened: Opened) -> bool:
-        log = opened.log
-        home = self._home[log.topic_partition]
-        if home.was_clean or home.same_boot:
-            return False
-        return (
-            opened.cut_bytes > 0
-            or log.damage is not None
-            or log.log_end_offset > log.recovery_point
-            or self.high_watermark_checkpoint(log.topic_partition) > log.log_end_offset
-        )
 
     def suspects(self) -> frozenset[TopicPartition]:
         """Partitions that may lack records they had before the machine went down: it booted since
@@ -210,8 +170,11 @@ class LogManager:
 
     def record_incarnation(self, incarnation: int) -> None:
         """Note the broker's incarnation beside the boot id. Waits for the disk."""
-        for directory in self._usable():
-            directory.in_use(self._boot_id, incarnation)
+        for directory in self._directories.usable():
+            try:
+                directory.in_use(self._boot_id, incarnation)
+            except StorageError as error:
+                self._directory_failed(directory, error)
 
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1
@@ -222,13 +185,14 @@ class LogManager:
             self.unlock()
             return
         self._started = False
+        self.moves.cancel_all()
         for log in self._logs.values():
             self._end_log(log)
         try:
-            for directory in self._usable():
+            for directory in self._directories.usable():
                 try:
                     self._write_checkpoints(directory, high_watermarks)
-                    if not any(log.damage for log in self._in(directory).values()):
+                    if not any(log.damage for log in self._table.within(directory).values()):
                         directory.end(broker_epoch)
                 except StorageError as error:
                     self._directory_failed(directory, error)
@@ -247,8 +211,7 @@ class LogManager:
     def unlock(self) -> None:
         """Release the locks, as `shutdown` does; without it a crash is what the next start sees.
         Idempotent."""
-        for directory in self._directories:
-            directory.unlock()
+        self._directories.unlock()
 
     # -- partitions
 
@@ -263,34 +226,55 @@ class LogManager:
     def damaged(self) -> Mapping[TopicPartition, Damage]:
         return {key: log.damage for key, log in self.all().items() if log.damage is not None}
 
-    def create(self, partition: TopicPartition, config: LogConfig, topic_id: uuid.UUID) -> Log:
-        """The log of a partition, made in the directory with the fewest partitions if there is
-        none; an existing one takes the configuration and, if it has none, the topic id. Raises
-        BrokerError INCONSISTENT_TOPIC_ID if there is one of another topic, KAFKA_STORAGE_ERROR if
-        there was one whose directory is missing; StorageError."""
+    def create(
+        self,
+        partition: TopicPartition,
+        config: LogConfig,
+        topic_id: uuid.UUID,
+        *,
+        is_new: bool = True,
+    ) -> Log:
+        """The log of a partition, made where it was wished or else in the directory with the
+        fewest partitions if there is none; an existing one takes the configuration and, if it has
+        none, the topic id. `is_new`: there cannot be a log of it anywhere.
+
+        Raises BrokerError INCONSISTENT_TOPIC_ID if there is one of another topic,
+        KAFKA_STORAGE_ERROR if there is one that cannot be used, or may be in a directory that is
+        offline or lost; StorageError."""
         with self._lock:
             existing = self._logs.get(partition)
             if existing is not None:
                 return self._adopt(existing, config, topic_id)
-            for each in self._directories:
+            for each in self._directories.all:
                 each.require_not_missing(partition)
-            usable = self._usable()
-            if not usable:
-                raise StorageError(f"create {partition}: all log directories have failed")
-            counts = {directory.path: 0 for directory in usable}
-            for home in self._home.values():
-                if home.path in counts:
-                    counts[home.path] += 1
-            directory = min(usable, key=lambda each: counts[each.path])
+            absence = self._directories.absence()
+            if absence is not None and not is_new:
+                raise BrokerError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} has no log here, and {absence}"
+                )
+            directory = self._choose(partition)
             directory.forget(partition)
             path = f"{directory.path}/{partition_directory(partition)}"
-            log = create_log(partition, path, config, self._disk, self._owner)
+            log = create_log(partition, path, config, self._disk, self._owner_in(directory))
             self._write_topic_id(log, topic_id)
             self._home[partition] = directory
             self._logs[partition] = log
             return log
 
+    def _choose(self, partition: TopicPartition) -> LogDirectory:
+        """The directory for a new partition."""
+        usable = self._directories.usable()
+        if not usable:
+            raise StorageError(f"create {partition}: all log directories have failed")
+        wish = self.moves.wish_for(partition)
+        if wish is not None and wish.failure is None:
+            return wish
+        counts = Counter(home.path for home in self._home.values())
+        return min(usable, key=lambda each: counts[each.path])
+
     def _adopt(self, log: Log, config: LogConfig, topic_id: uuid.UUID) -> Log:
+        if log.failure is not None:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(log.failure))
         if log.topic_id is not None and topic_id not in (NO_TOPIC_ID, log.topic_id):
             raise BrokerError(
                 ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -317,18 +301,20 @@ class LogManager:
         """Forget the partition and rename its directory; the files go with `remove_deleted` after
         file.delete.delay.ms, or at the next start. No error if there is none. Waits for the disk.
         Raises StorageError."""
+        self.moves.cancel(partition)
         with self._lock:
             log = self._logs.get(partition)
             if log is not None:
                 path = self._take_away(log, DELETED_DIRECTORY)
                 due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
                 self._deleted.add(due_ms, path)
-            for each in self._directories:
+            for each in self._directories.usable():
                 each.give_up(partition)
 
     def set_aside(self, partition: TopicPartition) -> None:
         """Forget the partition, but keep its files in a renamed directory: they belong to another
         topic of the same name. Waits for the disk. Raises StorageError."""
+        self.moves.cancel(partition)
         with self._lock:
             log = self._logs.get(partition)
             if log is not None:
@@ -339,19 +325,17 @@ class LogManager:
         """Rename the directory of a log that is not used any more; gives the new path."""
         partition = log.topic_partition
         directory = self._home[partition]
-        unique = uuid.UUID(bytes=self._rng.randbytes(16))
-        path = f"{directory.path}/{marked_directory(partition, unique, purpose)}"
+        if directory.failure is not None:
+            raise StorageError(f"{directory.path} is offline: {directory.failure}")
         try:
             directory.forget(partition)  # first, or a kill in between would make it a missing one
         except DiskFull as error:
             # Deleting is how room is made; the next checkpoint leaves the partition out.
-            self._tell_refusal("checkpoint", error)
+            self._refusals.tell("checkpoint", error)
         log.release()
         del self._logs[partition]
         del self._home[partition]
-        self._disk.rename(log.directory, path)
-        self._disk.sync_dir(directory.path)
-        return path
+        return self._table.rename_away(log, directory, purpose)
 
     # -- checkpoints
 
@@ -365,16 +349,19 @@ class LogManager:
         without a high watermark keeps the one that it had. Waits for the disk, where anything has
         changed. On a full disk the files stay as they are: the offsets in them only grow, so older
         ones are true, too."""
-        for directory in self._usable():
-            self._checkpoint(
-                directory, partial(self._write_checkpoints, directory, high_watermarks)
-            )
+        for directory in self._directories.usable():
+            self._checkpoint_one(directory, high_watermarks)
+
+    def _checkpoint_one(
+        self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]
+    ) -> None:
+        self._checkpoint(directory, partial(self._write_checkpoints, directory, high_watermarks))
 
     def _checkpoint(self, directory: LogDirectory, write: Callable[[], None]) -> None:
         try:
             write()
         except DiskFull as error:
-            self._tell_refusal("checkpoint", error)
+            self._refusals.tell("checkpoint", error)
         except StorageError as error:
             self._directory_failed(directory, error)
 
@@ -382,7 +369,7 @@ class LogManager:
         self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]
     ) -> None:
         with self._lock:
-            logs = self._in(directory)
+            logs = self._table.within(directory)
             known = directory.high_watermarks.offsets
             marks = checkpointed.high_watermarks(logs, known, high_watermarks)
             directory.high_watermarks.write(directory.missing | marks)
@@ -392,15 +379,18 @@ class LogManager:
     def _write_recovery_points(self, directory: LogDirectory) -> None:
         with self._lock:
             known = directory.recovery_points.offsets
-            points = checkpointed.recovery_points(self._in(directory), known)
+            points = checkpointed.recovery_points(self._table.within(directory), known)
             directory.recovery_points.write(points)
 
-    def _lower_checkpoints(self, partition: TopicPartition, offset: int) -> None:
+    def _lower_checkpoints(
+        self, directory: LogDirectory, partition: TopicPartition, offset: int
+    ) -> None:
         with self._lock:
-            home = self._home.get(partition)
-            if home is not None:
-                home.recovery_points.lower(partition, offset)
-                home.high_watermarks.lower(partition, offset)
+            if self._home.get(partition) is not directory:
+                return
+            self.moves.lower(partition, offset)
+            directory.recovery_points.lower(partition, offset)
+            directory.high_watermarks.lower(partition, offset)
 
     # -- chores
 
@@ -408,23 +398,9 @@ class LogManager:
         """Make closed segments durable, and partitions that have been quiet for a while or whose
         flush.ms or flush.messages has come; gives how many were touched. Waits for the disk. To be
         called every 10 s."""
-        touched = 0
-        for log in self.all().values():
-            if log.failure is not None or log.damage is not None:
-                continue
-            quiet = now_ms - log.last_append_ms >= self._flush_idle_ms
-            behind = log.recovery_point < log.log_end_offset
-            everything = (behind and quiet) or log.needs_flush(now_ms)
-            if not everything and not log.has_closed_unflushed:
-                continue
-            try:
-                log.flush(closed_only=not everything, now_ms=now_ms)
-                touched += 1
-            except BrokerError:
-                # The log has told us by `_owner`, and so it is in the process's log.
-                continue
+        touched = chores.flush_idle(self.all().values(), now_ms, self._flush_idle_ms)
         if touched:
-            for directory in self._usable():
+            for directory in self._directories.usable():
                 self._checkpoint(directory, partial(self._write_recovery_points, directory))
         return touched
 
@@ -432,23 +408,8 @@ class LogManager:
         """Delete what the topics' retention allows, and forget idle producers; gives the number of
         segments deleted. Their files are renamed; `remove_deleted` removes them. `hw_of` gives a
         partition's high watermark. Belongs to the event loop, as appending does."""
-        count = 0
-        for partition, log in self.all().items():
-            try:
-                deleted = log.delete_expired(now_ms, hw_of(partition))
-                log.producers.expire(now_ms, self._producer_id_expiration_ms)
-            except (BrokerError, StorageError) as error:
-                _logger.error("retention failed partition=%s error=%s", partition, error)
-                continue
-            if deleted:
-                _logger.info(
-                    "segments deleted partition=%s count=%d log_start=%d",
-                    partition,
-                    deleted,
-                    log.log_start_offset,
-                )
-            count += deleted
-        return count
+        logs = self.all().values()
+        return chores.run_retention(logs, now_ms, hw_of, self._producer_id_expiration_ms)
 
     def remove_deleted(self, now_ms: int) -> None:
         """Remove the files of deleted segments and partitions whose delay has passed. Waits for
@@ -461,40 +422,40 @@ class LogManager:
     # -- directories
 
     @property
+    def directories(self) -> Sequence[str]:
+        """The paths of all log directories, also of those that are offline."""
+        return [directory.path for directory in self._directories.all]
+
+    @property
+    def usable_directories(self) -> Sequence[str]:
+        return [directory.path for directory in self._directories.usable()]
+
+    @property
     def failed_directories(self) -> Mapping[str, StorageError]:
-        return {each.path: each.failure for each in self._directories if each.failure is not None}
+        return self._directories.failed
 
-    def _usable(self) -> list[LogDirectory]:
-        return [directory for directory in self._directories if directory.failure is None]
+    def home(self, partition: TopicPartition) -> str | None:
+        """The path of the directory that holds the partition, None if there is none."""
+        found = self._home.get(partition)
+        return None if found is None else found.path
 
-    def _in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
+    def partitions_in(self, path: str) -> list[TopicPartition]:
+        """The partitions whose logs are in that directory, offline or not."""
         with self._lock:
-            return {key: log for key, log in self._logs.items() if self._home[key] is directory}
+            return [key for key, home in self._home.items() if home.path == path]
 
-    def _log_failed(self, partition: TopicPartition, error: StorageError) -> None:
-        home = self._home.get(partition)
-        if home is not None:
-            self._directory_failed(home, error)
-
-    def _tell_refusal(self, what: str, error: StorageError) -> None:
-        self._refusals += 1
-        now_ms = self._clock.wall_ms()
-        if abs(now_ms - self._refusals_told_ms) >= _REFUSAL_LOG_MS:
-            _logger.error("write refused what=%s error=%s times=%d", what, error, self._refusals)
-            self._refusals_told_ms = now_ms
-            self._refusals = 0
+    def listen(self, listener: FailureListener) -> None:
+        """Tell also this one of directories that fail."""
+        self._listeners.append(listener)
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         if directory.failure is not None:
             return
         directory.failure = error
         _logger.error("log directory failed path=%s error=%s", directory.path, error)
-        for log in self._in(directory).values():
+        logs = self._table.within(directory)
+        self.moves.directory_failed(directory, logs)
+        for log in logs.values():
             log.fail(error)
-        if self._on_failure is not None:
-            self._on_failure(directory.path, error)
-
-
-def _normalized(directories: Iterable[str]) -> list[str]:
-    """Without the slash at the end, and each once."""
-    return list(dict.fromkeys(path.rstrip("/") or "/" for path in directories))
+        for listener in self._listeners:
+            listener(directory.path, error)

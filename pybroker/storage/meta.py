@@ -26,6 +26,8 @@ class Meta:
     cluster_id: str | None
     version: int = META_VERSION
     other: Mapping[str, str] = field(default_factory=dict)
+    directory_id: str | None = None
+    """Kafka 3.7 and later name each directory; 22 characters as a topic id has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,16 @@ class Boot:
 
     boot_id: str
     incarnation: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Content of `pybroker.directories`: the log directories of one broker, by directory id, with
+    the path that each had. Every directory knows all of them, so that a lost one is missed. Of two
+    that differ the one with the higher `revision` holds."""
+
+    members: Mapping[str, str] = field(default_factory=dict)
+    revision: int = 0
 
 
 def decode_properties(text: str) -> dict[str, str]:
@@ -76,7 +88,8 @@ def decode_meta(data: bytes, path: str) -> Meta:
             None if broker_id is None else int(broker_id),
             properties.pop("cluster.id", None),
             version,
-            properties,
+            directory_id=properties.pop("directory.id", None),
+            other=properties,
         )
     except ValueError as error:
         raise CorruptionError(f"{path}: {error}") from error
@@ -87,6 +100,7 @@ def encode_meta(meta: Meta) -> bytes:
         "version": meta.version,
         "broker.id": meta.broker_id,
         "cluster.id": meta.cluster_id,
+        "directory.id": meta.directory_id,
     }
     return encode_properties(
         {**{key: value for key, value in known.items() if value is not None}, **meta.other}
@@ -122,6 +136,22 @@ def encode_boot(boot: Boot) -> bytes:
     return encode_properties(
         {"version": 0, "boot.id": boot.boot_id, "incarnation": boot.incarnation}
     )
+
+
+def decode_family(data: bytes, path: str) -> Family:
+    """Raises CorruptionError naming `path`."""
+    try:
+        content = json.loads(data)
+        members = {str(row["id"]): str(row["path"]) for row in content["directories"]}
+        return Family(members, int(content["revision"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{path}: {error!r}") from error
+
+
+def encode_family(family: Family) -> bytes:
+    rows = [{"id": key, "path": path} for key, path in sorted(family.members.items())]
+    content = {"version": 0, "revision": family.revision, "directories": rows}
+    return json.dumps(content, indent=1).encode() + b"\n"
 
 
 def encode_clean_mark(broker_epoch: int) -> bytes:

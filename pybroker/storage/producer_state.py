@@ -89,6 +89,12 @@ class ProducerState:
         }
         return state
 
+    def take_over(self, other: ProducerState) -> None:
+        """Know what `other` knows, which is the state of the same records."""
+        self.entries = other.entries
+        self.open_transactions = other.open_transactions
+        self.undecided = other.undecided
+
     def check(
         self, header: BatchHeader, marker: EndTransaction | None = None
     ) -> RememberedBatch | None:

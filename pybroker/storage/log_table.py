@@ -1,0 +1,49 @@
+"""The logs of a broker and the directory that holds each: what the manager and the moves between
+directories share. Decides nothing."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+from pybroker.model import TopicPartition
+from pybroker.ports import Disk, Rng
+from pybroker.storage.deletions import PendingDeletions
+from pybroker.storage.directory import LogDirectory
+from pybroker.storage.directory_set import DirectorySet
+from pybroker.storage.filename import marked_directory
+from pybroker.storage.log import Log
+
+
+class LogTable:
+    """Invariant: `logs` and `home` have the same partitions.
+
+    `lock` is held around changes of both and of what is checkpointed, so that work which waits for
+    the disk may run in several threads. It is never taken while a log's own lock is held.
+    """
+
+    def __init__(self, directories: DirectorySet, disk: Disk, rng: Rng) -> None:
+        self.directories = directories
+        self.disk = disk
+        self.rng = rng
+        self.logs: dict[TopicPartition, Log] = {}
+        self.home: dict[TopicPartition, LogDirectory] = {}
+        self.deleted = PendingDeletions(disk.remove_tree)
+        self.lock = threading.RLock()
+
+    def within(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
+        """The logs of one directory."""
+        with self.lock:
+            return {key: log for key, log in self.logs.items() if self.home[key] is directory}
+
+    def unique(self) -> uuid.UUID:
+        return uuid.UUID(bytes=self.rng.randbytes(16))
+
+    def rename_away(self, log: Log, directory: LogDirectory, purpose: str) -> str:
+        """Rename the directory of a log that is not used any more; gives the new path. Raises
+        StorageError."""
+        name = marked_directory(log.topic_partition, self.unique(), purpose)
+        path = f"{directory.path}/{name}"
+        self.disk.rename(log.directory, path)
+        self.disk.sync_dir(directory.path)
+        return path

@@ -1,0 +1,183 @@
+"""The start of the logs: whose data the directories hold, which partitions are where, and what a
+broker that was killed left half-done. What is known afterwards goes to the manager."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+
+from pybroker.errors import CorruptionError, StartupError
+from pybroker.model import TopicPartition
+from pybroker.ports import Disk, Rng
+from pybroker.storage.directory import LogDirectory
+from pybroker.storage.directory_set import DirectorySet
+from pybroker.storage.filename import DELETED_DIRECTORY, MOVED_HERE, marked_directory
+from pybroker.storage.loader import Known, Opened, open_log
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_parts import LogOwner
+from pybroker.storage.moves import prefer
+
+_logger = logging.getLogger(__name__)
+
+
+def is_suspect(opened: Opened, home: LogDirectory) -> bool:
+    """Whether the log may lack records that it had before the machine went down."""
+    if home.was_clean or home.same_boot:
+        return False
+    log = opened.log
+    return (
+        opened.cut_bytes > 0
+        or log.damage is not None
+        or log.log_end_offset > log.recovery_point
+        or home.high_watermarks.offsets.get(log.topic_partition, 0) > log.log_end_offset
+    )
+
+
+class Opening:
+    """Opens all logs, once."""
+
+    def __init__(
+        self,
+        directories: DirectorySet,
+        disk: Disk,
+        rng: Rng,
+        *,
+        owner_in: Callable[[LogDirectory], LogOwner],
+        config_of: Callable[[str], LogConfig],
+        now_ms: int,
+    ) -> None:
+        self._directories = directories
+        self._disk = disk
+        self._rng = rng
+        self._owner_in = owner_in
+        self._config_of = config_of
+        self._now_ms = now_ms
+        self.opened: dict[TopicPartition, Opened] = {}
+        self.home: dict[TopicPartition, LogDirectory] = {}
+        self.unfinished_moves: dict[TopicPartition, str] = {}
+        """The directories to which partitions were being moved."""
+        self.leftovers: list[str] = []
+        """Directories that nobody needs any more."""
+
+    def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
+        """Raises StartupError or StorageError; before anything is written, where two directories
+        hold the same partition or one is a copy of another."""
+        directories = self._directories
+        ids, family = directories.settle(self._rng, expects_data=expects_data)
+        found = self._find_partitions()
+
+        def take(directory: LogDirectory) -> None:
+            directory.begin(broker_id, cluster_id, boot_id, ids[directory.path])
+            directory.write_family(family)
+            for partition, path in found[directory.path].items():
+                self._open(partition, path, directory)
+
+        def settle_down(directory: LogDirectory) -> None:
+            here = [key for key, home in self.home.items() if home is directory]
+            directory.forget_others(here, self.opened)
+            self._drop_futures(directory)
+            directory.in_use(boot_id)
+
+        for work in (take, settle_down):
+            for directory in directories.usable():
+                directories.attempt(directory, work)
+                if directory.failure is not None:
+                    self._leave(directory)
+        directories.forget_accepted()
+
+    def _find_partitions(self) -> Mapping[str, Mapping[TopicPartition, str]]:
+        """The paths of the partitions, by directory."""
+        found: dict[str, dict[TopicPartition, str]] = {}
+        where: dict[TopicPartition, str] = {}
+
+        def look(directory: LogDirectory) -> None:
+            found[directory.path] = dict(directory.partitions())
+            for partition, path in found[directory.path].items():
+                other = where.setdefault(partition, path)
+                if other != path and not self._was_moved(other, path):
+                    raise StartupError(
+                        f"partition {partition} is in {other} and in {path}; move one of them away"
+                    )
+
+        for directory in self._directories.usable():
+            self._directories.attempt(directory, look)
+        return found
+
+    def _was_moved(self, *paths: str) -> bool:
+        return any(self._disk.exists(f"{path}/{MOVED_HERE}") for path in paths)
+
+    def _open(self, partition: TopicPartition, path: str, directory: LogDirectory) -> None:
+        high_watermark = directory.high_watermarks.offsets.get(partition, 0)
+        opened = open_log(
+            partition,
+            path,
+            self._config_of(partition.topic),
+            self._disk,
+            self._owner_in(directory),
+            Known(
+                clean=directory.was_clean,
+                recovery_point=directory.recovery_points.offsets.get(partition),
+                log_start_offset=directory.log_starts.offsets.get(partition),
+                floor_offset=high_watermark if directory.same_boot else 0,
+            ),
+            now_ms=self._now_ms,
+        )
+        other = self.opened.get(partition)
+        if other is not None:
+            self._keep_one(partition, (other, self.home[partition]), (opened, directory))
+            return
+        self.opened[partition] = opened
+        self.home[partition] = directory
+
+    def _keep_one(
+        self,
+        partition: TopicPartition,
+        first: tuple[Opened, LogDirectory],
+        second: tuple[Opened, LogDirectory],
+    ) -> None:
+        """The broker was killed between the two renames of a move."""
+        try:
+            kept, dropped = prefer(first[0].log, second[0].log, self._disk)
+        except CorruptionError as error:
+            raise StartupError(f"{error}; move one of them away") from error
+        if kept is first[0].log:
+            (self.opened[partition], self.home[partition]), (_, home) = first, second
+        else:
+            (self.opened[partition], self.home[partition]), (_, home) = second, first
+        kept.advance_log_start(min(dropped.log_start_offset, kept.log_end_offset))
+        dropped.release()
+        self._set_aside(dropped.topic_partition, dropped.directory, home)
+        self._disk.unlink(f"{kept.directory}/{MOVED_HERE}")
+        _logger.warning(
+            "interrupted move settled partition=%s kept=%s log_end=%d dropped=%s log_end=%d",
+            partition,
+            kept.directory,
+            kept.log_end_offset,
+            dropped.directory,
+            dropped.log_end_offset,
+        )
+
+    def _drop_futures(self, directory: LogDirectory) -> None:
+        """What was copied so far goes; the move begins anew where the partition is opened. A copy
+        whose partition is not to be found may be all there is of it, and stays."""
+        for partition, path in directory.futures():
+            if partition not in self.opened:
+                _logger.warning("copy of a partition that is not here left alone path=%s", path)
+                continue
+            self._set_aside(partition, path, directory)
+            if self.home[partition] is not directory:
+                self.unfinished_moves[partition] = directory.path
+
+    def _set_aside(self, partition: TopicPartition, path: str, directory: LogDirectory) -> None:
+        unique = uuid.UUID(bytes=self._rng.randbytes(16))
+        name = marked_directory(partition, unique, DELETED_DIRECTORY)
+        self._disk.rename(path, f"{directory.path}/{name}")
+        self._disk.sync_dir(directory.path)
+        self.leftovers.append(f"{directory.path}/{name}")
+
+    def _leave(self, directory: LogDirectory) -> None:
+        """The directory has turned out not to be usable: its logs are not opened."""
+        for partition in [key for key, home in self.home.items() if home is directory]:
+            self.opened.pop(partition).log.release()
+            del self.home[partition]

@@ -1,0 +1,190 @@
+"""The moves of all replicas between the log directories of a broker: which there are, when a copy
+takes the place of a log, and what becomes of both. The steps of one move are `moves.py`'s; who asks
+for moves and takes the steps is replication's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Mapping
+
+from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Clock
+from pybroker.storage.directory import LogDirectory
+from pybroker.storage.filename import DELETED_DIRECTORY, STRAY_DIRECTORY
+from pybroker.storage.log_parts import LogOwner
+from pybroker.storage.log_table import LogTable
+from pybroker.storage.moves import ReplicaMove
+
+_logger = logging.getLogger(__name__)
+
+
+class Relocations:
+    """Invariant: at most one move of a partition."""
+
+    def __init__(
+        self,
+        table: LogTable,
+        clock: Clock,
+        *,
+        owner_in: Callable[[LogDirectory], LogOwner],
+        checkpoint: Callable[[LogDirectory, Mapping[TopicPartition, int]], None],
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._owner_in = owner_in
+        self._checkpoint = checkpoint
+        self._moves: dict[TopicPartition, ReplicaMove] = {}
+        self._wishes: dict[TopicPartition, LogDirectory] = {}
+        self.unfinished: dict[TopicPartition, str] = {}
+        """Where partitions were being moved to when the last broker ended; what had been copied is
+        dropped."""
+
+    @property
+    def current(self) -> Mapping[TopicPartition, ReplicaMove]:
+        return self._moves
+
+    # -- where a partition shall be
+
+    def wish(self, partition: TopicPartition, path: str) -> None:
+        """If the partition is made later, it shall be in that directory. Raises BrokerError
+        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR if the directory is offline."""
+        directory = self._target(path)
+        if partition not in self._table.logs:
+            self._wishes[partition] = directory
+
+    def wish_for(self, partition: TopicPartition) -> LogDirectory | None:
+        """Where a partition that is made now shall be; forgotten with this."""
+        return self._wishes.pop(partition, None)
+
+    def _target(self, path: str) -> LogDirectory:
+        directory = self._table.directories.find(path)
+        if directory is None:
+            raise BrokerError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
+        if directory.failure is not None:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
+        return directory
+
+    # -- moving
+
+    def begin(self, partition: TopicPartition, path: str) -> ReplicaMove | None:
+        """Begin to copy the partition to that directory; None if it lives there already. There
+        must be a log and no other move of it. Waits for the disk.
+
+        Raises BrokerError as `wish`, KAFKA_STORAGE_ERROR also if the log cannot be used or any
+        directory is not there (then nobody knows whether it holds a copy, too); StorageError.
+        """
+        table = self._table
+        target = self._target(path)
+        source = table.logs[partition]
+        if table.home[partition] is target:
+            return None
+        absence = table.directories.absence()
+        if source.damage is not None:
+            raise source.damage.as_error(partition)
+        if source.failure is not None or absence is not None:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(source.failure or absence))
+        move = ReplicaMove(source, target, table.disk, self._owner_in(target), self._clock)
+        self._moves[partition] = move
+        try:
+            move.prepare(table.unique())
+        except (BrokerError, StorageError):
+            self._abandon(move)
+            raise
+        _logger.info("move begun partition=%s to=%s", partition, target.path)
+        return move
+
+    def swap(self, move: ReplicaMove) -> bool:
+        """On the event loop: let the copy take the log's place if nothing is missing in it; whether
+        it did. Never waits."""
+        table, partition = self._table, move.topic_partition
+        if not table.lock.acquire(blocking=False):
+            return False
+        try:
+            if table.logs.get(partition) is not move.source or not move.catch_up():
+                return False
+            table.logs[partition] = move.log
+            table.home[partition] = move.target
+            return True
+        finally:
+            table.lock.release()
+
+    def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
+        """After the swap: make the copy durable, then take the old directory in `origin` away.
+        Waits for the disk. Raises BrokerError, StorageError: then the old one is kept under another
+        name, for it is older than the copy and must not be served."""
+        table, partition, old = self._table, move.topic_partition, move.source
+        directory = table.directories.find(origin)
+        assert directory is not None
+        path = old.directory
+        try:
+            move.make_durable()
+            with table.lock:
+                self._checkpoint(move.target, {partition: high_watermark})
+                path = table.rename_away(old, directory, DELETED_DIRECTORY)
+                self._checkpoint(directory, {})
+            move.forget_origin()
+        except (BrokerError, StorageError):
+            deleted = table.logs.get(partition) is not move.log
+            if table.disk.exists(old.directory):
+                purpose = DELETED_DIRECTORY if deleted else STRAY_DIRECTORY
+                path = table.rename_away(old, directory, purpose)
+            if not deleted:
+                raise
+        finally:
+            self._moves.pop(partition, None)
+            old.release()
+        table.deleted.add(self._clock.wall_ms() + old.config.file_delete_delay_ms, path)
+        _logger.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
+
+    def lower(self, partition: TopicPartition, offset: int) -> None:
+        """The partition's log is about to be cut at `offset`."""
+        move = self._moves.get(partition)
+        if move is not None and not move.done:
+            move.lower(offset)
+
+    # -- giving up
+
+    def cancel(self, partition: TopicPartition) -> None:
+        """Give up the partition's move and wish, and drop the copy unless it has taken the log's
+        place. No error if there is none. Waits for the disk."""
+        self._wishes.pop(partition, None)
+        self.unfinished.pop(partition, None)
+        move = self._moves.get(partition)
+        if move is not None and not move.done:
+            self._abandon(move)
+
+    def cancel_all(self) -> None:
+        """At the end of the broker: no copy grows any more. The copies stay, as the sign that the
+        next start shall go on."""
+        for move in self._moves.values():
+            if not move.done:
+                move.abandon()
+        self._moves.clear()
+
+    def directory_failed(
+        self, directory: LogDirectory, partitions: Container[TopicPartition]
+    ) -> None:
+        """Moves from or to a directory that has failed end; their copies are left as they are."""
+        for move in list(self._moves.values()):
+            if move.target is directory or move.topic_partition in partitions:
+                move.cancel()
+
+    def abandon(self, move: ReplicaMove) -> None:
+        """As `cancel`, of this move. Waits for the disk."""
+        if not move.done:
+            self._abandon(move)
+
+    def _abandon(self, move: ReplicaMove) -> None:
+        directory = move.abandon()
+        if self._moves.get(move.topic_partition) is move:
+            del self._moves[move.topic_partition]
+        if directory is None or move.target.failure is not None:
+            return
+        try:
+            path = self._table.rename_away(move.log, move.target, DELETED_DIRECTORY)
+        except StorageError as error:
+            _logger.warning("copy not removed path=%s error=%s", directory, error)
+        else:
+            self._table.deleted.add(0, path)
