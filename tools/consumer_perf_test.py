@@ -1,0 +1,286 @@
+"""`pybroker consumer-perf-test`: Kafka's kafka-consumer-perf-test, on our own client, reading by
+assignment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from pybroker.client.consumer import Consumer
+from pybroker.client.errors import TopicUnavailable
+from pybroker.client.subscription import ConsumerRecord
+from pybroker.properties import read_properties
+from pybroker.tools._cli import (
+    Failure,
+    Tool,
+    config_file_option,
+    format_option,
+    run_async,
+    write_json,
+)
+from pybroker.tools._perf import MIB, date_format, fixed, print_metrics, ratio
+
+POLL_MS: Final = 100
+FETCH_BYTES: Final = 1_048_576
+TIMEOUT_MS: Final = 10_000
+REPORT_EVERY_MS: Final = 5_000
+DATE_FORMAT: Final = "yyyy-MM-dd HH:mm:ss:SSS"
+COLUMNS: Final = (
+    "data.consumed.in.MB",
+    "MB.sec",
+    "data.consumed.in.nMsg",
+    "nMsg.sec",
+    "rebalance.time.ms",
+    "fetch.time.ms",
+    "fetch.MB.sec",
+    "fetch.nMsg.sec",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to read, until when, and what to print."""
+
+    topic: str
+    messages: int
+    timeout_ms: int
+    report_every_ms: int
+    detailed: bool
+    show_date: Callable[[int], str]
+    print_metrics: bool
+    as_json: bool
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was read until a moment (ms since 1970)."""
+
+    moment_ms: int
+    messages: int = 0
+    bytes: int = 0
+
+    def add(self, records: Iterable[ConsumerRecord]) -> None:
+        for record in records:
+            self.messages += 1
+            if record.value is not None:
+                self.bytes += len(record.value)
+            if record.key is not None:
+                self.bytes += len(record.key)
+
+
+@click.command("consumer-perf-test", cls=Tool, error_prefix="consumer-perf-test: ")
+@click.option(
+    "--bootstrap-server",
+    "--broker-list",
+    "bootstrap_server",
+    required=True,
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="The brokers to start from.",
+)
+@click.option("--topic", required=True, help="The topic to read: all of its partitions.")
+@click.option(
+    "--messages", required=True, type=click.IntRange(0), help="End when so many have been read."
+)
+@click.option(
+    "--group", help="Taken for the sake of scripts: partitions are assigned, without a group."
+)
+@click.option(
+    "--fetch-size",
+    type=click.IntRange(1),
+    default=FETCH_BYTES,
+    metavar="BYTES",
+    help="Of one partition in one request. Default: 1048576.",
+)
+@click.option("--from-latest", is_flag=True, help="Begin at the end, not with the first record.")
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=click.IntRange(0),
+    default=TIMEOUT_MS,
+    metavar="MS",
+    help="End if no record comes for so long. Default: 10000.",
+)
+@click.option(
+    "--show-detailed-stats", is_flag=True, help="A line each interval, in place of one at the end."
+)
+@click.option(
+    "--reporting-interval",
+    type=int,
+    default=REPORT_EVERY_MS,
+    metavar="MS",
+    help="The interval. Default: 5000.",
+)
+@click.option("--hide-header", is_flag=True, help="Leave out the line with the columns' names.")
+@click.option(
+    "--date-format",
+    default=DATE_FORMAT,
+    metavar="PATTERN",
+    help=f"For the times, as Java's SimpleDateFormat has it. Default: {DATE_FORMAT}.",
+)
+@click.option(
+    "--print-metrics", is_flag=True, help="Print what the client has counted at the end, too."
+)
+@click.option("--socket-buffer-size", type=int, metavar="BYTES", help="Without effect.")
+@click.option("--threads", type=int, help="Without effect, as in Kafka.")
+@click.option("--num-fetch-threads", type=int, help="Without effect, as in Kafka.")
+@config_file_option("--consumer.config", "--command-config")
+@format_option()
+def command(**flags: Any) -> None:
+    """Read a topic as fast as it goes and print how long it took.
+
+    There are no consumer groups yet: all partitions of the topic are read by assignment, from the
+    first record on, and no offset is committed. rebalance.time.ms is the time until the partitions
+    were known. MB are of 2^20 bytes.
+
+    \b
+    Example: pybroker consumer-perf-test --bootstrap-server 127.0.0.1:9092 --topic orders
+             --messages 100000
+    """
+    if flags["threads"] is not None or flags["num_fetch_threads"] is not None:
+        click.echo(
+            "WARNING: option [threads] and [num-fetch-threads] have been deprecated and will be"
+            " ignored by the test"
+        )
+    if flags["reporting_interval"] <= 0:
+        raise Failure("Reporting interval must be greater than 0.")
+    wish = Wish(
+        topic=flags["topic"],
+        messages=flags["messages"],
+        timeout_ms=flags["timeout_ms"],
+        report_every_ms=flags["reporting_interval"],
+        detailed=flags["show_detailed_stats"],
+        show_date=date_format(flags["date_format"]),
+        print_metrics=flags["print_metrics"],
+        as_json=flags["output_format"] == "json",
+    )
+    if not (flags["hide_header"] or wish.as_json):
+        first = ("time", "threadId") if wish.detailed else ("start.time", "end.time")
+        click.echo(", ".join(first + COLUMNS))
+    run_async(Test(wish, consumer_options(flags)).run())
+
+
+def consumer_options(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The consumer's options: what the flags say goes over the file. Raises ConfigError."""
+    file = flags["config_file"]
+    given = read_properties(file) if file is not None else {}
+    return {
+        "client_id": "perf-consumer-client",
+        "allow_auto_create_topics": True,
+        **{name.replace(".", "_"): value for name, value in given.items()},
+        "bootstrap_servers": flags["bootstrap_server"],
+        "max_partition_fetch_bytes": flags["fetch_size"],
+        "auto_offset_reset": "latest" if flags["from_latest"] else "earliest",
+        "check_crcs": False,
+        "default_api_timeout_ms": max(flags["timeout_ms"], 1),
+    }
+
+
+class Test:
+    """One run."""
+
+    def __init__(self, wish: Wish, options: Mapping[str, Any]) -> None:
+        self._wish = wish
+        self._consumer = Consumer(**options)
+        self._assign_ms = 0
+        self._assign_ms_untold = 0
+
+    async def run(self) -> None:
+        """Raises PybrokerError."""
+        async with self._consumer:
+            start = Tally(_now_ms())
+            tally = Tally(start.moment_ms)
+            if await self._assign():
+                await self._read(tally)
+            tally.moment_ms = _now_ms()
+        if tally.messages < self._wish.messages:
+            click.echo(
+                "WARNING: Exiting before consuming the expected number of messages: timeout"
+                f" ({self._wish.timeout_ms} ms) exceeded. You can use the --timeout option to"
+                " increase the timeout.",
+                err=self._wish.as_json,
+            )
+        if not self._wish.detailed:
+            self._print(start, tally, self._assign_ms, self._wish.show_date(start.moment_ms))
+        if self._wish.print_metrics:
+            self._print_metrics(start, tally)
+
+    async def _assign(self) -> bool:
+        """Whether the topic came to be known in time."""
+        begun = _now_ms()
+        try:
+            partitions = await self._consumer.partitions_for(self._wish.topic)
+        except TopicUnavailable as error:
+            if not error.retriable:
+                raise
+            click.echo(str(error), err=True)
+            return False
+        self._consumer.assign(partitions)
+        self._assign_ms = self._assign_ms_untold = _now_ms() - begun
+        return True
+
+    async def _read(self, tally: Tally) -> None:
+        wish, getmany = self._wish, self._consumer.getmany
+        told = Tally(tally.moment_ms)
+        consumed_ms = tally.moment_ms
+        while tally.messages < wish.messages:
+            found = await getmany(POLL_MS)
+            tally.moment_ms = _now_ms()
+            for records in found.values():
+                if tally.moment_ms - told.moment_ms >= wish.report_every_ms:
+                    tally.add(records[:1])
+                    self._report(told, tally)
+                    told = Tally(tally.moment_ms, tally.messages, tally.bytes)
+                    del records[0]
+                tally.add(records)
+            if found:
+                consumed_ms = tally.moment_ms
+            elif tally.moment_ms - consumed_ms > wish.timeout_ms:
+                return
+
+    def _report(self, told: Tally, tally: Tally) -> None:
+        if self._wish.detailed:
+            self._print(told, tally, self._assign_ms_untold)
+        self._assign_ms_untold = 0
+
+    def _print(self, since: Tally, until: Tally, assign_ms: int, start: str | None = None) -> None:
+        """A line about what was read between two moments; with `start` the one at the end."""
+        elapsed_ms = until.moment_ms - since.moment_ms
+        fetch_ms = elapsed_ms - assign_ms
+        mib = (until.bytes - since.bytes) / MIB
+        count = until.messages - since.messages
+        fetch_s = fetch_ms / 1000
+        quiet = start is None and fetch_ms <= 0
+        rates = [0.0, 0.0] if quiet else [ratio(mib, fetch_s), ratio(count, fetch_s)]
+        end = self._wish.show_date(until.moment_ms)
+        values: list[float] = [
+            until.bytes / MIB,
+            ratio(mib, elapsed_ms / 1000),
+            until.messages,
+            ratio(count, elapsed_ms / 1000),
+            assign_ms,
+            fetch_ms,
+            *rates,
+        ]
+        if self._wish.as_json:
+            write_json({"time": end, **dict(zip(COLUMNS, values, strict=True))})
+            return
+        first = [end, "0"] if start is None else [start, end]
+        numbers = [str(v) if isinstance(v, int) else fixed(v, 4) for v in values]
+        click.echo(", ".join(first + numbers))
+
+    def _print_metrics(self, start: Tally, tally: Tally) -> None:
+        seconds = (tally.moment_ms - start.moment_ms) / 1000
+        group = "consumer-fetch-manager-metrics"
+        tag = f"{{client-id={self._consumer.options.client_id}}}"
+        counted = {"records-consumed": tally.messages, "bytes-consumed": tally.bytes}
+        found = {f"{group}:{name}-total:{tag}": float(v) for name, v in counted.items()}
+        found |= {f"{group}:{name}-rate:{tag}": ratio(v, seconds) for name, v in counted.items()}
+        print_metrics(found)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
