@@ -28,9 +28,6 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "producer-perf-test": Tool(
         "pybroker.tools.producer_perf_test", "send records and print how long they took"
     ),
-    "producer-perf-test": Tool(
-        "pybroker.tools.producer_perf_test", "send records and print how long they took"
-    ),
     "consumer-perf-test": Tool(
         "pybroker.tools.consumer_perf_test", "read records and print how long it took"
     ),
