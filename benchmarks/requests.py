@@ -77,24 +77,28 @@ def framed(key: ApiKey, request: Message) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def produce_frame(partition: int, records: int, value: bytes) -> bytes:
+def produce_frame(
+    partition: int, records: int, value: bytes, *, topic: str = TOPIC, acks: int = -1
+) -> bytes:
     builder = BatchBuilder()
     for _ in range(records):
         builder.append(int(time.time() * 1000), None, value, ())
     data = PartitionProduceData(index=partition, records=builder.build())
-    topic = TopicProduceData(name=TOPIC, partition_data=[data])
-    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
+    part = TopicProduceData(name=topic, partition_data=[data])
+    request = ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[part])
     return framed(ApiKey.PRODUCE, request)
 
 
-def fetch_frame(partition: int, offset: int, *, max_bytes: int, max_wait_ms: int = 0) -> bytes:
+def fetch_frame(
+    partition: int, offset: int, *, max_bytes: int, max_wait_ms: int = 0, topic: str = TOPIC
+) -> bytes:
     wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
     request = FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
         session_epoch=-1,
-        topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
+        topics=[FetchTopic(topic=topic, partitions=[wanted])],
     )
     return framed(ApiKey.FETCH, request)
 
@@ -169,8 +173,10 @@ class Answers:
         return ended
 
 
-def load(target: Target, frames: Sequence[bytes], seconds: float) -> Cost:
-    """Ask again and again on each connection, with UNDER_WAY requests on the way."""
+def load(
+    target: Target, frames: Sequence[bytes], seconds: float, under_way: int = UNDER_WAY
+) -> Cost:
+    """Ask again and again on each connection, with `under_way` requests on the way."""
     selector = selectors.DefaultSelector()
     connections = []
     for number in range(CONNECTIONS):
@@ -180,7 +186,7 @@ def load(target: Target, frames: Sequence[bytes], seconds: float) -> Cost:
     buffer = memoryview(bytearray(4 * 1024 * 1024))
     cpu, start, done = target.cpu_seconds(), time.monotonic(), 0
     for answers in connections:
-        answers.send(UNDER_WAY)
+        answers.send(under_way)
     while time.monotonic() - start < seconds:
         for key, _ in selector.select(1):
             answers = key.data

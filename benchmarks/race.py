@@ -1,0 +1,20 @@
+"""The race with Apache Kafka: throughput, latency, memory, start times, side by side.
+
+    python benchmarks/race.py [--quick] [--rounds N] [--only MEASURE,MEASURE] [--output FOLDER]
+    python benchmarks/race.py --report FILE.json [--rst]
+
+It needs Java and the jars of Apache Kafka (which `mvn` fetches once), and takes about half an hour.
+docs/performance.rst tells how it measures. The program itself is `benchmarks.racing`; this file
+lets it be called by its path, without putting the folder of the benchmarks, which has a module
+`requests`, where libraries look for theirs.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    runpy.run_module("benchmarks.racing", run_name="__main__", alter_sys=True)

@@ -1,0 +1,240 @@
+"""The race's command line, and its course: which measure when, against whom."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from benchmarks.racing import lifecycle, loads, report
+from benchmarks.racing.contestants import OURS, Contestant, Field, rotated
+from benchmarks.racing.measures import Figures, Scale, Standing
+from benchmarks.racing.results import Results, Sample, about_this_machine
+from integration_tests import maven
+from integration_tests.apache import ApacheZooKeeper
+from integration_tests.process import WaitFailed
+
+Lone = Callable[[Field, Sequence[str], Scale], Iterator[tuple[str, Figures]]]
+LONE: Final[dict[str, Lone]] = {"start": lifecycle.start, "partitions": lifecycle.partitions}
+STANDING: Final = tuple(Standing(Scale()).runs)
+FREE_DISK_BYTES_MIN: Final = 20 * 10**9
+
+
+class Progress:
+    """Lines on standard error: what is done, and how long the rest will take, by what the same
+    measures took before."""
+
+    def __init__(self, measures: Sequence[str], rounds: int) -> None:
+        self._left = dict.fromkeys(measures, rounds)
+        self._seconds: dict[str, float] = {}
+        self._started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        print(f"race {minutes:02d}:{seconds:02d} {text}", file=sys.stderr, flush=True)
+
+    def done(self, measure: str, seconds: float) -> None:
+        """One round of a measure."""
+        self._left[measure] -= 1
+        self._seconds[measure] = seconds
+        known = sum(self._seconds.values()) / len(self._seconds)
+        rest = sum(n * self._seconds.get(name, known) for name, n in self._left.items())
+        self.say(f"{measure}: {seconds:.0f} s; about {rest / 60:.0f} min to go")
+
+
+class Race:
+    """One run: rounds of measures. Owns the results and their file."""
+
+    def __init__(self, field: Field, scale: Scale, chosen: Sequence[str], output: Path) -> None:
+        self._field = field
+        self._scale = scale
+        self._chosen = chosen
+        self._output = output
+        self.results = Results(about_this_machine(), field.names)
+
+    def run(self, rounds: int) -> None:
+        self._progress = Progress(self._chosen, rounds)
+        with contextlib.ExitStack() as stack:
+            standing: list[Contestant] = []
+            measures = Standing(self._scale)
+            if any(name in measures.runs for name in self._chosen):
+                standing = [self._entered(stack, name) for name in self._field.names]
+                for contestant in standing:
+                    self._progress.say(f"{contestant.name} warms up")
+                    measures.warm_up(contestant, self._warm_up_seconds(contestant))
+            for number in range(rounds):
+                self._round(number, standing, measures)
+        for number in range(rounds):
+            self._lone_round(number)
+
+    def _entered(self, stack: contextlib.ExitStack, name: str) -> Contestant:
+        contestant = stack.enter_context(contextlib.closing(self._field.contestant(name)))
+        contestant.start()
+        return contestant
+
+    def _warm_up_seconds(self, contestant: Contestant) -> float:
+        """Only what is compiled while it runs needs all of it."""
+        share = 0.25 if contestant.name == OURS or contestant.name in self._field.commands else 1.0
+        return self._scale.warm_up_seconds * share
+
+    def _round(self, number: int, standing: Sequence[Contestant], measures: Standing) -> None:
+        by_name = {contestant.name: contestant for contestant in standing}
+        order = rotated(list(by_name), number) if by_name else []
+        for name in (name for name in self._chosen if name in measures.runs):
+            found = ((who, measures.run(name, by_name[who])) for who in order)
+            self._record(name, number, found)
+        for contestant in standing:
+            measures.end_round(contestant)
+
+    def _lone_round(self, number: int) -> None:
+        order = rotated([n for n in self._field.names if n not in self._field.commands], number)
+        for name in (name for name in self._chosen if name in LONE):
+            self._record(name, number, LONE[name](self._field, order, self._scale))
+
+    def _record(self, name: str, number: int, found: Iterable[tuple[str, Figures]]) -> None:
+        """Takes a measure's figures as they come, and saves them."""
+        begun = time.monotonic()
+        for who, figures in found:
+            self.results.samples.append(Sample(name, number, who, figures))
+            self.results.save(self._output / "race.json")
+        self._progress.done(name, time.monotonic() - begun)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/race.py",
+        description="Races this broker with Apache Kafka and prints a table; see "
+        "docs/performance.rst.",
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="how often all is measured (5)")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="MEASURE,...",
+        help=f"some measures, by name or its beginning: {', '.join((*STANDING, *LONE))}",
+    )
+    parser.add_argument("--quick", action="store_true", help="small loads, to see that all works")
+    parser.add_argument(
+        "--contestant",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="a further broker that serves Kafka's protocol; {port} and {folder} are put in",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("build/race"),
+        metavar="FOLDER",
+        help="where race.json, race.txt and race.png go (build/race)",
+    )
+    parser.add_argument(
+        "--folder", type=Path, metavar="FOLDER", help="where brokers put their data (as mktemp)"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.json", help="no race, only the table of an earlier one"
+    )
+    parser.add_argument("--rst", action="store_true", help="the table in reStructuredText")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error("--rounds must be 1 or more")
+    return options
+
+
+def chosen_measures(only: str) -> list[str]:
+    """In the order in which they run."""
+    known = (*STANDING, *LONE)
+    wanted = [word for word in only.split(",") if word]
+    unknown = [word for word in wanted if not any(name.startswith(word) for name in known)]
+    if unknown:
+        raise SystemExit(f"race: no measure begins with {', '.join(unknown)}; see --help")
+    return [name for name in known if not wanted or name.startswith(tuple(wanted))]
+
+
+def further_contestants(texts: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, command = text.partition("=")
+        if not (name and equals and command):
+            raise SystemExit(f"race: --contestant takes NAME=COMMAND, not {text!r}")
+        found[name] = command
+    return found
+
+
+def check_machine(folder: Path) -> None:
+    """Ends the program with the reason where the race cannot be run."""
+    try:
+        maven.java()
+        maven.class_path()
+    except maven.MavenUnavailable as error:
+        raise SystemExit(f"race: Apache Kafka cannot be had: {error}") from error
+    free = shutil.disk_usage(folder).free
+    if free < FREE_DISK_BYTES_MIN:
+        raise SystemExit(
+            f"race: {folder} has {free / 1e9:.0f} GB free, {FREE_DISK_BYTES_MIN / 1e9:.0f} GB are "
+            "needed; choose another --folder"
+        )
+
+
+def end_by_signal(number: int, frame: FrameType | None) -> None:
+    """SIGTERM and SIGHUP end the race as Ctrl-C does, so that no broker is left behind."""
+    raise KeyboardInterrupt
+
+
+def print_report(results: Results, output: Path | None, *, as_rst: bool) -> None:
+    print(report.rst(results) if as_rst else report.table(results))
+    if output is not None:
+        (output / "race.txt").write_text(report.table(results), encoding="utf-8")
+        report.plot(results, output / "race.png")
+        print(f"race: {output}/race.json, race.txt, race.png", file=sys.stderr)
+
+
+def main() -> None:
+    options = parse()
+    if options.report is not None:
+        print_report(Results.load(options.report), None, as_rst=options.rst)
+        return
+    chosen = chosen_measures(options.only)
+    commands = further_contestants(options.contestant)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end_by_signal)
+    scale = Scale().quick() if options.quick else Scale()
+    options.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix="pybroker-race-", dir=options.folder, ignore_cleanup_errors=True
+    ) as temporary:
+        folder = Path(temporary)
+        check_machine(folder)
+        loads.allow_files(scale.connections + 1000)
+        zookeeper = ApacheZooKeeper(folder / "zookeeper")
+        race = Race(
+            Field(folder, zookeeper.connect, commands, itertools.count(1)),
+            scale,
+            chosen,
+            options.output,
+        )
+        try:
+            with contextlib.closing(zookeeper):
+                zookeeper.start()
+                race.run(options.rounds)
+        except KeyboardInterrupt:
+            print("race: stopped; what was measured so far follows", file=sys.stderr)
+        except (WaitFailed, OSError, RuntimeError) as error:
+            print(f"race: {error}", file=sys.stderr)
+            raise SystemExit(1) from error
+        finally:
+            if race.results.samples:
+                print_report(race.results, options.output, as_rst=options.rst)
+
+
+if __name__ == "__main__":
+    main()

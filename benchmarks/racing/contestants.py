@@ -1,0 +1,307 @@
+"""Who races: brokers that are started, stopped, killed and asked alike.
+
+Each has its own folder and its own part of one ZooKeeper. What is measured stands elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from benchmarks.racing import processes
+from benchmarks.requests import Target
+from integration_tests.apache import KAFKA_JAVA_OPTIONS, ApacheKafka
+from integration_tests.broker import PybrokerProcess
+from integration_tests.process import ChildProcess, answers, free_port, wait_until
+from integration_tests.wire_client import Connection, ConnectionClosed
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from pybroker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from pybroker.wire.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+OURS: Final = "pybroker"
+APACHE: Final = "Apache Kafka"
+HEAP_MIB: Final = 1024
+SERVER_PROPERTIES: Final = {
+    "auto.create.topics.enable": "false",
+    # What a round wrote is off the disk before the next.
+    "log.segment.delete.delay.ms": "1000",
+}
+"""The same for both, beside their defaults."""
+
+READY_SECONDS_MAX: Final = 300.0
+REQUEST_SECONDS_MAX: Final = 180.0
+_POLL_SECONDS: Final = 0.005
+_METADATA_VERSION: Final = 4
+_LATEST: Final = -1
+_TOPIC_EXISTS: Final = 36
+
+
+class NotReady(RuntimeError):
+    """A broker did not do in time what the race needs of it."""
+
+
+class Server(Protocol):
+    """A broker's process and how it is started and ended."""
+
+    port: int
+    data: Path
+
+    @property
+    def process(self) -> ChildProcess: ...
+
+    def launch(self) -> ChildProcess: ...
+
+    def stop(self) -> int: ...
+
+    def kill9(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class CommandServer:
+    """Any program that serves Kafka's protocol on a port of 127.0.0.1; it forgets its data."""
+
+    def __init__(self, command: str, folder: Path) -> None:
+        self.port = free_port()
+        self.data = folder
+        self._words = [word.format(port=self.port, folder=folder) for word in shlex.split(command)]
+        self._process: ChildProcess | None = None
+
+    @property
+    def process(self) -> ChildProcess:
+        assert self._process is not None
+        return self._process
+
+    def launch(self) -> ChildProcess:
+        self.data.mkdir(parents=True, exist_ok=True)
+        self._process = ChildProcess(self._words)
+        wait_until(lambda: answers(self.port), what=f"{self._words[0]} listens on its port")
+        return self._process
+
+    def stop(self) -> int:
+        return self.process.stop()
+
+    def kill9(self) -> None:
+        self.process.kill9()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+
+class Contestant:
+    """One broker in the race, with what every measure asks of it."""
+
+    def __init__(self, name: str, server: Server) -> None:
+        self.name = name
+        self._server = server
+        self._numbers = itertools.count(1)
+        self._topics: list[str] = []
+        self._manages_topics = False
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._server.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._server.process.pid
+
+    @property
+    def data(self) -> Path:
+        return self._server.data
+
+    @property
+    def output_at_end(self) -> str | None:
+        """The last lines of a broker that has ended by itself; None while it runs."""
+        process = self._server.process
+        return None if process.running else process.output[-2000:]
+
+    @property
+    def target(self) -> Target:
+        """The same, as the request benchmark wants it."""
+        return Meter(("127.0.0.1", self._server.port), self.pid)
+
+    def launch(self) -> None:
+        self._server.launch()
+
+    def start(self) -> None:
+        """Returns when the broker answers."""
+        self.launch()
+        self._manages_topics = wait_for(self._versions, self, "it answers ApiVersions")
+
+    def _versions(self) -> bool | None:
+        with self.connection() as connection:
+            answer = connection.ask(0, ApiVersionsRequest(), ApiVersionsResponse)
+        return any(item.api_key == ApiKey.CREATE_TOPICS for item in answer.api_keys)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the broker can be started again."""
+        self._server.kill9()
+
+    def close(self) -> None:
+        self._server.close()
+
+    def connection(self) -> Connection:
+        connection = Connection(self.bootstrap, "race")
+        connection.set_timeout(REQUEST_SECONDS_MAX)
+        return connection
+
+    def new_topic(self, partitions: int = 1) -> str:
+        """A topic of which every partition has a leader."""
+        name = f"race-{next(self._numbers)}"
+        if self._manages_topics:
+            self.create([name], partitions)
+            self._topics.append(name)
+        self.wait_for_leaders([name], partitions)
+        return name
+
+    def create(self, names: Sequence[str], partitions: int) -> None:
+        """Topics without waiting for their leaders."""
+        topics = [
+            CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+            for name in names
+        ]
+        request = CreateTopicsRequest(topics=topics, timeout_ms=int(REQUEST_SECONDS_MAX * 1000))
+        with self.connection() as connection:
+            answer = connection.ask(4, request, CreateTopicsResponse)
+        failed = {t.name: t.error_code for t in answer.topics if t.error_code}
+        if any(code != _TOPIC_EXISTS for code in failed.values()):
+            raise NotReady(f"{self.name}: CreateTopics is answered with errors: {failed}")
+
+    def delete_topics(self) -> None:
+        """Those of `new_topic`."""
+        if self._topics:
+            request = DeleteTopicsRequest(topic_names=self._topics, timeout_ms=30_000)
+            with self.connection() as connection:
+                connection.ask(3, request, DeleteTopicsResponse)
+            self._topics = []
+
+    def wait_for_leaders(self, names: Sequence[str], partitions: int) -> None:
+        """Returns as soon as a Metadata answer has a leader for every partition of the topics."""
+
+        def led() -> bool | None:
+            answer = self.metadata(names)
+            found = [
+                partition.leader_id
+                for topic in answer.topics
+                if not topic.error_code
+                for partition in topic.partitions
+            ]
+            return len(found) >= partitions * len(names) and min(found) >= 0 or None
+
+        wait_for(led, self, f"{len(names)} topics have leaders")
+
+    def metadata(self, names: Sequence[str]) -> MetadataResponse:
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=False,
+        )
+        with self.connection() as connection:
+            return connection.ask(_METADATA_VERSION, request, MetadataResponse)
+
+    def end_offset(self, topic: str) -> int:
+        """The offset that the next record of partition 0 gets."""
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=_LATEST)
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+        )
+        with self.connection() as connection:
+            answer = connection.ask(1, request, ListOffsetsResponse)
+        (found,) = answer.topics[0].partitions
+        if found.error_code:
+            raise NotReady(f"{self.name}: ListOffsets is answered with error {found.error_code}")
+        return found.offset
+
+    def start_afresh(self) -> None:
+        """Gives back what a round has used: topics, or everything where there are none."""
+        if self._manages_topics:
+            self.delete_topics()
+        else:
+            self.close()
+            self.start()
+
+
+class Meter(Target):
+    """A target whose processor time is read to the nanosecond."""
+
+    def cpu_seconds(self) -> float:
+        return processes.cpu_seconds(self.pid)
+
+
+def wait_for(condition: Callable[[], bool | None], contestant: Contestant, what: str) -> bool:
+    """The first answer that is not None; what cannot connect or is cut off is asked again."""
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, ConnectionClosed):
+            found = condition()
+            if found is not None:
+                return found
+        if contestant.output_at_end is not None:
+            raise NotReady(f"{contestant.name} has ended:\n{contestant.output_at_end}")
+        time.sleep(_POLL_SECONDS)
+    raise NotReady(f"{contestant.name}: not within {READY_SECONDS_MAX} s: {what}")
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where contestants come from: their folders, their ZooKeeper, and the further ones."""
+
+    folder: Path
+    zookeeper: str
+    commands: dict[str, str]
+    numbers: Iterator[int]
+
+    @property
+    def names(self) -> list[str]:
+        return [OURS, APACHE, *self.commands]
+
+    def contestant(self, name: str) -> Contestant:
+        """A new one with an empty folder; it is not started."""
+        number = next(self.numbers)
+        folder = self.folder / str(number)
+        zookeeper = f"{self.zookeeper}/race-{number}"
+        return Contestant(name, self._server(name, folder, zookeeper))
+
+    def _server(self, name: str, folder: Path, zookeeper: str) -> Server:
+        if name == OURS:
+            return PybrokerProcess(folder, zookeeper=zookeeper, overrides=SERVER_PROPERTIES)
+        if name == APACHE:
+            return ApacheKafka(
+                folder,
+                zookeeper=zookeeper,
+                heap_mib=HEAP_MIB,
+                overrides=SERVER_PROPERTIES,
+                java_options=KAFKA_JAVA_OPTIONS,
+            )
+        return CommandServer(self.commands[name], folder)
+
+
+def rotated(names: Sequence[str], round_number: int) -> list[str]:
+    """The order of a round: each contestant is first in turn."""
+    shift = round_number % len(names)
+    return [*names[shift:], *names[:shift]]

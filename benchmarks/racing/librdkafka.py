@@ -1,0 +1,200 @@
+"""librdkafka as confluent-kafka brings it, called directly with thousands of messages a call.
+
+confluent-kafka's own classes make a Python object of each message, which costs more than the broker
+spends on it: the client would be measured. So this is the same library, by ctypes; the consumer
+hands messages to a function of the C library that does nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping, Sequence
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import confluent_kafka
+
+FLUSH_MS_MAX: Final = 60_000
+SILENCE_SECONDS_MAX: Final = 20.0
+_PRODUCER, _CONSUMER = 0, 1
+_QUEUE_FULL_PAUSE_SECONDS: Final = 0.002
+
+
+class ClientFailed(RuntimeError):
+    """The client could not do what the measure asked for."""
+
+
+class _Message(ctypes.Structure):
+    """rd_kafka_message_t."""
+
+    _fields_ = (
+        ("err", c_int),
+        ("rkt", c_void_p),
+        ("partition", c_int32),
+        ("payload", c_void_p),
+        ("len", c_size_t),
+        ("key", c_void_p),
+        ("key_len", c_size_t),
+        ("offset", c_int64),
+        ("_private", c_void_p),
+    )
+
+
+_FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
+    ("rd_kafka_conf_new", c_void_p, ()),
+    ("rd_kafka_conf_set", c_int, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)),
+    ("rd_kafka_new", c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
+    ("rd_kafka_destroy", None, (c_void_p,)),
+    ("rd_kafka_topic_new", c_void_p, (c_void_p, c_char_p, c_void_p)),
+    ("rd_kafka_topic_destroy", None, (c_void_p,)),
+    ("rd_kafka_produce_batch", c_int, (c_void_p, c_int32, c_int, c_void_p, c_int)),
+    ("rd_kafka_flush", c_int, (c_void_p, c_int)),
+    ("rd_kafka_poll", c_int, (c_void_p, c_int)),
+    ("rd_kafka_consume_start", c_int, (c_void_p, c_int32, c_int64)),
+    ("rd_kafka_consume_stop", c_int, (c_void_p, c_int32)),
+    ("rd_kafka_consume", ctypes.POINTER(_Message), (c_void_p, c_int32, c_int)),
+    ("rd_kafka_message_destroy", None, (c_void_p,)),
+    ("rd_kafka_consume_callback", c_int, (c_void_p, c_int32, c_int, c_void_p, c_void_p)),
+)
+
+
+def library() -> ctypes.CDLL:
+    """The library inside the installed wheel of confluent-kafka."""
+    folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
+    found = sorted(folder.glob("librdkafka*"))
+    if not found:
+        raise ClientFailed(f"no librdkafka in {folder}: install confluent-kafka from its wheel")
+    loaded = ctypes.CDLL(str(found[0]))
+    for name, result, arguments in _FUNCTIONS:
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+class _Client:
+    """One client instance and one topic."""
+
+    def __init__(self, kind: int, options: Mapping[str, object], topic: str) -> None:
+        self._library = library()
+        error = ctypes.create_string_buffer(512)
+        configuration = self._library.rd_kafka_conf_new()
+        for name, value in options.items():
+            if self._library.rd_kafka_conf_set(
+                configuration, name.encode(), str(value).encode(), error, 512
+            ):
+                raise ClientFailed(f"{name}={value}: {error.value.decode()}")
+        self._handle = self._library.rd_kafka_new(kind, configuration, error, 512)
+        if not self._handle:
+            raise ClientFailed(error.value.decode())
+        self._topic = self._library.rd_kafka_topic_new(self._handle, topic.encode(), None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._library.rd_kafka_topic_destroy(self._topic)
+        self._library.rd_kafka_destroy(self._handle)
+
+
+class Producer(_Client):
+    """Sends values to partition 0 of a topic."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, values: Sequence[bytes], **options: object
+    ) -> None:
+        """`values` are what `send` takes from, in turn; `options` are librdkafka's, with
+        underscores for dots."""
+        super().__init__(
+            _PRODUCER,
+            {
+                "bootstrap.servers": bootstrap,
+                "log_level": 0,
+                "queue.buffering.max.messages": 1_000_000,
+                "queue.buffering.max.kbytes": 1024 * 1024,
+                "batch.num.messages": 10_000,
+                "batch.size": 1_000_000,
+                **{name.replace("_", "."): value for name, value in options.items()},
+            },
+            topic,
+        )
+        self._buffers = [ctypes.create_string_buffer(value, len(value)) for value in values]
+        self._messages = (_Message * len(values))()
+        for message, buffer in zip(self._messages, self._buffers, strict=True):
+            message.payload, message.len = ctypes.addressof(buffer), len(buffer)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def send(self, count: int) -> None:
+        """Queues so many messages; waits where the queue is full."""
+        while count:
+            wanted = min(count, len(self._messages))
+            queued = self._library.rd_kafka_produce_batch(self._topic, 0, 0, self._messages, wanted)
+            count -= queued
+            if queued < wanted:
+                time.sleep(_QUEUE_FULL_PAUSE_SECONDS)
+
+    def flush(self) -> None:
+        """Returns when every message was answered, or was given up: see the end of the log."""
+        if self._library.rd_kafka_flush(self._handle, FLUSH_MS_MAX):
+            raise ClientFailed(f"messages were not answered within {FLUSH_MS_MAX} ms")
+
+
+class Consumer(_Client):
+    """Reads partition 0 of a topic, without a group."""
+
+    def __init__(self, bootstrap: str, topic: str, offset: int, **options: object) -> None:
+        super().__init__(
+            _CONSUMER,
+            {
+                "bootstrap.servers": bootstrap,
+                "log_level": 0,
+                "queued.min.messages": 1_000_000,
+                "queued.max.messages.kbytes": 64 * 1024,
+                "fetch.max.bytes": 50 * 1024 * 1024,
+                "fetch.message.max.bytes": 10 * 1024 * 1024,
+                **{name.replace("_", "."): value for name, value in options.items()},
+            },
+            topic,
+        )
+        self._ignore = ctypes.cast(ctypes.CDLL(None).labs, c_void_p)
+        if self._library.rd_kafka_consume_start(self._topic, 0, offset):
+            raise ClientFailed(f"cannot consume {topic} from {offset}")
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._library.rd_kafka_consume_stop(self._topic, 0)
+        super().__exit__(kind, error, traceback)
+
+    def skip(self, count: int) -> int:
+        """Consumes at least `count` messages; how many."""
+        done, last_news = 0, time.monotonic()
+        while done < count:
+            got = self._library.rd_kafka_consume_callback(self._topic, 0, 100, self._ignore, None)
+            if got > 0:
+                done, last_news = done + got, time.monotonic()
+            elif time.monotonic() - last_news > SILENCE_SECONDS_MAX:
+                raise ClientFailed(f"only {done} of {count} messages came")
+        return done
+
+    def next_arrival(self, wait_ms: int) -> float | None:
+        """When the next message came (seconds of `time.perf_counter`), None if none did."""
+        message = self._library.rd_kafka_consume(self._topic, 0, wait_ms)
+        arrived = time.perf_counter()
+        if not message:
+            return None
+        failed = message.contents.err
+        self._library.rd_kafka_message_destroy(message)
+        return None if failed else arrived

@@ -1,0 +1,108 @@
+"""The measures of starting and stopping: each with brokers of its own, on empty folders."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from benchmarks.racing import loads, processes
+from benchmarks.racing.contestants import Contestant, Field
+from benchmarks.racing.measures import Figures, Scale
+from benchmarks.requests import ask, produce_frame
+
+FIRST_TOPIC = "first"
+_SETTLE_SECONDS = 3.0
+
+
+def start(field: Field, names: Sequence[str], scale: Scale) -> Iterator[tuple[str, Figures]]:
+    """Start times with one topic; then memory and processor time of brokers that have nothing to
+    do, all of them at the same time."""
+    with contextlib.ExitStack() as stack:
+        running, figures = [], {}
+        for name in names:
+            contestant = stack.enter_context(contextlib.closing(field.contestant(name)))
+            figures[name] = start_times(contestant)
+            running.append(contestant)
+        time.sleep(_SETTLE_SECONDS)
+        before = [processes.cpu_seconds(contestant.pid) for contestant in running]
+        time.sleep(scale.idle_seconds)
+        for contestant, cpu in zip(running, before, strict=True):
+            used = processes.cpu_seconds(contestant.pid) - cpu
+            memory = processes.memory(contestant.pid)
+            yield (
+                contestant.name,
+                {
+                    **figures[contestant.name],
+                    "idle-cpu": used / scale.idle_seconds * 60,
+                    "idle": memory.rss_mib,
+                    "idle-pss": memory.pss_mib,
+                },
+            )
+
+
+def start_times(contestant: Contestant) -> Figures:
+    """Seconds from the process to the answer: first to ApiVersions and, on the same data again, to
+    Metadata with a leader for the topic. The broker runs afterwards."""
+    begun = time.perf_counter()
+    contestant.start()
+    first = time.perf_counter() - begun
+    contestant.create([FIRST_TOPIC], 1)
+    contestant.wait_for_leaders([FIRST_TOPIC], 1)
+    append(contestant, [FIRST_TOPIC], 1)
+    contestant.stop()
+    clean = seconds_until_led(contestant, [FIRST_TOPIC], 1)
+    contestant.kill()
+    killed = seconds_until_led(contestant, [FIRST_TOPIC], 1)
+    return {"first": first, "clean": clean, "killed": killed}
+
+
+def seconds_until_led(contestant: Contestant, topics: Sequence[str], partitions: int) -> float:
+    """From starting the process until Metadata has a leader for every partition."""
+    begun = time.perf_counter()
+    contestant.launch()
+    contestant.wait_for_leaders(topics, partitions)
+    return time.perf_counter() - begun
+
+
+def append(contestant: Contestant, topics: Sequence[str], partitions: int) -> None:
+    """A batch of ten records of 100 B for each partition."""
+    with contestant.target.connect() as connection:
+        for topic in topics:
+            for partition in range(partitions):
+                ask(connection, produce_frame(partition, 10, b"v" * 100, topic=topic))
+
+
+def partitions(field: Field, names: Sequence[str], scale: Scale) -> Iterator[tuple[str, Figures]]:
+    """One broker after the other with many partitions, some records in each."""
+    loads.allow_files(2 * scale.topics * scale.partitions_each)
+    topics = [f"many-{number:03d}" for number in range(scale.topics)]
+    each = scale.partitions_each
+    for name in names:
+        with contextlib.closing(field.contestant(name)) as contestant:
+            contestant.start()
+            begun = time.perf_counter()
+            contestant.create(topics, each)
+            contestant.wait_for_leaders(topics, each)
+            created = time.perf_counter() - begun
+            append(contestant, topics, each)
+            metadata = loads.metadata_milliseconds(contestant, 20)
+            memory = processes.memory(contestant.pid)
+            begun = time.perf_counter()
+            contestant.stop()
+            stopped = time.perf_counter() - begun
+            clean = seconds_until_led(contestant, topics, each)
+            append(contestant, topics[:1], each)
+            contestant.kill()
+            killed = seconds_until_led(contestant, topics, each)
+        yield (
+            name,
+            {
+                "create": created,
+                "metadata": metadata,
+                "memory": memory.rss_mib,
+                "stop": stopped,
+                "clean": clean,
+                "killed": killed,
+            },
+        )

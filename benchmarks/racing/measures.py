@@ -1,0 +1,180 @@
+"""The measures of brokers that run all the time: which loads, with how much, on which topics.
+
+Brokers that are started and stopped stand in `lifecycle`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from benchmarks.racing import loads, processes
+from benchmarks.racing.contestants import Contestant
+from benchmarks.racing.metrics import ACKS, CODECS, SIZES, produce_name
+
+Figures = Mapping[str, float]
+"""From the metric's name in its measure to the figure."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    messages: Mapping[int, int] = field(default_factory=lambda: {100: 1_500_000, 1024: 300_000})
+    hot_passes: Mapping[int, int] = field(default_factory=lambda: {100: 3, 1024: 3})
+    request_seconds: float = 2.0
+    latency_seconds: float = 10.0
+    connections: int = 2000
+    warm_up_seconds: float = 40.0
+    idle_seconds: float = 20.0
+    topics: int = 50
+    partitions_each: int = 100
+
+    def quick(self) -> Scale:
+        """Enough to see that everything works."""
+        return replace(
+            self,
+            messages={size: count // 5 for size, count in self.messages.items()},
+            hot_passes=dict.fromkeys(SIZES, 1),
+            request_seconds=0.5,
+            latency_seconds=2.0,
+            connections=500,
+            warm_up_seconds=8.0,
+            idle_seconds=5.0,
+            topics=10,
+        )
+
+
+class Standing:
+    """The measures of one round against brokers that run. Owns the topics of the round."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.values = {size: loads.values(size) for size in SIZES}
+        self._written: dict[tuple[str, int], tuple[str, int]] = {}
+        self.runs: dict[str, Callable[[Contestant], Figures]] = {}
+        for size in SIZES:
+            for codec in CODECS:
+                for acks in ACKS:
+                    run = partial(self._produce, size=size, codec=codec, acks=acks)
+                    self.runs[produce_name(size, codec, acks)] = run
+        for size in SIZES:
+            self.runs[f"consume-hot-{size}"] = partial(self._consume_hot, size=size)
+            self.runs[f"consume-cold-{size}"] = partial(self._consume_cold, size=size)
+        for name, records, under_way in REQUEST_LOADS:
+            self.runs[name] = partial(self._requests, records=records, under_way=under_way)
+        self.runs["latency-raw"] = self._latency_raw
+        self.runs["latency-client"] = self._latency_client
+        self.runs["memory"] = self._memory
+        self.runs["connections"] = self._connections
+
+    def run(self, name: str, contestant: Contestant) -> Figures:
+        """One measure, after what the disk still has to write is written."""
+        os.sync()
+        return self.runs[name](contestant)
+
+    def warm_up(self, contestant: Contestant, seconds: float) -> None:
+        """Every load in turn until the time is over: what compiles itself while it runs shall have
+        done so."""
+        scale = replace(
+            self.scale,
+            messages={size: count // 4 for size, count in self.scale.messages.items()},
+            request_seconds=min(1.0, self.scale.request_seconds),
+            latency_seconds=0.5,
+        )
+        warm = Standing(scale)
+        deadline = time.monotonic() + seconds
+        while True:
+            for name, run in warm.runs.items():
+                if name not in ("memory", "connections"):
+                    run(contestant)
+                if time.monotonic() > deadline:
+                    contestant.start_afresh()
+                    return
+
+    def end_round(self, contestant: Contestant) -> None:
+        """Gives the round's topics back."""
+        for key in [key for key in self._written if key[0] == contestant.name]:
+            del self._written[key]
+        contestant.start_afresh()
+
+    def _produce(self, contestant: Contestant, *, size: int, codec: str, acks: str) -> Figures:
+        topic, offset = contestant.new_topic(), 0
+        offset = contestant.end_offset(topic)
+        done = loads.produce(
+            contestant, topic, self.values[size], self.scale.messages[size], codec=codec, acks=acks
+        )
+        if codec == "none":
+            self._written[contestant.name, size] = (topic, offset)
+        return {"rate": done.mb_per_second, "cpu": done.cpu_seconds_per_gb}
+
+    def _topic_with_records(self, contestant: Contestant, size: int) -> tuple[str, int]:
+        if (contestant.name, size) not in self._written:
+            self._produce(contestant, size=size, codec="none", acks="all")
+        return self._written[contestant.name, size]
+
+    def _consume_hot(self, contestant: Contestant, *, size: int) -> Figures:
+        topic, offset = self._topic_with_records(contestant, size)
+        count = self.scale.messages[size]
+        loads.consume(contestant, topic, offset, count, size=size, passes=1)  # now it is cached
+        passes = self.scale.hot_passes[size]
+        done = loads.consume(contestant, topic, offset, count, size=size, passes=passes)
+        return {"rate": done.mb_per_second, "cpu": done.cpu_seconds_per_gb}
+
+    def _consume_cold(self, contestant: Contestant, *, size: int) -> Figures:
+        topic, offset = self._topic_with_records(contestant, size)
+        count = self.scale.messages[size]
+        processes.drop_from_page_cache(contestant.data)
+        before = processes.bytes_from_disk(contestant.pid)
+        done = loads.consume(contestant, topic, offset, count, size=size, passes=1)
+        from_disk = processes.bytes_from_disk(contestant.pid) - before
+        return {
+            "rate": done.mb_per_second,
+            "cpu": done.cpu_seconds_per_gb,
+            "from-disk-share": from_disk / (count * size),
+        }
+
+    def _requests(self, contestant: Contestant, *, records: int, under_way: int) -> Figures:
+        topic = contestant.new_topic(loads.CONNECTIONS)
+        done = loads.requests(
+            contestant,
+            topic,
+            records=records,
+            under_way=under_way,
+            seconds=self.scale.request_seconds,
+        )
+        return {"rate": done.per_second, "per-cpu": done.per_cpu_second}
+
+    def _latency_raw(self, contestant: Contestant) -> Figures:
+        topic = contestant.new_topic()
+        seconds = self.scale.latency_seconds
+        return latency_figures(loads.end_to_end(contestant, topic, acks=-1, seconds=seconds))
+
+    def _latency_client(self, contestant: Contestant) -> Figures:
+        topic = contestant.new_topic()
+        seconds = self.scale.latency_seconds
+        return latency_figures(
+            loads.end_to_end_by_client(contestant, topic, acks="1", seconds=seconds)
+        )
+
+    def _memory(self, contestant: Contestant) -> Figures:
+        used = processes.memory(contestant.pid)
+        return {"loaded": used.rss_mib, "loaded-pss": used.pss_mib}
+
+    def _connections(self, contestant: Contestant) -> Figures:
+        topic = contestant.new_topic()
+        crowd = loads.idle_connections(contestant, topic, self.scale.connections)
+        figures = {"connect": crowd.connect_seconds, "kib": crowd.kib_each}
+        return {**figures, **latency_figures(crowd.produce)}
+
+
+REQUEST_LOADS: Final = (("unbatched-1", 1, 1), ("unbatched-4", 1, 4), ("batched-4", 100, 4))
+"""Measure, records a request, requests under way on each connection."""
+
+
+def latency_figures(latency: loads.Latency) -> Figures:
+    return {"p50": latency.p50, "p99": latency.p99, "p999": latency.p999}

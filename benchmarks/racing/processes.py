@@ -1,0 +1,88 @@
+"""What processes use: processor time and memory of a process and its children, and the page cache.
+
+Linux only. Nothing here knows what the processes are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident memory in MiB: all pages, and with shared pages divided among their users."""
+
+    rss_mib: float
+    pss_mib: float
+
+
+def tree(pid: int) -> list[int]:
+    """The process and all that it started."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of the tree so far, user and system, ended threads included."""
+    return sum(_cpu_clock(member) for member in tree(pid))
+
+
+def _cpu_clock(pid: int) -> float:
+    """The kernel's clock of another process: nanoseconds, where /proc/PID/stat counts in 10 ms.
+
+    The number of that clock is what clock_getcpuclockid(3) computes.
+    """
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:  # it has just ended
+        return 0.0
+
+
+def memory(pid: int) -> Memory:
+    """Memory of the tree at this moment."""
+    rss = pss = 0
+    for member in tree(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            text = Path(f"/proc/{member}/smaps_rollup").read_text(encoding="ascii")
+            rss += _kib(text, "Rss")
+            pss += _kib(text, "Pss")
+    return Memory(rss / 1024, pss / 1024)
+
+
+def _kib(text: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found.group(1)) if found else 0
+
+
+def bytes_from_disk(pid: int) -> int:
+    """What the process made the disk deliver so far."""
+    text = Path(f"/proc/{pid}/io").read_text(encoding="ascii")
+    found = re.search(r"^read_bytes: (\d+)", text, re.MULTILINE)
+    return int(found.group(1)) if found else 0
+
+
+def drop_from_page_cache(folder: Path) -> None:
+    """Writes the segment files below `folder` to the disk and forgets their cached pages."""
+    for path in folder.rglob("*.log"):
+        with _opened(path) as file:
+            os.fsync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        yield file
+    finally:
+        os.close(file)

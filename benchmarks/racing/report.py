@@ -1,0 +1,184 @@
+"""What a race says to people: a table for the terminal, one for the documents, and a plot.
+
+Everything comes from `Results`; nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.figure
+import matplotlib.ticker
+
+from benchmarks.racing.contestants import APACHE, OURS
+from benchmarks.racing.metrics import METRICS, Goal, Metric
+from benchmarks.racing.results import Results, Spread
+
+MET, MISSED = "yes", "NO"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A metric with all that was found: figures by contestant, our ratios by contestant."""
+
+    metric: Metric
+    figures: dict[str, Spread]
+    ratios: dict[str, Spread]
+
+    def verdict(self) -> str:
+        """Whether the median of the ratio to Apache Kafka meets the goal."""
+        return verdict(self.metric.goal, self.ratios.get(APACHE))
+
+
+def verdict(goal: Goal | None, ratio: Spread | None) -> str:
+    if goal is None or ratio is None:
+        return ""
+    return MET if goal.met(ratio.median) else MISSED
+
+
+def rows(results: Results) -> Iterator[Row]:
+    """Those metrics of which anything is known."""
+    for metric in METRICS.values():
+        found = {
+            name: Spread.of(list(results.figures(metric.key, name).values()))
+            for name in results.contestants
+        }
+        figures = {name: spread for name, spread in found.items() if spread is not None}
+        if not figures:
+            continue
+        others = [name for name in results.contestants if name != OURS]
+        compared = {name: Spread.of(results.ratios(metric.key, name)) for name in others}
+        ratios = {name: spread for name, spread in compared.items() if spread is not None}
+        yield Row(metric, figures, ratios)
+
+
+def number(value: float) -> str:
+    """Three digits that count."""
+    if value >= 100 or value == 0:
+        return f"{value:,.0f}"
+    digits = 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:.{digits}f}"
+
+
+def figure_text(row: Row, name: str) -> str:
+    return number(row.figures[name].median) if name in row.figures else ""
+
+
+def ratio_text(ratio: Spread | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
+
+
+def headings(results: Results) -> list[str]:
+    others = [text for name in results.others for text in (name, f"to {name}", "goal", "met")]
+    return ["measure", "unit", OURS, APACHE, "ratio", "goal", "met", *others]
+
+
+def cells(results: Results, row: Row) -> list[str]:
+    """One line of the table, under `headings`."""
+    metric = row.metric
+    line = [
+        metric.title,
+        metric.unit,
+        figure_text(row, OURS),
+        figure_text(row, APACHE),
+        ratio_text(row.ratios.get(APACHE)),
+        str(metric.goal or ""),
+        row.verdict(),
+    ]
+    for name in results.others:
+        ratio = row.ratios.get(name)
+        line += [
+            figure_text(row, name),
+            f"{ratio.median:.2f}" if ratio else "",
+            str(metric.bare_goal or ""),
+            verdict(metric.bare_goal, ratio),
+        ]
+    return line
+
+
+def rounds(results: Results) -> int:
+    return len({sample.round for sample in results.samples})
+
+
+def summary(results: Results) -> str:
+    """What the figures are of."""
+    about = results.about
+    return (
+        f"{about['date']}, {about['cores']} cores, {about['memory']} of memory, {about['system']}; "
+        f"{about['apache']}; medians of {rounds(results)} rounds"
+    )
+
+
+def table(results: Results) -> str:
+    """For the terminal."""
+    lines = [headings(results), *(cells(results, row) for row in rows(results))]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    text = [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([summary(results), "", text[0], "-" * len(text[0]), *text[1:], ""])
+
+
+def rst(results: Results) -> str:
+    """The same for docs/performance.rst."""
+    lines = [headings(results), *(cells(results, row) for row in rows(results))]
+    return "\n".join(
+        [
+            f"Measured on {summary(results)}.",
+            "",
+            ".. list-table::",
+            "   :header-rows: 1",
+            "",
+            *(_list_table_row(line) for line in lines),
+            "",
+        ]
+    )
+
+
+def _list_table_row(line: Sequence[str]) -> str:
+    first, *others = line
+    return "\n".join([f"   * - {first}", *(f"     - {cell}".rstrip() for cell in others)])
+
+
+def plot(results: Results, path: Path) -> None:
+    """A bar a metric: our ratio to Apache Kafka with its spread, and the goal as a mark."""
+    shown = [row for row in rows(results) if APACHE in row.ratios][::-1]
+    if not shown:
+        return
+    figure = matplotlib.figure.Figure(figsize=(11, 1.5 + 0.24 * len(shown)), layout="constrained")
+    axes = figure.add_subplot()
+    places = range(len(shown))
+    medians = [row.ratios[APACHE].median for row in shown]
+    spread = [
+        [row.ratios[APACHE].median - row.ratios[APACHE].low for row in shown],
+        [row.ratios[APACHE].high - row.ratios[APACHE].median for row in shown],
+    ]
+    colours = {MET: "tab:green", MISSED: "tab:red", "": "tab:grey"}
+    axes.barh(
+        places,
+        medians,
+        xerr=spread,
+        color=[colours[row.verdict()] for row in shown],
+        error_kw={"elinewidth": 1, "ecolor": "black"},
+    )
+    goals = [(row.metric.goal.ratio, n) for n, row in enumerate(shown) if row.metric.goal]
+    if goals:
+        marks, heights = zip(*goals, strict=True)
+        axes.plot(marks, heights, "k|", markersize=9, label="goal")
+        axes.legend(loc="lower right")
+    axes.set_yticks(places, [f"{row.metric.title} [{row.metric.unit}]" for row in shown])
+    axes.set_ylim(-0.7, len(shown) - 0.3)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
+    axes.set_xlabel(f"{OURS} / {APACHE} (green: goal met, red: not met, grey: no goal)")
+    figure.suptitle(summary(results), fontsize=9)
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,99 @@
+"""What a race has found so far: samples in a JSON file that is whole after each measure."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.racing.contestants import APACHE, OURS
+from integration_tests.maven import KAFKA_VERSION
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The figures of one contestant in one measure of one round."""
+
+    measure: str
+    round: int
+    contestant: str
+    figures: Mapping[str, float]
+
+
+@dataclass
+class Results:
+    """All samples, and where and when they were taken."""
+
+    about: dict[str, str]
+    contestants: list[str]
+    samples: list[Sample] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        """Replaces the file in one step."""
+        content = {
+            "about": self.about,
+            "contestants": self.contestants,
+            "samples": [vars(sample) for sample in self.samples],
+        }
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        beside.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        samples = [Sample(**sample) for sample in content["samples"]]
+        return cls(content["about"], content["contestants"], samples)
+
+    @property
+    def others(self) -> list[str]:
+        """Those beside us and Apache Kafka."""
+        return [name for name in self.contestants if name not in (OURS, APACHE)]
+
+    def figures(self, key: str, contestant: str) -> dict[int, float]:
+        """The figures of the metric "measure/metric" by round."""
+        measure, _, metric = key.partition("/")
+        return {
+            sample.round: sample.figures[metric]
+            for sample in self.samples
+            if sample.measure == measure
+            and sample.contestant == contestant
+            and metric in sample.figures
+        }
+
+    def ratios(self, key: str, other: str) -> list[float]:
+        """Ours to the other's, in the rounds that have both."""
+        ours, theirs = self.figures(key, OURS), self.figures(key, other)
+        return [ours[number] / theirs[number] for number in ours if theirs.get(number)]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, smallest and largest."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Spread | None:
+        if not figures:
+            return None
+        return cls(statistics.median(figures), min(figures), max(figures))
+
+
+def about_this_machine() -> dict[str, str]:
+    """What a reader must know of the run."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{memory:.0f} GiB",
+        "system": f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}",
+        "apache": f"Apache Kafka {KAFKA_VERSION} in ZooKeeper mode",
+    }
