@@ -31,6 +31,9 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "consumer-perf-test": Tool(
         "pybroker.tools.consumer_perf_test", "read records and print how long it took"
     ),
+    "broker-api-versions": Tool(
+        "pybroker.tools.broker_api_versions", "print which APIs brokers understand"
+    ),
     "zookeeper-shell": Tool("pybroker.tools.zookeeper_shell", "look at ZooKeeper's nodes"),
 }
 
