@@ -34,12 +34,12 @@ group.share.partition.max.record.locks group.share.record.lock.duration.ms
 group.share.session.timeout.ms initial.broker.registration.timeout.ms
 kafka.metrics.polling.interval.secs kafka.metrics.reporters log.dir.failure.timeout.ms
 log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
-max.connection.creation.rate metadata.log.dir metadata.log.max.record.bytes.between.snapshots
+metadata.log.dir metadata.log.max.record.bytes.between.snapshots
 metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.min.bytes
 metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
 metadata.max.retention.ms password.encoder.cipher.algorithm password.encoder.iterations
 password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
-password.encoder.secret principal.builder.class queued.max.request.bytes quota.consumer.default
+password.encoder.secret principal.builder.class quota.consumer.default
 quota.producer.default remote.fetch.max.wait.ms remote.log.index.file.cache.total.size.bytes
 remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
 remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds

@@ -3,7 +3,8 @@
 Owns the socket's transport and at most one task, that of the request in flight. A frame that cannot
 be a request closes the connection; so does an answer that the handlers refuse to give. While a
 request is in flight, further bytes are received only as far as the buffer has room, so a peer that
-pipelines is slowed down by TCP and a peer that leaves is noticed.
+pipelines is slowed down by TCP and a peer that leaves is noticed. What had arrived before a peer
+closed its direction is still answered, within a time limit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pybroker.errors import CloseConnection, MalformedInput
 from pybroker.ports import Buffer, Clock
 from pybroker.server.limits import ServerLimits
 from pybroker.server.receive_buffer import ReceiveBuffer
+from pybroker.server.refusals import RefusalLog, mistaken_protocol
+from pybroker.server.request_memory import SMALL_REQUEST_BYTES, RequestMemory
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,8 @@ class Connection(asyncio.BufferedProtocol):
         handle: FrameHandler,
         limits: ServerLimits,
         clock: Clock,
+        memory: RequestMemory,
+        refusals: RefusalLog,
         on_open: Callable[[Connection], str | None],
         on_close: Callable[[Connection], None],
         on_unsent: Callable[[int], None],
@@ -66,18 +71,32 @@ class Connection(asyncio.BufferedProtocol):
         self._on_open = on_open
         self._on_close = on_close
         self._on_unsent = on_unsent
-        self._buffer = ReceiveBuffer(limits.request_bytes_max)
+        self._memory = memory
+        self._refusals = refusals
+        counted = memory.is_limited
+        self._buffer = ReceiveBuffer(
+            limits.request_bytes_max, SMALL_REQUEST_BYTES if counted else None
+        )
+        self._counts_memory = counted
+        self._taken_bytes = 0
+        self._waits_for_memory = False
+        self._linger: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._request: asyncio.Future[Answer] | None = None
         self._writable = True
         self._reading = True
         self._draining = False
+        self._ended = False
         self._next_turn: asyncio.Handle | None = None
         self._answers: list[Buffer] = []
         self._answers_bytes = 0
         self._unsent_bytes = 0
         self.peer = Peer(listener, "", 0)
+        self.close_reason = "peer"
+        """Who or what ended the connection, in one of a few words, for those who count them."""
         self.last_active = clock.monotonic()
+        self._incomplete_since: float | None = None
+        self._active_then = 0.0
 
     # asyncio's side
 
@@ -89,7 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
         refusal = self._on_open(self)
         if refusal is not None:
-            log.warning("connection refused peer=%s reason=%s", self.peer, refusal)
+            self.close_reason = "limit"
+            self._refusals.tell(logging.WARNING, "connection refused", self.peer, refusal)
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -98,6 +118,11 @@ class Connection(asyncio.BufferedProtocol):
             self._request.cancel()
         if self._next_turn is not None:
             self._next_turn.cancel()
+        if self._linger is not None:
+            self._linger.cancel()
+        self._give_memory()
+        if self._waits_for_memory:
+            self._memory.forget(self._memory_there)
         self._count_unsent(0)
         self._on_close(self)
 
@@ -108,10 +133,20 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer.received(nbytes)
         if self._may_serve():
             self._serve()
+        if self._counts_memory:
+            self._take_memory()
         self._pause_when_full()
 
     def eof_received(self) -> bool:
-        return False
+        """The peer sends no more; it may still wait for answers, and requests without an answer
+        are to be carried out all the same. False closes the connection at once."""
+        if self._request is None and self._writable and self._next_turn is None:
+            return False
+        self._ended = True
+        self._linger = asyncio.get_running_loop().call_later(
+            self._limits.linger_ms_max / 1000, self.abort
+        )
+        return True
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -139,6 +174,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def drain(self) -> None:
         """Take no further request; close as soon as the one in flight is answered."""
+        self.close_reason = "shutdown"
         self._draining = True
         if self._request is None:
             self.close()
@@ -147,6 +183,21 @@ class Connection(asyncio.BufferedProtocol):
         """Close now; unsent answers are lost."""
         if self._transport is not None:
             self._transport.abort()
+
+    def is_too_slow(self, now: float) -> bool:
+        """Whether a request has been arriving for longer than it may. To be asked now and then: the
+        time counts from the first question that found the request incomplete."""
+        unread_bytes = self._buffer.unread_bytes
+        waits_for_bytes = self._reading and self._may_serve() and unread_bytes > 0
+        if not waits_for_bytes:
+            self._incomplete_since = None
+            return False
+        if self._incomplete_since is None or self.last_active != self._active_then:
+            self._active_then = self.last_active
+            self._incomplete_since = now
+        limits = self._limits
+        allowed_s = max(limits.read_ms_max / 1000, unread_bytes / limits.read_bytes_per_second_min)
+        return now - self._incomplete_since > allowed_s
 
     def give_back_memory(self) -> None:
         """Shrink the receive buffer of a connection that is quiet."""
@@ -161,6 +212,8 @@ class Connection(asyncio.BufferedProtocol):
     def _serve(self) -> None:
         self._handle_frames()
         self._flush()
+        if self._ended and self._may_serve():
+            self.close()
         self._resume_when_roomy()
 
     def _handle_frames(self) -> None:
@@ -188,6 +241,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._request.add_done_callback(self._answered)
                 return
             self._buffer.release()
+            if self._taken_bytes:
+                self._give_memory()
             self._write(answer)
 
     def _take_turn(self) -> None:
@@ -198,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answered(self, request: asyncio.Future[Answer]) -> None:
         self._request = None
         self._buffer.release()
+        self._give_memory()
         if self._transport is None:
             return
         if request.cancelled():
@@ -241,27 +297,63 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = unsent_bytes
 
     def _refuse(self, error: Exception) -> None:
-        log.info(
-            "connection closed peer=%s listener=%s reason=%s", self.peer, self._listener, error
-        )
+        self.close_reason = "malformed" if isinstance(error, MalformedInput) else "refused"
+        mistaken = mistaken_protocol(self._buffer.first_bytes)
+        level = logging.INFO if mistaken is None else logging.WARNING
+        reason = f"{error} listener={self._listener}" if mistaken is None else mistaken
+        self._refusals.tell(level, "connection closed", self.peer, reason)
         self._draining = True
         self.close()
 
     def _fail(self, error: BaseException) -> None:
         """A fault of ours: the peer learns only that its connection is gone."""
+        self.close_reason = "fault"
         log.error("handler failed peer=%s", self.peer, exc_info=error)
         self._draining = True
         self._flush()
         self.abort()
 
+    # memory for large requests
+
+    def _take_memory(self) -> None:
+        """Receive a large request only when there is memory for all of it."""
+        needed = self._buffer.frame_bytes
+        if needed <= SMALL_REQUEST_BYTES or self._taken_bytes or self._waits_for_memory:
+            return
+        if self._draining:
+            return
+        if self._memory.take(needed, self._memory_there):
+            self._taken_bytes = needed
+        else:
+            self._waits_for_memory = True
+            self._pause()
+
+    def _memory_there(self) -> None:
+        self._waits_for_memory = False
+        self._take_memory()
+        self._resume_when_roomy()
+
+    def _give_memory(self) -> None:
+        taken, self._taken_bytes = self._taken_bytes, 0
+        if taken:
+            self._memory.give(taken)
+
+    # the receiving side of TCP
+
     def _pause_when_full(self) -> None:
-        if self._reading and not self._may_serve() and self._buffer.is_full:
+        if not self._may_serve() and self._buffer.is_full:
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._reading:
             self._reading = False
             if self._transport is not None:
                 self._transport.pause_reading()
 
     def _resume_when_roomy(self) -> None:
-        if not self._reading and not self._draining and self._may_serve():
+        if self._reading or self._draining or self._ended or self._waits_for_memory:
+            return
+        if self._may_serve():
             self._reading = True
             if self._transport is not None:
                 self._transport.resume_reading()

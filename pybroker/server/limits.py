@@ -14,13 +14,29 @@ class ServerLimits:
     """socket.request.max.bytes: a larger (or negative) frame closes the connection, before memory
     is taken for it."""
     connections_max: int = 2_147_483_647
-    """max.connections, over all listeners."""
+    """max.connections, over all listeners: who comes beyond it waits to be accepted."""
+    protected_listener: str | None = None
+    """The listener between brokers, if clients use others: whoever comes there is accepted beyond
+    max.connections, and the connection of another listener that was silent longest is closed."""
+    connections_per_second_max: int = 2_147_483_647
+    """max.connection.creation.rate: who comes faster waits to be accepted."""
     connections_per_ip_max: int = 2_147_483_647
     """max.connections.per.ip"""
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     """max.connections.per.ip.overrides: address -> limit."""
     idle_ms_max: int = 600_000
-    """connections.max.idle.ms: a connection without a request for that long is closed."""
+    """connections.max.idle.ms: a connection without a request for that long is closed; a negative
+    time never closes one."""
+    read_ms_max: int = 30_000
+    """pybroker.request.read.timeout.ms: how long a request may take to arrive, if it does not keep
+    up `read_bytes_per_second_min`."""
+    read_bytes_per_second_min: int = 4096
+    """A request that arrives at this pace may take as long as it needs."""
+    request_memory_bytes_max: int = -1
+    """queued.max.request.bytes: what large requests that are on their way or in the handlers may
+    take together; -1 for any amount."""
+    linger_ms_max: int = 5_000
+    """How long requests that had arrived are worked on after their sender closed its direction."""
     backlog: int = 50
     """socket.listen.backlog.size: connections that may wait to be accepted."""
     write_buffer_bytes_max: int = 256 * 1024

@@ -14,11 +14,16 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pybroker.errors import StartupError
+from pybroker.metrics import Metrics
 from pybroker.ports import Clock
+from pybroker.server.acceptor import Acceptor, CreationRate
 from pybroker.server.connection import Connection, FrameHandler
 from pybroker.server.limits import ServerLimits
+from pybroker.server.refusals import RefusalLog
+from pybroker.server.request_memory import RequestMemory
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +71,23 @@ def bind(listener: Bind) -> socket.socket:
 class Server:
     """All connections of one broker. Everything runs on the event loop that calls `open`."""
 
-    def __init__(self, *, handle: FrameHandler, limits: ServerLimits, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        handle: FrameHandler,
+        limits: ServerLimits,
+        clock: Clock,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._metrics = Metrics() if metrics is None else metrics
         self._handle = handle
         self._limits = limits
         self._clock = clock
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._rate = CreationRate(limits.connections_per_second_max, clock)
+        self._memory = RequestMemory(limits.request_memory_bytes_max)
+        self._refusals = RefusalLog(clock)
         self._connections: set[Connection] = set()
         self._per_ip: Counter[str] = Counter()
         self._unsent_bytes = 0
@@ -82,6 +99,10 @@ class Server:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    def connections_by_listener(self) -> Counter[str]:
+        """Listener -> open connections."""
+        return Counter(connection.peer.listener for connection in self._connections)
+
     @property
     def unsent_bytes(self) -> int:
         """What waits in memory for peers that leave more unread than a connection may."""
@@ -91,31 +112,34 @@ class Server:
         """Accept on these sockets; the names are those of the listeners."""
         loop = asyncio.get_running_loop()
         for name, listening in sockets:
-            self._set_socket_buffers(listening)
-
-            def connection(name: str = name) -> Connection:
-                return Connection(
-                    listener=name,
-                    handle=self._handle,
-                    limits=self._limits,
-                    clock=self._clock,
-                    on_open=self._admit,
-                    on_close=self._forget,
-                    on_unsent=self._count_unsent,
-                )
-
-            self._servers.append(
-                await loop.create_server(connection, sock=listening, backlog=self._limits.backlog)
+            self._set_socket_options(listening)
+            acceptor = Acceptor(
+                name,
+                listening,
+                delay_s=partial(self._delay_s, name),
+                adopt=partial(self._adopt, name),
             )
-        self._reaper = loop.call_later(_REAPER_INTERVAL_S, self._reap)
+            self._acceptors.append(acceptor)
+            acceptor.open(self._limits.backlog)
+        self._reaper = loop.call_later(_REAPER_INTERVAL_S, self.reap)
+
+    def reconfigure(self, limits: ServerLimits) -> None:
+        """Admit connections by these limits from now on; those that are open keep theirs."""
+        self._limits = limits
+        self._rate.set(limits.connections_per_second_max)
+        if len(self._connections) < limits.connections_max:
+            for acceptor in self._acceptors:
+                acceptor.place_free()
 
     async def close(self, deadline_s: float) -> None:
         """Stop accepting, answer what is in flight, cut the rest after `deadline_s`. Idempotent."""
         if self._reaper is not None:
             self._reaper.cancel()
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for task in list(self._opening):
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
         for connection in list(self._connections):
             connection.drain()
         try:
@@ -124,6 +148,43 @@ class Server:
             for connection in list(self._connections):
                 connection.abort()
 
+    def _delay_s(self, listener: str) -> float | None:
+        """How long the next connection of a listener has to wait; None until one is closed."""
+        limits = self._limits
+        present = len(self._connections) + len(self._opening)
+        if present >= limits.connections_max and listener != limits.protected_listener:
+            return None
+        return self._rate.delay_s()
+
+    def _adopt(self, listener: str, connected: socket.socket) -> None:
+        self._rate.take()
+        task = asyncio.get_running_loop().create_task(self._open_connection(listener, connected))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open_connection(self, listener: str, connected: socket.socket) -> None:
+        def connection() -> Connection:
+            return Connection(
+                listener=listener,
+                handle=self._handle,
+                limits=self._limits,
+                clock=self._clock,
+                memory=self._memory,
+                refusals=self._refusals,
+                on_open=self._admit,
+                on_close=self._forget,
+                on_unsent=self._count_unsent,
+            )
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(connection, connected)
+        except OSError as error:
+            connected.close()
+            self._refusals.tell(logging.WARNING, "connection not opened", listener, error)
+        except asyncio.CancelledError:
+            connected.close()
+            raise
+
     def _admit(self, connection: Connection) -> str | None:
         """Count a new connection; a reason if a limit refuses it (it is then closed at once)."""
         host = connection.peer.host
@@ -131,39 +192,59 @@ class Server:
         self._empty.clear()
         self._per_ip[host] += 1
         limits = self._limits
-        if len(self._connections) > limits.connections_max:
-            return f"max.connections={limits.connections_max} is reached"
         per_ip = limits.connections_per_ip_overrides.get(host, limits.connections_per_ip_max)
         if self._per_ip[host] > per_ip:
             return f"max.connections.per.ip={per_ip} is reached for {host}"
+        if len(self._connections) > limits.connections_max:
+            self._make_place(limits.protected_listener)
         return None
+
+    def _make_place(self, protected: str | None) -> None:
+        """Brokers must reach each other however many clients there are."""
+        others = [each for each in self._connections if each.peer.listener != protected]
+        if others:
+            longest_silent = min(others, key=lambda each: each.last_active)
+            reason = f"max.connections={self._limits.connections_max} is reached"
+            self._refusals.tell(logging.WARNING, "connection closed", longest_silent.peer, reason)
+            longest_silent.abort()
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._metrics.connection_closed(connection.close_reason)
         host = connection.peer.host
         self._per_ip[host] -= 1
         if self._per_ip[host] <= 0:
             del self._per_ip[host]
         if not self._connections:
             self._empty.set()
+        if len(self._connections) < self._limits.connections_max:
+            for acceptor in self._acceptors:
+                acceptor.place_free()
 
     def _count_unsent(self, change: int) -> None:
         self._unsent_bytes += change
 
-    def _reap(self) -> None:
-        """Close connections without a request for too long; take memory back from quiet ones."""
+    def reap(self) -> None:
+        """Close connections without a request for too long, and those whose request does not
+        arrive; take memory back from quiet ones."""
         now = self._clock.monotonic()
+        idle_ms_max = self._limits.idle_ms_max
         for connection in list(self._connections):
             idle_s = now - connection.last_active
-            if connection.is_idle and idle_s * 1000 > self._limits.idle_ms_max:
+            if connection.is_too_slow(now):
+                reason = "a request did not arrive in time (pybroker.request.read.timeout.ms)"
+                self._refusals.tell(logging.WARNING, "connection closed", connection.peer, reason)
+                connection.abort()
+            elif connection.is_idle and idle_s * 1000 > idle_ms_max >= 0:
                 log.info("connection idle peer=%s idle_s=%.0f", connection.peer, idle_s)
                 connection.abort()  # one that leaves answers unread would never be closed
             elif idle_s > _REAPER_INTERVAL_S:
                 connection.give_back_memory()
-        self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self._reap)
+        self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
-    def _set_socket_buffers(self, listening: socket.socket) -> None:
+    def _set_socket_options(self, listening: socket.socket) -> None:
         """Accepted sockets inherit these from the listening one."""
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._limits.receive_buffer_bytes != -1:
             listening.setsockopt(
                 socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.receive_buffer_bytes

@@ -21,15 +21,18 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class ReceiveBuffer:
-    """Bytes between `_start` and `_end` are received and not yet released.
+    """Bytes between `_start` and `_end` are received and not yet released. With `small_bytes` the
+    buffer is larger than that only for a frame that needs it, and as large as that frame; without,
+    it may also hold what a peer sends ahead.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """
 
-    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_held", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_held", "_small_bytes", "_start", "_view")
 
-    def __init__(self, frame_bytes_max: int) -> None:
+    def __init__(self, frame_bytes_max: int, small_bytes: int | None = None) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self._small_bytes = small_bytes
         self._buffer = bytearray(INITIAL_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -44,6 +47,20 @@ class ReceiveBuffer:
     @property
     def unread_bytes(self) -> int:
         return self._end - self._start
+
+    @property
+    def frame_bytes(self) -> int:
+        """The size of the next frame, prefix included; 0 if it is not known yet. What it claims may
+        be above the limit, or negative."""
+        if self._end - self._start < 4:
+            return 0
+        size: int = _SIZE.unpack_from(self._buffer, self._start)[0]
+        return size + 4
+
+    @property
+    def first_bytes(self) -> memoryview:
+        """What the peer sent and no frame was made of."""
+        return self._view[self._start : self._end]
 
     def writable(self) -> memoryview:
         """Where the transport may put the next bytes; empty only while a frame is handed out."""
@@ -82,6 +99,8 @@ class ReceiveBuffer:
             self._start = self._end = 0
             if len(self._buffer) > LARGE_BYTES and released < len(self._buffer) // 8:
                 self.shrink()
+        if self._small_bytes is not None and len(self._buffer) > self._small_bytes:
+            self._replace(max(self._small_bytes, self._end - self._start))
 
     def shrink(self) -> None:
         """Give memory back if nothing is waiting in the buffer."""
@@ -92,7 +111,12 @@ class ReceiveBuffer:
         """Move what is unread to the front, into a buffer twice as large if it fills this one or
         the peer sends more at a time than this one holds."""
         size = len(self._buffer)
-        if size < BURST_BYTES or self._end - self._start > size // 2:
+        if self._small_bytes is not None:
+            if size < self._small_bytes:
+                size = min(2 * size, self._small_bytes)
+            elif self.frame_bytes > size:
+                size = min(2 * size, self.frame_bytes)
+        elif size < BURST_BYTES or self._end - self._start > size // 2:
             size = min(2 * size, self._frame_bytes_max + 4 + INITIAL_BYTES)
         self._replace(size)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 
 from pybroker.clock import SystemClock
 from pybroker.errors import CloseConnection, MalformedInput, StartupError
+from pybroker.ports import Clock
 from pybroker.server.connection import Answer, Connection, Peer
 from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Bind, Server, bind
@@ -25,12 +27,12 @@ def framed(payload: bytes) -> bytes:
 
 @asynccontextmanager
 async def serving(
-    handle: Handle, limits: ServerLimits | None = None
+    handle: Handle, limits: ServerLimits | None = None, clock: Clock | None = None
 ) -> AsyncIterator[tuple[Server, int]]:
-    server = Server(handle=handle, limits=limits or ServerLimits(), clock=SystemClock())
-    socket = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
-    port = socket.getsockname()[1]
-    await server.open([("PLAINTEXT", socket)])
+    server = Server(handle=handle, limits=limits or ServerLimits(), clock=clock or SystemClock())
+    opened = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
+    port = opened.getsockname()[1]
+    await server.open([("PLAINTEXT", opened)])
     try:
         yield server, port
     finally:
@@ -44,6 +46,13 @@ async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
     (size,) = struct.unpack(">i", await reader.readexactly(4))
     return await reader.readexactly(size)
+
+
+def reset_on_close(writer: asyncio.StreamWriter) -> None:
+    """Closing says RST, as when the peer's process is killed with bytes unread."""
+    writer.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+    )
 
 
 def echo(frame: memoryview, peer: Peer) -> Answer:
@@ -205,7 +214,9 @@ async def test_connection_limits() -> None:
         refused_writer.close()
 
 
-async def test_a_peer_that_leaves_cancels_its_request() -> None:
+@pytest.mark.parametrize("how", ["closed", "lost"])
+async def test_a_peer_that_leaves_cancels_its_request(how: str) -> None:
+    """One that has only closed its direction may still read, so that takes a moment."""
     started = asyncio.Event()
     cancelled = asyncio.Event()
 
@@ -218,10 +229,13 @@ async def test_a_peer_that_leaves_cancels_its_request() -> None:
             raise
         return None
 
-    async with serving(lambda frame, peer: wait_forever()) as (_, port):
+    limits = ServerLimits(linger_ms_max=100 if how == "closed" else 600_000)
+    async with serving(lambda frame, peer: wait_forever(), limits) as (_, port):
         _, writer = await connect(port)
         writer.write(framed(b"x"))
         await started.wait()
+        if how == "lost":
+            reset_on_close(writer)
         writer.close()
         await asyncio.wait_for(cancelled.wait(), 5)
 
@@ -236,9 +250,9 @@ async def test_close_lets_the_request_in_flight_be_answered() -> None:
         return [framed(b"done")]
 
     server = Server(handle=lambda f, p: slow(), limits=ServerLimits(), clock=SystemClock())
-    socket = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
-    port = socket.getsockname()[1]
-    await server.open([("PLAINTEXT", socket)])
+    opened = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
+    port = opened.getsockname()[1]
+    await server.open([("PLAINTEXT", opened)])
     reader, writer = await connect(port)
     writer.write(framed(b"x"))
     await started.wait()

@@ -1,0 +1,149 @@
+"""Accepting connections: as many at a time as wait, and none while there is no room for them.
+
+Who has to wait stays in the system's queue and is not refused, as in Kafka: for a place
+(max.connections), for the next second (max.connection.creation.rate), for a file descriptor. What
+is a place is decided by the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from pybroker.ports import Clock
+
+log = logging.getLogger(__name__)
+
+ACCEPTED_PER_TURN_MAX: Final = 256
+"""After so many, connections that are open already have their turn."""
+RETRY_S: Final = 0.2
+"""How long to wait when the system has no descriptor or no memory for a connection."""
+_WITHOUT_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RATE_UNLIMITED: Final = 2_147_483_647
+
+
+class CreationRate:
+    """How many connections a second may be accepted (max.connection.creation.rate): a bucket that
+    holds what one second allows. 0 stops everybody until the limit is changed."""
+
+    def __init__(self, per_second: int, clock: Clock) -> None:
+        self._clock = clock
+        self._per_second = per_second
+        self._room = float(max(per_second, 1))
+        self._filled_at = clock.monotonic()
+
+    def set(self, per_second: int) -> None:
+        if per_second != self._per_second:
+            self._per_second = per_second
+            self._room = min(self._room, max(per_second, 1))
+
+    def take(self) -> None:
+        """One connection was accepted."""
+        self._room -= 1
+
+    def delay_s(self) -> float:
+        """How long until one more may come; 0 for now."""
+        if self._per_second == _RATE_UNLIMITED:
+            return 0.0
+        now = self._clock.monotonic()
+        filled = self._room + (now - self._filled_at) * self._per_second
+        self._filled_at = now
+        self._room = min(filled, max(self._per_second, 1))
+        if self._per_second == 0:
+            return 1.0
+        return max(0.0, (1 - self._room) / self._per_second)
+
+
+class Acceptor:
+    """Accepts on one listening socket, which it owns. `delay_s` tells how long to wait before the
+    next connection: 0 for not at all, None until `place_free`. `adopt` gets what connected."""
+
+    def __init__(
+        self,
+        name: str,
+        listening: socket.socket,
+        *,
+        delay_s: Callable[[], float | None],
+        adopt: Callable[[socket.socket], None],
+    ) -> None:
+        self._name = name
+        self._listening = listening
+        self._delay_s = delay_s
+        self._adopt = adopt
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading = False
+        self._needs_place = False
+        self._closed = False
+        self._without_room = False
+
+    def open(self, backlog: int) -> None:
+        self._listening.listen(backlog)
+        self._resume()
+
+    def place_free(self) -> None:
+        """Go on accepting, if it was for want of a place that it stopped."""
+        if self._needs_place:
+            self._needs_place = False
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._reading and not self._closed:
+            self._reading = True
+            self._loop.add_reader(self._listening.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Accept no more; who waits in the system's queue is refused. Idempotent."""
+        if not self._closed:
+            self._pause(None)
+            self._closed = True
+            self._listening.close()
+
+    def _pause(self, seconds: float | None) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._listening.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._resume)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_PER_TURN_MAX):
+            delay_s = self._delay_s()
+            if delay_s is None or delay_s > 0:
+                self._needs_place = delay_s is None
+                self._pause(delay_s)
+                return
+            try:
+                connected, _address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return  # nobody waits any more, or who waited has gone
+            except OSError as error:
+                self._fail(error)
+                return
+            if self._without_room:
+                self._without_room = False
+                log.info("accepting connections again listener=%s", self._name)
+            self._adopt(connected)
+
+    def _fail(self, error: OSError) -> None:
+        """Told once until it is over. Other errors concern the one peer that was to be accepted,
+        and are no reason to stop either."""
+        if error.errno in _WITHOUT_ROOM and not self._without_room:
+            self._without_room = True
+            log.error(
+                "no connection can be accepted listener=%s error=%s: those who come wait until "
+                "some are closed; raise the limit of open files (ulimit -n) or set max.connections",
+                self._name,
+                error.strerror,
+            )
+        elif error.errno not in _WITHOUT_ROOM:
+            log.warning("connection not accepted listener=%s error=%s", self._name, error)
+        self._pause(RETRY_S)

@@ -1,0 +1,414 @@
+"""What peers can make the server hold: connections, memory, files, lines of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import struct
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from pybroker.clock import ManualClock, SystemClock
+from pybroker.errors import MalformedInput
+from pybroker.server.acceptor import Acceptor, CreationRate
+from pybroker.server.connection import Answer, Peer
+from pybroker.server.limits import ServerLimits
+from pybroker.server.listener import Bind, Server, bind
+from pybroker.server.refusals import mistaken_protocol
+from pybroker.server.request_memory import SMALL_REQUEST_BYTES, RequestMemory
+from unit_tests.server.test_connection import connect, echo, framed, read_frame, serving
+
+SOON_S = 5
+MOMENT_S = 0.1
+"""How long something is watched that must not happen."""
+
+
+async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """The answer to one request."""
+    writer.write(framed(b"?"))
+    return await asyncio.wait_for(read_frame(reader), SOON_S)
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), SOON_S) == b""
+    except ConnectionResetError:
+        return True
+
+
+async def stays_silent(reader: asyncio.StreamReader) -> bool:
+    try:
+        await asyncio.wait_for(reader.readexactly(1), MOMENT_S)
+    except TimeoutError:
+        return True
+    return False
+
+
+# connections
+
+
+async def test_beyond_max_connections_the_next_waits_until_one_closes() -> None:
+    async with serving(echo, ServerLimits(connections_max=2)) as (server, port):
+        first, second, third = [await connect(port) for _ in range(3)]
+        assert await asked(*first) == await asked(*second) == b"?"
+        third[1].write(framed(b"late"))
+        assert await stays_silent(third[0])
+        assert server.connection_count == 2
+        first[1].close()
+        assert await asyncio.wait_for(read_frame(third[0]), SOON_S) == b"late"
+        second[1].close()
+        third[1].close()
+
+
+async def test_brokers_come_in_beyond_max_connections_and_the_most_silent_client_goes() -> None:
+    limits = ServerLimits(connections_max=2, protected_listener="BROKERS")
+    clock = ManualClock()
+    server = Server(handle=echo, limits=limits, clock=clock)
+    sockets = {name: bind(Bind(name, "127.0.0.1", 0)) for name in ("CLIENTS", "BROKERS")}
+    ports = {name: opened.getsockname()[1] for name, opened in sockets.items()}
+    await server.open(list(sockets.items()))
+    try:
+        silent, busy = await connect(ports["CLIENTS"]), await connect(ports["CLIENTS"])
+        assert await asked(*silent) == b"?"
+        clock.advance(1)
+        assert await asked(*busy) == b"?"
+        broker = await connect(ports["BROKERS"])
+        assert await asked(*broker) == b"?"
+        assert await is_closed(silent[0])
+        assert await asked(*busy) == b"?"
+        for _, writer in (silent, busy, broker):
+            writer.close()
+    finally:
+        await server.close(1)
+
+
+def test_connections_are_created_at_the_allowed_rate() -> None:
+    clock = ManualClock()
+    rate = CreationRate(10, clock)
+    for _ in range(10):
+        assert rate.delay_s() == 0
+        rate.take()
+    assert rate.delay_s() == pytest.approx(0.1)
+    clock.advance(0.1)
+    assert rate.delay_s() == pytest.approx(0)
+    rate.take()
+    assert rate.delay_s() == pytest.approx(0.1)
+    clock.advance(3600)
+    for _ in range(10):
+        assert rate.delay_s() == 0
+        rate.take()
+    assert rate.delay_s() > 0, "unused seconds are not saved up"
+
+
+async def test_who_connects_too_fast_is_served_later_and_not_refused() -> None:
+    async with serving(echo, ServerLimits(connections_per_second_max=20)) as (_, port):
+        begin = asyncio.get_running_loop().time()
+        peers = [await connect(port) for _ in range(26)]
+        assert [await asked(*peer) for peer in peers] == [b"?"] * 26
+        assert asyncio.get_running_loop().time() - begin > 0.2
+        for _, writer in peers:
+            writer.close()
+
+
+class FailingSocket:
+    """A listening socket that has no descriptor left for the next `failures` connections."""
+
+    def __init__(self, real: socket.socket, number: int, failures: int) -> None:
+        self._real = real
+        self._number = number
+        self.failures = failures
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(self._number, "Too many open files")
+        return self._real.accept()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EPERM])
+async def test_without_file_descriptors_accepting_pauses_and_comes_back(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    listening = FailingSocket(bind(Bind("PLAINTEXT", "127.0.0.1", 0)), number, failures=3)
+    came: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+    acceptor = Acceptor(
+        "PLAINTEXT",
+        listening,  # type: ignore[arg-type]  # as a socket, but for its accept
+        delay_s=lambda: 0.0,
+        adopt=came.set_result,
+    )
+    acceptor.open(5)
+    with socket.create_connection(listening.getsockname()):  # type: ignore[operator]
+        (await asyncio.wait_for(came, SOON_S)).close()
+    acceptor.close()
+    assert listening.failures == 0
+    if number != errno.EPERM:
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == 2, "one line when it begins, one when it is over"
+        assert "no connection can be accepted" in told[0] and "ulimit -n" in told[0]
+        assert "accepting connections again" in told[1]
+
+
+async def test_per_address_limits_refuse_in_a_bounded_number_of_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(echo, ServerLimits(connections_per_ip_max=0)) as (_, port):
+        for _ in range(30):
+            reader, writer = await connect(port)
+            assert await is_closed(reader)
+            writer.close()
+    lines = [each for each in caplog.messages if "max.connections.per.ip=0" in each]
+    assert len(lines) == 10
+
+
+# time
+
+
+def partial_frame(arrived: int, size: int = 1_000_000) -> bytes:
+    return struct.pack(">i", size) + bytes(arrived)
+
+
+async def test_a_request_that_does_not_arrive_closes_its_connection() -> None:
+    """Also when a byte comes now and then."""
+    clock = ManualClock()
+    async with serving(echo, clock=clock) as (server, port):
+        slow, fine = await connect(port), await connect(port)
+        slow[1].write(partial_frame(10))
+        assert await asked(*fine) == b"?"
+        for _ in range(3):
+            server.reap()
+            clock.advance(10)
+            slow[1].write(b"x")
+            assert await asked(*fine) == b"?"
+        server.reap()
+        assert server.connection_count == 2, "30 s are not over"
+        clock.advance(1)
+        server.reap()
+        assert await is_closed(slow[0])
+        assert await asked(*fine) == b"?"
+        for _, writer in (slow, fine):
+            writer.close()
+
+
+async def test_a_large_request_may_take_long_if_it_keeps_coming() -> None:
+    clock = ManualClock()
+    async with serving(echo, clock=clock) as (server, port):
+        reader, writer = await connect(port)
+        witness = await connect(port)
+        writer.write(struct.pack(">i", 1_000_000))
+        for _ in range(20):
+            writer.write(bytes(50_000))
+            await writer.drain()
+            assert await asked(*witness) == b"?"
+            server.reap()
+            clock.advance(10)  # 5 kB a second
+        assert await asyncio.wait_for(read_frame(reader), SOON_S) == bytes(1_000_000)
+        writer.close()
+        witness[1].close()
+
+
+async def test_requests_one_after_the_other_are_never_too_slow() -> None:
+    """The time counts for one request, not for the connection."""
+    clock = ManualClock()
+    async with serving(echo, clock=clock) as (server, port):
+        reader, writer = await connect(port)
+        for _ in range(20):
+            writer.write(framed(b"12345678") + partial_frame(1, 3))
+            assert await read_frame(reader) == b"12345678"
+            server.reap()
+            clock.advance(10)
+            writer.write(b"23")
+            assert await read_frame(reader) == b"\x0023"
+        writer.close()
+
+
+@pytest.mark.parametrize(("idle_ms", "closes"), [(600_000, True), (-1, False)])
+async def test_a_quiet_connection_is_closed_after_its_time_if_there_is_one(
+    idle_ms: int, closes: bool
+) -> None:
+    clock = ManualClock()
+    async with serving(echo, ServerLimits(idle_ms_max=idle_ms), clock) as (server, port):
+        reader, writer = await connect(port)
+        assert await asked(reader, writer) == b"?"
+        clock.advance(601)
+        server.reap()
+        if closes:
+            assert await is_closed(reader)
+        else:
+            assert await asked(reader, writer) == b"?"
+        writer.close()
+
+
+# what arrived before the end
+
+
+async def test_requests_that_came_before_the_peer_closed_its_side_are_answered() -> None:
+    gate = asyncio.Event()
+
+    async def slow(payload: bytes) -> Answer:
+        await gate.wait()
+        return [framed(payload)]
+
+    async with serving(lambda frame, peer: slow(bytes(frame))) as (_, port):
+        reader, writer = await connect(port)
+        for payload in (b"one", b"two", b"three"):
+            writer.write(framed(payload))
+        writer.write_eof()
+        await asyncio.sleep(0)
+        gate.set()
+        assert [await read_frame(reader) for _ in range(3)] == [b"one", b"two", b"three"]
+        assert await is_closed(reader)
+        writer.close()
+
+
+# memory
+
+LARGE = 10 * SMALL_REQUEST_BYTES
+
+
+class Gate:
+    """A handler whose requests wait until they are let through."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.inside = 0
+
+    def __call__(self, frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]:
+        return self._answer(bytes(frame[:1])) if len(frame) > 1 else [framed(bytes(frame))]
+
+    async def _answer(self, payload: bytes) -> Answer:
+        self.inside += 1
+        await self.open.wait()
+        self.inside -= 1
+        return [framed(payload)]
+
+
+def large(letter: bytes) -> bytes:
+    return framed(letter * LARGE)
+
+
+async def test_large_requests_wait_while_others_take_the_memory_and_small_ones_do_not() -> None:
+    gate = Gate()
+    limits = ServerLimits(request_memory_bytes_max=2 * LARGE)
+    async with serving(gate, limits) as (_, port), AsyncExitStack() as stack:
+        peers = [await connect(port) for _ in range(6)]
+        for _, writer in peers:
+            stack.callback(writer.close)
+        sending = []
+        for number, (_, writer) in enumerate(peers):
+            writer.write(large(b"%d" % number))
+            sending.append(asyncio.ensure_future(writer.drain()))
+        small = await connect(port)
+        stack.callback(small[1].close)
+        while gate.inside < 2:
+            assert await asked(*small) == b"?"
+        for _ in range(20):
+            assert await asked(*small) == b"?"
+        assert gate.inside == 2
+        gate.open.set()
+        answers = [await asyncio.wait_for(read_frame(reader), SOON_S) for reader, _ in peers]
+        assert answers == [b"%d" % number for number in range(6)]
+        await asyncio.gather(*sending)
+
+
+async def test_one_request_above_the_whole_limit_is_served_alone() -> None:
+    async with serving(echo, ServerLimits(request_memory_bytes_max=1)) as (_, port):
+        reader, writer = await connect(port)
+        for letter in (b"a", b"b", b"c"):
+            writer.write(large(letter))
+            assert await asyncio.wait_for(read_frame(reader), SOON_S) == letter * LARGE
+        writer.close()
+
+
+async def test_who_goes_while_it_waits_or_holds_memory_leaves_it_to_the_others() -> None:
+    async with serving(echo, ServerLimits(request_memory_bytes_max=LARGE)) as (_, port):
+        holder, waiting, last = [await connect(port) for _ in range(3)]
+        witness = await connect(port)
+        holder[1].write(partial_frame(SMALL_REQUEST_BYTES * 2))
+        assert await asked(*witness) == b"?"
+        waiting[1].write(large(b"w"))
+        assert await asked(*witness) == b"?"
+        waiting[1].transport.abort()
+        last[1].write(large(b"l"))
+        assert await asked(*witness) == b"?"
+        assert await stays_silent(last[0])
+        holder[1].transport.abort()
+        assert await asyncio.wait_for(read_frame(last[0]), SOON_S) == b"l" * LARGE
+        for _, writer in (last, witness):
+            writer.close()
+
+
+def test_memory_is_given_to_the_waiting_in_their_order() -> None:
+    memory = RequestMemory(100)
+    came: list[str] = []
+
+    def asking(name: str, size: int) -> None:
+        if memory.take(size, lambda: asking(name, size)):
+            came.append(name)
+
+    for name, size in (("a", 60), ("b", 60), ("c", 10), ("d", 500), ("e", 1)):
+        asking(name, size)
+    assert came == ["a", "b"], "what is left is given whole, then there is none"
+    memory.give(60)
+    assert came == ["a", "b", "c", "d"]
+    memory.give(60)
+    memory.give(10)
+    assert came[-1] == "d"
+    memory.give(500)
+    assert came[-1] == "e"
+    memory.give(1)
+    assert memory.taken_bytes == 0
+
+
+# words for the mistaken
+
+SPOKEN = {
+    "TLS": bytes.fromhex("16030100c8010000c40303") + bytes(200),
+    "HTTP": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("protocol", SPOKEN)
+async def test_who_speaks_another_protocol_is_told_of_in_words(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(echo) as (_, port):
+        for _ in range(30):
+            reader, writer = await connect(port)
+            writer.write(SPOKEN[protocol])
+            assert await is_closed(reader)
+            writer.close()
+    assert all(protocol in each for each in caplog.messages)
+    assert 1 <= len(caplog.messages) <= 10
+
+
+@pytest.mark.parametrize("begin", [b"", b"\x16", b"\x00\x00\x00\x10", b"GE", b"\x16\x04"])
+def test_nothing_is_guessed_about_other_bytes(begin: bytes) -> None:
+    assert mistaken_protocol(begin) is None
+
+
+async def test_garbage_from_many_peers_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def refuse(frame: memoryview, peer: Peer) -> Answer:
+        raise MalformedInput("garbage")
+
+    server = Server(handle=refuse, limits=ServerLimits(), clock=SystemClock())
+    opened = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
+    await server.open([("PLAINTEXT", opened)])
+    port = opened.getsockname()[1]
+    for _ in range(50):
+        reader, writer = await connect(port)
+        writer.write(framed(b"x"))
+        assert await is_closed(reader)
+        writer.close()
+    await server.close(1)
+    assert len([each for each in caplog.messages if "garbage" in each]) == 10
