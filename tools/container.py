@@ -29,7 +29,7 @@ from pybroker.properties import read_properties
 from pybroker.run import run_broker
 from pybroker.tool_list import TOOLS, tool_name
 from pybroker.tools._cli import Failure
-from pybroker.tools.container_environment import Settings, read_settings
+from pybroker.tools.container_environment import Settings, read_settings, with_host
 from pybroker.tools.container_topics import create_when_started
 
 MOUNTED_CONFIG: Final = "/mnt/shared/config/server.properties"
@@ -123,8 +123,15 @@ def _become(words: Sequence[str]) -> NoReturn:
 
 
 def check_health(environment: Mapping[str, str]) -> None:
-    """Returns if the broker of these variables answers a request. Raises Failure."""
-    listener = own_listener(_config(_settings(environment)))
+    """Returns if the broker of these variables answers a request. Raises Failure.
+
+    What is advertised does not matter here; a script that starts the broker may have set it for
+    the broker only.
+    """
+    settings = _settings(environment)
+    properties = dict(settings.properties)
+    properties["advertised.listeners"] = with_host(properties["listeners"], "localhost")
+    listener = own_listener(_config(replace(settings, properties=properties, faults=())))
     try:
         asyncio.run(_ask(listener))
     except ClientError as error:

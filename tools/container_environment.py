@@ -213,6 +213,11 @@ def variable_name(option: str) -> str:
     return PREFIX + name.upper()
 
 
+def with_host(listeners: str, host: str) -> str:
+    """The listeners, each on this host."""
+    return _LISTENER_HOST.sub(f"://{host}:", listeners)
+
+
 def parse_topics(text: str, separator: str = "") -> tuple[list[WantedTopic], list[str]]:
     """The topics of KAFKA_CREATE_TOPICS, `name[:partitions[:replicas[:cleanup]]]`, and what is
     wrong with it. Items are separated by commas and line ends, or by `separator`."""
@@ -271,7 +276,7 @@ def _derive_listeners(reading: _Reading, file: Mapping[str, str]) -> None:
     if advertised is None or "listeners" in reading.properties or "listeners" in file:
         return
     variable = reading.sources["advertised.listeners"]
-    reading.set("listeners", _LISTENER_HOST.sub("://0.0.0.0:", advertised), variable)
+    reading.set("listeners", with_host(advertised, "0.0.0.0"), variable)
 
 
 def _defaults(given: Mapping[str, str], file: Mapping[str, str] | None) -> dict[str, str]:
@@ -280,7 +285,7 @@ def _defaults(given: Mapping[str, str], file: Mapping[str, str] | None) -> dict[
     defaults = {}
     if not named & {"log.dir", "log.dirs"}:
         defaults["log.dirs"] = DATA_DIRECTORY
-    if not named & {"listeners", "advertised.listeners"}:
+    if "listeners" not in named:
         defaults["listeners"] = DEFAULT_LISTENERS
         defaults["advertised.listeners"] = DEFAULT_ADVERTISED
     if HTTP_OPTION not in named:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ NO_JARS: Final = (
     "no ZooKeeper server found: pip install pybroker[embedded] (it comes with PySpark's jars),"
     " or give --zookeeper HOST:PORT"
 )
+
+JARS_VARIABLE: Final = "PYBROKER_ZOOKEEPER_JARS"
+"""The environment's variable for a folder of jars, where there is no PySpark (our image)."""
 
 JAR_PATTERNS: Final = (
     "zookeeper-[0-9]*.jar",
@@ -60,11 +64,12 @@ def find_java() -> str:
 
 
 def find_jars() -> list[str]:
-    """The server's jars among those of the installed PySpark. Raises StartupError."""
-    pyspark = _package_directory("pyspark")
+    """The server's jars, in the folder that PYBROKER_ZOOKEEPER_JARS names or else among those of
+    the installed PySpark. Raises StartupError."""
+    folder = _jar_folder()
     found = []
     for pattern in JAR_PATTERNS:
-        matches = sorted((pyspark / "jars").glob(pattern)) if pyspark is not None else []
+        matches = sorted(folder.glob(pattern)) if folder is not None else []
         if not matches:
             raise StartupError(NO_JARS)
         found.append(str(matches[-1]))
@@ -84,6 +89,14 @@ def server_command(config: Path, logging_config: Path, flags: Sequence[str] = ()
         _MAIN_CLASS,
         str(config),
     ]
+
+
+def _jar_folder() -> Path | None:
+    named = os.environ.get(JARS_VARIABLE)
+    if named:
+        return Path(named)
+    pyspark = _package_directory("pyspark")
+    return None if pyspark is None else pyspark / "jars"
 
 
 def _package_directory(name: str) -> Path | None:
