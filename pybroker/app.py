@@ -24,13 +24,16 @@ from pybroker.handlers.context import BrokerOptions, Services
 from pybroker.handlers.dispatch import Dispatcher
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
+from pybroker.live_config import LiveConfig
 from pybroker.local_channel import LocalBrokerChannel
+from pybroker.log_directories import DirectoryFailures
 from pybroker.membership import Membership
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint
 from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, Rng
 from pybroker.replication.housekeeping import Housekeeping, Intervals
 from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.mover import ReplicaMover
 from pybroker.replication.purgatory import Purgatory
 from pybroker.server.connection import Answer, Peer
 from pybroker.server.limits import ServerLimits
@@ -59,6 +62,8 @@ class World:
     blocking: Blocking
     earlier_session_ids: Callable[[], Collection[int]] = tuple
     """ZooKeeper sessions that this broker had before; what they registered may be replaced."""
+    resize_blocking: Callable[[int], None] = lambda threads: None
+    """Gives `blocking` another number of threads."""
 
 
 class BrokerApp:
@@ -96,6 +101,15 @@ class BrokerApp:
             channels=self._channel,
             settings=ControllerSettings(delete_topic_enable=config.delete_topic_enable),
         )
+        self.live = self._live_config()
+        self._mover = ReplicaMover(logs=logs, replicas=self.replicas, blocking=world.blocking)
+        self._directory_failures = DirectoryFailures(
+            coord=world.coord,
+            broker_id=broker_id,
+            logs=logs,
+            replicas=self.replicas,
+            lost=lost,
+        )
         self._membership = Membership(
             coord=world.coord,
             register=self._register,
@@ -123,12 +137,15 @@ class BrokerApp:
         self._tell_what_may_be_lost()
         try:
             existing = await self._topics_to_open()
+            await self.live.start()
             registered = await self._membership.join()
         except (CoordError, MalformedNode) as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
         log.info("registered broker=%d epoch=%d", registered.id, registered.epoch)
         self.controller.start()
         self._housekeeping.start()
+        self._directory_failures.start()
+        self._mover.start()
         known = await self.metadata.wait_until(
             lambda: self._broker.id in self.metadata.brokers, _READY_WAIT_S
         )
@@ -154,8 +171,11 @@ class BrokerApp:
         """Leave the cluster and make the logs' state durable. Idempotent, also after a start that
         failed half-way."""
         await self._server.close(DRAIN_S)
+        await self._mover.stop()
         await self._housekeeping.stop()
+        await self._directory_failures.stop()
         await self._membership.leave()
+        await self.live.stop()
         await self._producer_ids.close()
         await self.controller.stop()
         try:
@@ -203,9 +223,30 @@ class BrokerApp:
         await self._world.blocking.run(self._logs.record_incarnation, registered.incarnation)
         return registered
 
+    def _live_config(self) -> LiveConfig:
+        return LiveConfig(
+            static=self._config,
+            broker_id=self._broker.id,
+            coord=self._world.coord,
+            clock=self._world.clock,
+            replicas=self.replicas,
+            on_change=self._reconfigure,
+        )
+
     async def _topic_log_config(self, topic: str) -> LogConfig:
-        overrides = await topic_configs(self._world.coord, topic)
-        return topic_log_config(self._config, topic, overrides)
+        try:
+            overrides = await topic_configs(self._world.coord, topic)
+        except MalformedNode as error:
+            log.error("topic options ignored topic=%s error=%s", topic, error)
+            overrides = {}
+        return topic_log_config(self.live.current, topic, overrides)
+
+    def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
+        """The broker's own options have changed; those of its logs are handed on elsewhere."""
+        self._server.reconfigure(_server_limits(now))
+        self._logs.producer_id_expiration_ms = now.producer_id_expiration_ms
+        if now.background_threads != before.background_threads:
+            self._world.resize_blocking(now.background_threads)
 
     def _services(self, cluster_id: str) -> Services:
         config, world = self._config, self._world
@@ -223,8 +264,13 @@ class BrokerApp:
             metadata=self.metadata,
             controller=self.controller,
             topics=ZooKeeperTopicAdmin(
-                coord=world.coord, config=config, metadata=self.metadata, rng=world.rng
+                coord=world.coord,
+                layers=lambda: self.live.layers,
+                metadata=self.metadata,
+                rng=world.rng,
             ),
+            mover=self._mover,
+            configs=self.live,
             producer_ids=self._producer_ids.next_id,
             clock=world.clock,
             blocking=world.blocking,
@@ -246,8 +292,16 @@ def _server_limits(config: BrokerConfig) -> ServerLimits:
         connections_max=config.max_connections,
         connections_per_ip_max=config.max_connections_per_ip,
         connections_per_ip_overrides=config.connections_per_ip_overrides,
-        backlog=config.socket_listen_backlog_size,
+        protected_listener=None
+        if len(config.bound_listeners) == 1
+        else config.inter_broker_listener,
+        connections_per_second_max=config.max_connection_creation_rate,
+        backlog=config.socket_listen_backlog_size
+        if "socket.listen.backlog.size" in config.given
+        else socket.SOMAXCONN,
         idle_ms_max=config.connections_max_idle_ms,
+        read_ms_max=config.pybroker_request_read_timeout_ms,
+        request_memory_bytes_max=config.queued_max_request_bytes,
         receive_buffer_bytes=config.socket_receive_buffer_bytes,
         send_buffer_bytes=config.socket_send_buffer_bytes,
     )

@@ -12,8 +12,9 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +27,9 @@ from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents, 
 from pybroker.coordinator.zookeeper.schemas import decode_cluster_id
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
-from pybroker.errors import CoordError, MalformedNode, NoNode, StartupError, StorageError
+from pybroker.errors import CoordError, MalformedNode, NoNode, StartupError
 from pybroker.listeners import endpoints
+from pybroker.log_directories import has_had_partitions
 from pybroker.model import Endpoint
 from pybroker.ports import Rng
 from pybroker.process import SystemProc, ThreadedBlocking, raise_open_files_limit
@@ -101,7 +103,7 @@ async def _start(
     _check_broker_id(config, stored_id)
     _check_embedded(config, stored_cluster)
     logs = LogManager(
-        directories=config.log_directories,
+        directories=[str(Path(path).absolute()) for path in config.log_directories],
         disk=disk,
         clock=clock,
         proc=SystemProc(),
@@ -110,7 +112,6 @@ async def _start(
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         flush_idle_ms=config.pybroker_idle_flush_interval_ms // 2,
         foreign_names=(EMBEDDED_DIRECTORY, SESSION_FILE),
-        on_failure=_on_disk_failure(config, end),
     )
     stack.callback(_remove_unused, [d for d in config.log_directories if not disk.exists(d)])
     logs.lock()
@@ -118,21 +119,24 @@ async def _start(
     # Closed before the locks go: a start that is given up may still be opening logs in a thread.
     blocking = ThreadedBlocking(config.background_threads)
     stack.callback(blocking.close)
-    coord, where = await _connect(config, clock, stack)
+    coord, where = await _connect(config, logs.usable_directories, clock, stack)
     try:
         await _refuse_company(coord, stored_id if config.broker_id == -1 else config.broker_id)
         cluster = await _settle_cluster_id(coord, stored_cluster, rng)
         broker_id = await _settle_broker_id(coord, config, stored_id)
+        expects_data = logs.is_fresh and await has_had_partitions(coord, broker_id)
     except (CoordError, MalformedNode) as error:
         raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
-    await blocking.run(logs.start, broker_id, cluster)
+    await blocking.run(partial(logs.start, broker_id, cluster, expects_data=expects_data))
     app = BrokerApp(
         config=config,
         broker_id=broker_id,
         cluster_id=cluster,
         advertised=_advertised(config, sockets),
         logs=logs,
-        world=World(coord, clock, rng, blocking, lambda: coord.earlier_session_ids),
+        world=World(
+            coord, clock, rng, blocking, lambda: coord.earlier_session_ids, blocking.resize
+        ),
         lost=end,
     )
     stack.push_async_callback(app.stop)
@@ -145,13 +149,18 @@ async def _start(
 
 
 async def _connect(
-    config: BrokerConfig, clock: SystemClock, stack: AsyncExitStack
+    config: BrokerConfig, usable: Sequence[str], clock: SystemClock, stack: AsyncExitStack
 ) -> tuple[KazooCoord, str]:
     """A session with the ensemble of the configuration, or with an embedded server; and where."""
-    directory = config.log_directories[0]
+    directory = str(Path(config.log_directories[0]).absolute())
     connect = config.zookeeper_connect
     where = connect or ""
     if connect is None:
+        if directory not in usable:
+            raise StartupError(
+                f"log directory {directory} cannot be used, and the embedded ZooKeeper's data is in"
+                " it; repair it, or give the cluster's --zookeeper"
+            )
         embedded = EmbeddedZooKeeper(
             str(Path(directory) / EMBEDDED_DIRECTORY),
             port=config.pybroker_embedded_zookeeper_port,
@@ -164,7 +173,7 @@ async def _connect(
         connect,
         clock=clock,
         session_timeout_ms=config.zookeeper_session_timeout_ms,
-        store=FileSessionStore(directory, SESSION_FILE),
+        store=FileSessionStore(usable[0], SESSION_FILE),
     )
     stack.push_async_callback(coord.close)
     await coord.start(config.zookeeper_wait_ms / 1000)
@@ -179,22 +188,6 @@ def _remove_unused(made: Iterable[str]) -> None:
             for path in left_over:
                 path.unlink(missing_ok=True)
             directory.rmdir()
-
-
-def _on_disk_failure(
-    config: BrokerConfig, end: Callable[[str | None], None]
-) -> Callable[[str, StorageError], None]:
-    """Partitions of a failed directory answer with an error; a broker without any directory left
-    has nothing to serve and ends, as Kafka's does."""
-    loop = asyncio.get_running_loop()
-    failed: set[str] = set()
-
-    def on_failure(directory: str, error: StorageError) -> None:
-        failed.add(directory)
-        if len(failed) >= len(set(config.log_directories)):
-            loop.call_soon_threadsafe(end, f"all log directories have failed, the last: {error}")
-
-    return on_failure
 
 
 def _advertised(config: BrokerConfig, sockets: Mapping[str, socket.socket]) -> tuple[Endpoint, ...]:

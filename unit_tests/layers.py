@@ -11,7 +11,9 @@ from typing import Final
 
 PARTS_OF_APP: Final = (
     "pybroker.identity",
+    "pybroker.live_config",
     "pybroker.local_channel",
+    "pybroker.log_directories",
     "pybroker.membership",
     "pybroker.process",
     "pybroker.run",
@@ -38,6 +40,7 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.broker_options": 0,
     "pybroker.broker_config": 0,
     "pybroker.topic_config": 0,
+    "pybroker.layered_config": 0,
     "pybroker.wire": 1,
     "pybroker.records": 2,
     "pybroker.storage": 3,

@@ -7,11 +7,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pybroker.coordinator.zookeeper.config_store import Change
+from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import ErrorCode
+from pybroker.handlers.config_entries import ConfigEntry
 from pybroker.handlers.metadata_view import MetadataView
+from pybroker.layered_config import LayeredConfig
 from pybroker.metrics import Metrics
 from pybroker.ports import Blocking, Clock
 from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.mover import ReplicaMover
 from pybroker.wire.headers import RequestHeader
 
 
@@ -44,19 +49,37 @@ class TopicAdmin(Protocol):
     async def delete(self, name: str) -> None:
         """Ask for the deletion; the controller carries it out."""
 
+    async def grow(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        *,
+        validate_only: bool,
+    ) -> None:
+        """Ask for partitions until there are `count`; `assignments` places the new ones."""
+
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
         """Whether the name became free within that time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One effective option of a topic; `source` is the number of Kafka's ConfigSource."""
+class Configs(Protocol):
+    """The configurations of topics and brokers. All that asks ZooKeeper may raise CoordError, and
+    MalformedNode where a node has to be read that holds no configuration."""
 
-    name: str
-    value: str | None
-    source: int
-    read_only: bool = False
-    sensitive: bool = False
+    @property
+    def layers(self) -> LayeredConfig:
+        """The broker's options that hold now, and where each comes from."""
+
+    async def read(self, entity: ConfigEntity) -> dict[str, str]:
+        """The values that were set for an entity."""
+
+    async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
+        """Replace a topic's values by `change` of them; False if there is no such topic. With
+        `replaces`, `change` does not depend on what is there."""
+
+    async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
+        """The same for one broker, or (None) for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +119,11 @@ class Services:
     cluster_id: str
     options: BrokerOptions
     replicas: ReplicaManager
+    mover: ReplicaMover
     metadata: MetadataView
     controller: ControllerView
     topics: TopicAdmin
+    configs: Configs
     producer_ids: Callable[[], Awaitable[int]]
     clock: Clock
     blocking: Blocking

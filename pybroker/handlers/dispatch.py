@@ -13,15 +13,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, cast
 
 from pybroker.errors import CloseConnection
+from pybroker.handlers.alter_configs import (
+    handle_alter_configs,
+    handle_incremental_alter_configs,
+)
 from pybroker.handlers.api_versions import handle_api_versions, unsupported_api_versions
+from pybroker.handlers.configs import handle_describe_configs
 from pybroker.handlers.context import Request, Services
+from pybroker.handlers.deletion import handle_delete_records
 from pybroker.handlers.fetch import handle_fetch
+from pybroker.handlers.growth import handle_create_partitions
 from pybroker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from pybroker.handlers.list_offsets import handle_list_offsets
+from pybroker.handlers.log_dirs import handle_alter_replica_log_dirs, handle_describe_log_dirs
 from pybroker.handlers.metadata import handle_describe_cluster, handle_metadata
 from pybroker.handlers.metadata_cache import MetadataCache, Question, State
 from pybroker.handlers.produce import handle_produce
 from pybroker.handlers.producer_ids import handle_init_producer_id
+from pybroker.handlers.producer_states import handle_describe_producers
 from pybroker.handlers.topics import handle_create_topics, handle_delete_topics
 from pybroker.handlers.unavailable import UNAVAILABLE
 from pybroker.ports import Buffer
@@ -50,9 +59,17 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.API_VERSIONS: handle_api_versions,
     ApiKey.CREATE_TOPICS: handle_create_topics,
     ApiKey.DELETE_TOPICS: handle_delete_topics,
+    ApiKey.CREATE_PARTITIONS: handle_create_partitions,
+    ApiKey.DELETE_RECORDS: handle_delete_records,
+    ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
     ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: handle_alter_replica_log_dirs,
+    ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+    ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
+    ApiKey.ALTER_CONFIGS: handle_alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
 }
 
 

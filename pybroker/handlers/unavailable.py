@@ -15,16 +15,13 @@ from pybroker.handlers.context import Request, Services
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages import (
     acls,
-    configs,
     group_admin,
     groups,
-    log_dirs,
     offsets,
     quotas,
     reassignment,
     sasl,
     scram,
-    topics,
     transaction_admin,
     transactions,
 )
@@ -183,56 +180,11 @@ def _write_txn_markers(request: transactions.WriteTxnMarkersRequest) -> Message:
     )
 
 
-def _describe_producers(request: transaction_admin.DescribeProducersRequest) -> Message:
-    return transaction_admin.DescribeProducersResponse(
-        topics=[
-            transaction_admin.DescribeProducersTopicResponse(
-                name=topic.name,
-                partitions=[
-                    transaction_admin.DescribeProducersPartitionResponse(
-                        partition_index=index, error_code=NOT_HERE, error_message=_NOT_HERE_TEXT
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
 def _describe_transactions(request: transaction_admin.DescribeTransactionsRequest) -> Message:
     return transaction_admin.DescribeTransactionsResponse(
         transaction_states=[
             transaction_admin.DescribedTransaction(error_code=NO_COORDINATOR, transactional_id=name)
             for name in request.transactional_ids
-        ]
-    )
-
-
-def _delete_records(request: topics.DeleteRecordsRequest) -> Message:
-    return topics.DeleteRecordsResponse(
-        topics=[
-            topics.DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[
-                    topics.DeleteRecordsPartitionResult(
-                        partition_index=part.partition_index, low_watermark=-1, error_code=NOT_HERE
-                    )
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _create_partitions(request: topics.CreatePartitionsRequest) -> Message:
-    return topics.CreatePartitionsResponse(
-        results=[
-            topics.CreatePartitionsTopicResult(
-                name=topic.name, error_code=NOT_HERE, error_message=_NOT_HERE_TEXT
-            )
-            for topic in request.topics
         ]
     )
 
@@ -251,66 +203,6 @@ def _delete_acls(request: acls.DeleteAclsRequest) -> Message:
         filter_results=[
             acls.DeleteAclsFilterResult(error_code=NO_AUTHORIZER, error_message=NO_AUTHORIZER.text)
             for _ in request.filters
-        ]
-    )
-
-
-def _describe_configs(request: configs.DescribeConfigsRequest) -> Message:
-    return configs.DescribeConfigsResponse(
-        results=[
-            configs.DescribeConfigsResult(
-                error_code=NOT_HERE,
-                error_message=_NOT_HERE_TEXT,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
-
-
-def _alter_configs(request: configs.AlterConfigsRequest) -> Message:
-    return configs.AlterConfigsResponse(
-        responses=[
-            configs.AlterConfigsResourceResponse(
-                error_code=NOT_HERE,
-                error_message=_NOT_HERE_TEXT,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
-
-
-def _incremental_alter_configs(request: configs.IncrementalAlterConfigsRequest) -> Message:
-    return configs.IncrementalAlterConfigsResponse(
-        responses=[
-            configs.IncrementalAlterConfigsResourceResponse(
-                error_code=NOT_HERE,
-                error_message=_NOT_HERE_TEXT,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
-
-
-def _alter_replica_log_dirs(request: log_dirs.AlterReplicaLogDirsRequest) -> Message:
-    return log_dirs.AlterReplicaLogDirsResponse(
-        results=[
-            log_dirs.AlterReplicaLogDirTopicResult(
-                topic_name=topic.name,
-                partitions=[
-                    log_dirs.AlterReplicaLogDirPartitionResult(
-                        partition_index=index, error_code=NOT_HERE
-                    )
-                    for index in topic.partitions
-                ],
-            )
-            for directory in request.dirs
-            for topic in directory.topics
         ]
     )
 
@@ -384,7 +276,6 @@ _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
     ApiKey.END_TXN: _failing(transactions.EndTxnResponse, NO_COORDINATOR),
     ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
     ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
-    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
     ApiKey.LIST_TRANSACTIONS: _failing(transaction_admin.ListTransactionsResponse, NO_COORDINATOR),
     ApiKey.DESCRIBE_ACLS: _failing(acls.DescribeAclsResponse, NO_AUTHORIZER),
@@ -392,13 +283,6 @@ _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
     ApiKey.DELETE_ACLS: _delete_acls,
     ApiKey.SASL_HANDSHAKE: _failing(sasl.SaslHandshakeResponse, NO_SASL),
     ApiKey.SASL_AUTHENTICATE: _failing(sasl.SaslAuthenticateResponse, NO_SASL),
-    ApiKey.DELETE_RECORDS: _delete_records,
-    ApiKey.CREATE_PARTITIONS: _create_partitions,
-    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
-    ApiKey.ALTER_CONFIGS: _alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
-    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
-    ApiKey.DESCRIBE_LOG_DIRS: lambda request: log_dirs.DescribeLogDirsResponse(),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _failing(
         reassignment.AlterPartitionReassignmentsResponse, NOT_HERE
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
@@ -28,6 +28,7 @@ from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
+from pybroker.storage.moves import ReplicaMove
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
@@ -61,6 +62,8 @@ class ReplicaManager:
         self.broker_epoch = -1
         self.fetches = fetches
         self.produces = produces
+        self.deletions = Purgatory()
+        """Deletions of records that wait for followers."""
         self._logs = logs
         self._blocking = blocking
         self._topic_config = topic_config
@@ -109,6 +112,30 @@ class ReplicaManager:
         self.fetches.progressed(topic_partition, readable_bytes)
         self.produces.progressed(topic_partition, 1)
 
+    async def persist_log_starts(self) -> None:
+        """Make durable where the logs begin. A disk that refuses ends the use of its logs; one that
+        is only full is tried again with the next checkpoints."""
+        await self._blocking.run(self._logs.write_checkpoints, self.high_watermarks())
+
+    # log directories
+
+    def directory_failed(self, path: str, error: StorageError) -> None:
+        """The replicas in that directory answer KAFKA_STORAGE_ERROR from now on."""
+        for key in self._logs.partitions_in(path):
+            if self._partitions.pop(key, None) is not None:
+                self._not_opened[key] = f"log directory {path} has failed: {error}"
+                self._disturbed(key)
+
+    def swap(self, move: ReplicaMove) -> bool:
+        """Let the copy of a moved replica take the log's place, in one step; False if that cannot
+        be done right now."""
+        if self._commands.locked() or not self._logs.moves.swap(move):
+            return False
+        partition = self._partitions.get(move.topic_partition)
+        if partition is not None:
+            partition.log = move.log
+        return True
+
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
@@ -152,6 +179,21 @@ class ReplicaManager:
             for topic in {key.topic for key in answers} - {key.topic for key in self._partitions}:
                 self._metrics.forget_topic(topic)
             return answers
+
+    async def reconfigure(self, topics: Collection[str] | None) -> None:
+        """Read the configuration of these topics (None: of all that are open here) again, and let
+        their logs go by it. Raises what the reader raises.
+
+        In turn with commands: one that has read an older configuration has opened its logs by now.
+        """
+        async with self._commands:
+            opened = {key.topic for key in self._partitions}
+            wanted = opened if topics is None else opened.intersection(topics)
+            configs = await self._read_configs(wanted)
+            for key in self._partitions:
+                config = configs.get(key.topic)
+                if config is not None:
+                    self._logs.set_config(key, config)
 
     def _accept(self, controller_epoch: int, broker_epoch: int) -> None:
         if controller_epoch < self._controller_epoch:
@@ -266,7 +308,7 @@ class ReplicaManager:
         try:
             if is_anothers:
                 self._logs.set_aside(key)
-            return self._logs.create(key, config, facts.topic_id)
+            return self._logs.create(key, config, facts.topic_id, is_new=facts.is_new)
         except (BrokerError, StorageError) as error:
             return error
 
@@ -303,3 +345,4 @@ class ReplicaManager:
     def _disturbed(self, key: TopicPartition) -> None:
         self.fetches.disturbed(key)
         self.produces.disturbed(key)
+        self.deletions.disturbed(key)

@@ -11,7 +11,14 @@ import uuid
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.metrics import TopicCounters
-from pybroker.model import NO_EPOCH, NO_TOPIC_ID, PartitionFacts, PartitionState, TopicPartition
+from pybroker.model import (
+    NO_EPOCH,
+    NO_OFFSET,
+    NO_TOPIC_ID,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+)
 from pybroker.records.batch import BatchHeader
 from pybroker.records.validate import BatchRules
 from pybroker.replication.isr import committed_end, has_enough_replicas
@@ -52,6 +59,7 @@ class Partition:
         self._isr_size = 0
         self._is_alone = False
         self._follower_ends: dict[int, int] = {}
+        self._follower_starts: dict[int, int] = {}
         self._rules: dict[int, BatchRules] = {}
         self._rules_config: LogConfig | None = None
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
@@ -79,9 +87,17 @@ class Partition:
     def high_watermark(self) -> int:
         return self._high_watermark
 
+    @property
+    def low_watermark(self) -> int:
+        """Where the records begin that some replica still has: the lowest log start of all that
+        this leader knows."""
+        return min([self.log.log_start_offset, *self._follower_starts.values()])
+
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided; never above the high watermark."""
-        return self.log.last_stable_offset(self._high_watermark)
+        """Below it every transaction is decided; never above the high watermark, nor below the log
+        start, where an open transaction may have begun."""
+        stable = self.log.last_stable_offset(self._high_watermark)
+        return max(stable, self.log.log_start_offset)
 
     def readable_end(self, read_committed: bool) -> int:
         """The offset below which a consumer of that isolation level may read."""
@@ -148,6 +164,7 @@ class Partition:
         self._isr_size = len(facts.state.isr)
         self._is_alone = tuple(facts.state.isr) == (self._broker_id,)
         self._follower_ends.clear()
+        self._follower_starts.clear()
 
     # what clients ask
 
@@ -204,6 +221,32 @@ class Partition:
         else:
             self._advance_high_watermark()
         return result
+
+    def delete_records(self, before: int) -> int:
+        """As the leader, serve nothing below `before` any more (-1: below the high watermark);
+        gives the offset that was meant. Survives a restart once the checkpoints are written.
+
+        Raises BrokerError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic that is only
+        compacted, OFFSET_OUT_OF_RANGE for what is not committed, KAFKA_STORAGE_ERROR.
+        """
+        self.require_leader(NO_EPOCH)
+        if not self.log.config.deletes:
+            raise BrokerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{self.topic_partition} is compacted; its cleanup.policy does not delete",
+            )
+        if self.log.failure is not None or self.log.damage is not None:
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.topic_partition} is damaged"
+            )
+        offset = self._high_watermark if before == NO_OFFSET else before
+        if not 0 <= offset <= self._high_watermark:
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition}: {offset} is not within 0 and {self._high_watermark}",
+            )
+        self.log.advance_log_start(offset)
+        return offset
 
     def has_enough_replicas(self) -> bool:
         """Whether the ISR is as large as acks=all asks for."""

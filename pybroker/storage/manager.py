@@ -78,7 +78,7 @@ class LogManager:
         self._defaults = defaults
         self._config_of = config_of
         self._rng: Rng = rng if rng is not None else random.SystemRandom()
-        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self.producer_id_expiration_ms = producer_id_expiration_ms
         self._flush_idle_ms = flush_idle_ms
         self._listeners: list[FailureListener] = [] if on_failure is None else [on_failure]
         self._refusals = chores.Refusals(clock)
@@ -409,7 +409,7 @@ class LogManager:
         segments deleted. Their files are renamed; `remove_deleted` removes them. `hw_of` gives a
         partition's high watermark. Belongs to the event loop, as appending does."""
         logs = self.all().values()
-        return chores.run_retention(logs, now_ms, hw_of, self._producer_id_expiration_ms)
+        return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms)
 
     def remove_deleted(self, now_ms: int) -> None:
         """Remove the files of deleted segments and partitions whose delay has passed. Waits for

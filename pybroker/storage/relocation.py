@@ -12,7 +12,7 @@ from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 from pybroker.storage.directory import LogDirectory
-from pybroker.storage.filename import DELETED_DIRECTORY, STRAY_DIRECTORY
+from pybroker.storage.filename import DELETED_DIRECTORY, FUTURE_DIRECTORY, STRAY_DIRECTORY
 from pybroker.storage.log_parts import LogOwner
 from pybroker.storage.log_table import LogTable
 from pybroker.storage.moves import ReplicaMove
@@ -159,8 +159,13 @@ class Relocations:
         """At the end of the broker: no copy grows any more. The copies stay, as the sign that the
         next start shall go on."""
         for move in self._moves.values():
-            if not move.done:
-                move.abandon()
+            directory = None if move.done else move.abandon()
+            if directory is None or directory.endswith(f"-{FUTURE_DIRECTORY}"):
+                continue
+            try:
+                self._table.rename_away(move.log, move.target, FUTURE_DIRECTORY)
+            except StorageError as error:
+                _logger.warning("copy not renamed path=%s error=%s", directory, error)
         self._moves.clear()
 
     def directory_failed(

@@ -1,0 +1,105 @@
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): what the log directories of this broker hold,
+and moving replicas between them.
+
+Kafka asks for the directory of a partition once: one that is named for two directories goes to the
+last of them. Each partition has one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.model import TopicPartition
+from pybroker.replication.mover import DirectoryUsage
+from pybroker.wire.messages.log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+
+def handle_describe_log_dirs(
+    services: Services, request: Request, message: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    """A directory that is offline says so and tells nothing more; topics and partitions that are
+    not there are left out."""
+    wanted = None
+    if message.topics is not None:
+        wanted = {
+            TopicPartition(topic.topic, partition)
+            for topic in message.topics
+            for partition in topic.partitions
+        }
+    rows: dict[str, list[DirectoryUsage]] = {}
+    for row in services.mover.usage():
+        if wanted is None or row.topic_partition in wanted:
+            rows.setdefault(row.directory, []).append(row)
+    results = []
+    failed = services.mover.failed_directories
+    for path in services.mover.directories:
+        result = DescribeLogDirsResult(log_dir=path)
+        if path in failed:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            result.topics = _topics(rows.get(path, ()))
+        results.append(result)
+    return DescribeLogDirsResponse(results=results)
+
+
+def _topics(rows: Iterable[DirectoryUsage]) -> list[DescribeLogDirsTopic]:
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for row in sorted(rows, key=lambda row: row.topic_partition):
+        name, partition = row.topic_partition
+        topic = topics.setdefault(name, DescribeLogDirsTopic(name=name))
+        topic.partitions.append(
+            DescribeLogDirsPartition(
+                partition_index=partition,
+                partition_size=row.size_bytes,
+                offset_lag=row.offset_lag,
+                is_future_key=row.is_future,
+            )
+        )
+    return list(topics.values())
+
+
+async def handle_alter_replica_log_dirs(
+    services: Services, request: Request, message: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
+    wanted = {
+        TopicPartition(topic.name, partition): directory.path
+        for directory in message.dirs
+        for topic in directory.topics
+        for partition in topic.partitions
+    }
+    codes: dict[TopicPartition, int] = {}
+    for partition, path in wanted.items():
+        try:
+            exists = _is_known(services, partition)
+            await services.mover.alter(partition, path, exists=exists)
+            codes[partition] = ErrorCode.NONE
+        except BrokerError as error:
+            codes[partition] = error.code
+    return AlterReplicaLogDirsResponse(results=_results(codes))
+
+
+def _is_known(services: Services, partition: TopicPartition) -> bool:
+    topic = services.metadata.topic(partition.topic)
+    return topic is not None and partition.partition in topic.partitions
+
+
+def _results(codes: Mapping[TopicPartition, int]) -> list[AlterReplicaLogDirTopicResult]:
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for (name, partition), code in codes.items():
+        topic = topics.setdefault(name, AlterReplicaLogDirTopicResult(topic_name=name))
+        topic.partitions.append(
+            AlterReplicaLogDirPartitionResult(partition_index=partition, error_code=code)
+        )
+    return list(topics.values())

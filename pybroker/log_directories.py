@@ -1,0 +1,96 @@
+"""What the rest of a broker, and of the cluster, has to do with its log directories: hearing that
+one has failed, and telling whether an empty one should have held something."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from pybroker.coordinator.controller.reading import read_states, read_topic_names, read_topics
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.errors import CoordError, StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Coord
+from pybroker.replication.manager import ReplicaManager
+from pybroker.storage.manager import LogManager
+
+log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 1.0
+
+
+async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
+    """Whether the cluster believes that this broker holds a copy of some partition. Raises
+    CoordError."""
+    topics, _ = await read_topics(coord, await read_topic_names(coord))
+    assigned = [
+        TopicPartition(name, number)
+        for name, topic in topics.items()
+        for number, replicas in topic.assignment.replicas.items()
+        if broker_id in replicas
+    ]
+    states, _ = await read_states(coord, assigned)
+    return any(broker_id in node.state.isr for node in states.values())
+
+
+class DirectoryFailures:
+    """Between `start` and `stop`: takes the replicas of a failed directory out of service and tells
+    the controller (`/log_dir_event_notification`). `lost` is told when no directory is left: then
+    there is nothing to serve."""
+
+    def __init__(
+        self,
+        *,
+        coord: Coord,
+        broker_id: int,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._coord = coord
+        self._broker_id = broker_id
+        self._logs = logs
+        self._replicas = replicas
+        self._lost = lost
+        self._failed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._tell(), name="log-dir-events")
+
+        def listen(path: str, error: StorageError) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._on_failure, path, error)
+
+        self._logs.listen(listen)
+        for path, error in self._logs.failed_directories.items():
+            self._replicas.directory_failed(path, error)
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _on_failure(self, path: str, error: StorageError) -> None:
+        self._replicas.directory_failed(path, error)
+        if not self._logs.usable_directories:
+            self._lost(f"all log directories have failed, the last: {error}")
+        self._failed.set()
+
+    async def _tell(self) -> None:
+        """One node says it of all directories that have failed by then."""
+        while True:
+            await self._failed.wait()
+            self._failed.clear()
+            try:
+                content = schemas.encode_log_dir_failure(self._broker_id)
+                await self._coord.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
+            except CoordError as error:
+                log.warning("log directory failure not told, trying again error=%r", error)
+                self._failed.set()
+                await asyncio.sleep(_RETRY_S)

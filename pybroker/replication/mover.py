@@ -1,0 +1,175 @@
+"""Moves replicas between the log directories of this broker (KIP-113) while it serves them.
+
+Everything that waits for the disk is done in the Blocking port, a slice at a time, one slice of one
+move after the other; only the step in which the copy takes the log's place is on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Blocking
+from pybroker.replication.manager import ReplicaManager
+from pybroker.storage.filename import can_have_future
+from pybroker.storage.manager import LogManager
+from pybroker.storage.moves import SLICE_BYTES, MoveCancelled, ReplicaMove
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.005
+"""Before another try where the last step could not be taken at once."""
+
+
+class DirectoryUsage(NamedTuple):
+    """What one replica takes: the directory, its bytes, how many offsets it is behind (-1: nobody
+    knows), and whether it is a copy that shall take the log's place."""
+
+    directory: str
+    topic_partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+class ReplicaMover:
+    """Owns the moves from `start` to `stop`."""
+
+    def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
+        self._logs = logs
+        self._replicas = replicas
+        self._blocking = blocking
+        self._changes = asyncio.Lock()
+        self._turn = asyncio.Semaphore(1)
+        self._tasks: dict[asyncio.Task[None], ReplicaMove | None] = {}
+
+    def start(self) -> None:
+        """Go on with the moves that the last broker here did not finish."""
+        self._spawn(self._resume(), None)
+
+    async def stop(self) -> None:
+        """End all moves; the next start goes on with them. Idempotent."""
+        tasks = list(self._tasks)
+        for move in self._tasks.values():
+            if move is not None and not move.done:
+                move.cancel()
+        for task in tasks:
+            if self._tasks.get(task) is None:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _resume(self) -> None:
+        for partition, directory in sorted(self._logs.moves.unfinished.items()):
+            log.info("move begins again partition=%s to=%s", partition, directory)
+            try:
+                await self._move(partition, directory)
+            except (BrokerError, StorageError) as error:
+                log.error("move not possible partition=%s error=%s", partition, error)
+        self._logs.moves.unfinished.clear()
+
+    # -- what is asked
+
+    @property
+    def directories(self) -> Sequence[str]:
+        """The paths of all log directories."""
+        return self._logs.directories
+
+    @property
+    def failed_directories(self) -> Mapping[str, StorageError]:
+        """Those that are offline, and why."""
+        return self._logs.failed_directories
+
+    async def alter(self, partition: TopicPartition, directory: str, *, exists: bool) -> None:
+        """Let the replica live in that directory. It answers at once, the move goes on. A new
+        directory ends a move to another one. `exists`: the cluster knows the partition.
+
+        Raises BrokerError: INVALID_TOPIC_EXCEPTION for a name too long to be moved,
+        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and for a replica that is not here
+        REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION; then the wish is kept for the moment
+        in which it is made.
+        """
+        if not can_have_future(partition):
+            raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+        async with self._changes:
+            moves = self._logs.moves
+            moves.wish(partition, directory)
+            current = self._logs.log(partition)
+            if current is not None and current.failure is not None:
+                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is offline")
+            if current is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if exists:
+                    code = ErrorCode.REPLICA_NOT_AVAILABLE
+                raise BrokerError(code, f"broker {self._replicas.broker_id} has no {partition}")
+            move = moves.current.get(partition)
+            if move is not None and move.target.path == directory.rstrip("/"):
+                return
+            await self._blocking.run(moves.cancel, partition)
+            try:
+                await self._move(partition, directory)
+            except StorageError as error:
+                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def usage(self) -> list[DirectoryUsage]:
+        """All replicas of this broker, and the copies that are being made."""
+        rows = []
+        high_watermarks = self._replicas.high_watermarks()
+        for partition, current in self._logs.all().items():
+            lag = -1
+            high_watermark = high_watermarks.get(partition)
+            home = self._logs.home(partition)
+            if home is None:
+                continue
+            if high_watermark is not None:
+                lag = max(high_watermark - current.log_end_offset, 0)
+            rows.append(DirectoryUsage(home, partition, current.size_bytes, lag, False))
+        for partition, move in self._logs.moves.current.items():
+            if not move.done:
+                size_bytes, end = move.copied
+                lag = max(move.source.log_end_offset - end, 0)
+                rows.append(DirectoryUsage(move.target.path, partition, size_bytes, lag, True))
+        return rows
+
+    # -- moving
+
+    async def _move(self, partition: TopicPartition, directory: str) -> None:
+        move = await self._blocking.run(self._logs.moves.begin, partition, directory)
+        if move is not None:
+            self._spawn(self._carry_out(move), move)
+
+    async def _carry_out(self, move: ReplicaMove) -> None:
+        moves, partition = self._logs.moves, move.topic_partition
+        try:
+            await self._copy(move)
+            await self._blocking.run(move.rename)
+            origin = self._logs.home(partition)
+            while origin is not None and not self._replicas.swap(move):
+                if not await self._slice(move):
+                    await asyncio.sleep(_PAUSE_S)
+            if origin is not None:
+                await self._blocking.run(
+                    moves.finish, move, origin, self._replicas.high_watermarks().get(partition, 0)
+                )
+        except MoveCancelled:
+            log.info("move ended partition=%s to=%s", partition, move.target.path)
+        except PybrokerError as error:
+            log.error("move failed partition=%s to=%s error=%s", partition, move.target.path, error)
+            await self._blocking.run(moves.abandon, move)
+
+    async def _copy(self, move: ReplicaMove) -> None:
+        """Until nothing is missing that is more than a slice."""
+        while await self._slice(move) >= SLICE_BYTES // 2:
+            pass
+
+    async def _slice(self, move: ReplicaMove) -> int:
+        async with self._turn:
+            return await self._blocking.run(move.copy)
+
+    def _spawn(self, work: Coroutine[None, None, None], move: ReplicaMove | None) -> None:
+        task = asyncio.create_task(work, name="move-replica")
+        self._tasks[task] = move
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
