@@ -187,8 +187,9 @@ class Server:
 
     def _admit(self, connection: Connection) -> str | None:
         """Count a new connection; a reason if a limit refuses it (it is then closed at once)."""
-        host = connection.peer.host
+        host, listener = connection.peer.host, connection.peer.listener
         self._connections.add(connection)
+        self._metrics.accepted[listener] = self._metrics.accepted.get(listener, 0) + 1
         self._empty.clear()
         self._per_ip[host] += 1
         limits = self._limits
@@ -206,6 +207,7 @@ class Server:
             longest_silent = min(others, key=lambda each: each.last_active)
             reason = f"max.connections={self._limits.connections_max} is reached"
             self._refusals.tell(logging.WARNING, "connection closed", longest_silent.peer, reason)
+            longest_silent.close_reason = "limit"
             longest_silent.abort()
 
     def _forget(self, connection: Connection) -> None:
@@ -234,9 +236,11 @@ class Server:
             if connection.is_too_slow(now):
                 reason = "a request did not arrive in time (pybroker.request.read.timeout.ms)"
                 self._refusals.tell(logging.WARNING, "connection closed", connection.peer, reason)
+                connection.close_reason = "slow"
                 connection.abort()
             elif connection.is_idle and idle_s * 1000 > idle_ms_max >= 0:
                 log.info("connection idle peer=%s idle_s=%.0f", connection.peer, idle_s)
+                connection.close_reason = "idle"
                 connection.abort()  # one that leaves answers unread would never be closed
             elif idle_s > _REAPER_INTERVAL_S:
                 connection.give_back_memory()

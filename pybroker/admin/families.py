@@ -1,0 +1,93 @@
+"""The metrics by name: what each is, and what it means. Names and units are those that the
+dashboards for Kafka's JMX exporter and for kafka_exporter ask for; what neither has begins with
+`pybroker_`.
+
+The list is the only one: nothing is written that is not in it, and the documents show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+SUMMARY: Final = "summary"
+
+
+class Family(NamedTuple):
+    """A name with its kind, its labels and a sentence."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+_ROWS: Final = (
+    # what a broker is and does
+    ("kafka_server_kafkaserver_brokerstate", GAUGE, "", "Where the broker is in its life: 1 starting, 2 recovering its logs, 3 running, 7 stopping."),
+    ("kafka_server_replicamanager_underreplicatedpartitions", GAUGE, "", "Partitions led here with fewer replicas in sync than they have."),
+    ("kafka_server_replicamanager_underminisrpartitioncount", GAUGE, "", "Partitions led here with fewer replicas in sync than min.insync.replicas."),
+    ("kafka_server_replicamanager_atminisrpartitioncount", GAUGE, "", "Partitions led here with exactly min.insync.replicas in sync."),
+    ("kafka_server_replicamanager_leadercount", GAUGE, "", "Partitions led here."),
+    ("kafka_server_replicamanager_partitioncount", GAUGE, "", "Replicas that are open here."),
+    ("kafka_server_replicamanager_offlinereplicacount", GAUGE, "", "Replicas that belong here and are not served: not opened, or their directory has failed."),
+    ("kafka_server_replicamanager_isrshrinks_total", COUNTER, "", "Replicas that fell out of sync."),
+    ("kafka_server_replicamanager_isrexpands_total", COUNTER, "", "Replicas that came back in sync."),
+    ("kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "", "Log directories that have failed."),
+    ("kafka_log_logflushstats_logflushrateandtimems", SUMMARY, "", "Times of making a log's file durable, in ms."),
+    # the controller
+    ("kafka_controller_kafkacontroller_activecontrollercount", GAUGE, "", "1 if this broker is the controller, else 0."),
+    ("kafka_controller_kafkacontroller_offlinepartitionscount", GAUGE, "", "Partitions without a leader; 0 where this broker is not the controller, as in the next four."),
+    ("kafka_controller_kafkacontroller_preferredreplicaimbalancecount", GAUGE, "", "Partitions that another than their first replica leads."),
+    ("kafka_controller_kafkacontroller_globaltopiccount", GAUGE, "", "Topics of the cluster."),
+    ("kafka_controller_kafkacontroller_globalpartitioncount", GAUGE, "", "Partitions of the cluster."),
+    ("kafka_controller_kafkacontroller_activebrokercount", GAUGE, "", "Brokers that are registered."),
+    ("kafka_controller_controllerstats_uncleanleaderelections_total", COUNTER, "", "Leaders chosen outside the in-sync replicas: records may be lost."),
+    # traffic; without a label the sum over all topics
+    ("kafka_server_brokertopicmetrics_messagesin_total", COUNTER, "topic", "Records that producers wrote; without a topic, as in all of these, the sum over all topics."),
+    ("kafka_server_brokertopicmetrics_bytesin_total", COUNTER, "topic", "Bytes of record batches that producers wrote, as they came."),
+    ("kafka_server_brokertopicmetrics_bytesout_total", COUNTER, "topic", "Bytes of record batches that were sent to readers."),
+    ("kafka_server_brokertopicmetrics_totalproducerequests_total", COUNTER, "topic", "Writes to a partition, taken or not."),
+    ("kafka_server_brokertopicmetrics_failedproducerequests_total", COUNTER, "topic", "Writes to a partition that were refused."),
+    ("kafka_server_brokertopicmetrics_totalfetchrequests_total", COUNTER, "topic", "Reads of a partition that were answered."),
+    ("kafka_server_brokertopicmetrics_failedfetchrequests_total", COUNTER, "topic", "Reads of a partition that failed."),
+    # requests
+    ("kafka_network_requestmetrics_requests_total", COUNTER, "request", "Requests by API."),
+    ("kafka_network_requestmetrics_totaltimems", SUMMARY, "request", "Time from a request to its answer by API, in ms, including waiting for data or replicas. The quantiles are those of the last minute."),
+    ("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, "", "The share of the last minute, 0 to 1, in which the event loop's thread used no CPU. There are no handler threads here; below 0.3 the broker is near its limit, as in Kafka."),
+    ("kafka_server_delayedoperationpurgatory_purgatorysize", GAUGE, "delayedOperation", "Partitions that waiting requests watch: Fetch for data, Produce for replicas."),
+    ("kafka_server_sessionexpirelistener_zookeeperexpires_total", COUNTER, "", "Sessions with ZooKeeper that expired."),
+    ("kafka_server_sessionexpirelistener_zookeeperdisconnects_total", COUNTER, "", "Connections with ZooKeeper that were lost."),
+    ("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms", SUMMARY, "", "Times of requests to ZooKeeper that were answered, in ms."),
+    # logs of the partitions that are here
+    ("kafka_log_log_size", GAUGE, "topic partition", "Bytes of the log."),
+    ("kafka_log_log_logstartoffset", GAUGE, "topic partition", "The first offset that can be read."),
+    ("kafka_log_log_logendoffset", GAUGE, "topic partition", "The offset that the next record gets."),
+    # kafka_exporter's names: each partition by its leader, the cluster by the controller
+    ("kafka_brokers", GAUGE, "", "Brokers that are registered; told by the controller only."),
+    ("kafka_topic_partitions", GAUGE, "topic", "Partitions of the topic; told by the controller only."),
+    ("kafka_topic_partition_current_offset", GAUGE, "topic partition", "The high watermark; told, as all of these, by the partition's leader only."),
+    ("kafka_topic_partition_oldest_offset", GAUGE, "topic partition", "The first offset that can be read."),
+    ("kafka_topic_partition_in_sync_replica", GAUGE, "topic partition", "How many replicas are in sync."),
+    ("kafka_topic_partition_leader", GAUGE, "topic partition", "The leader's broker id; -1 without one (told by the controller)."),
+    ("kafka_topic_partition_leader_is_preferred", GAUGE, "topic partition", "1 if the first replica leads."),
+    ("kafka_topic_partition_replicas", GAUGE, "topic partition", "How many replicas the partition has."),
+    ("kafka_topic_partition_under_replicated_partition", GAUGE, "topic partition", "1 if fewer are in sync."),
+    # what only this broker has
+    ("pybroker_build_info", GAUGE, "version python broker_id cluster_id", "Always 1; the labels say what runs."),
+    ("pybroker_ready", GAUGE, "condition", "1 for each condition of /readyz that holds, else 0."),
+    ("pybroker_event_loop_lag_seconds", SUMMARY, "", "How late the event loop was for a timer, asked five times a second."),
+    ("pybroker_connections", GAUGE, "listener", "Open connections."),
+    ("pybroker_connections_accepted_total", COUNTER, "listener", "Connections that were accepted."),
+    ("pybroker_connections_closed_total", COUNTER, "reason", "Connections that ended, by who or what ended them: peer, idle, slow, limit, malformed, refused, fault, shutdown."),
+    ("pybroker_unsent_bytes", GAUGE, "", "Bytes of answers that wait for clients which read slowly."),
+    ("pybroker_zookeeper_connected", GAUGE, "", "1 while the session with ZooKeeper is alive and connected."),
+)  # fmt: skip
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    name: Family(name, kind, tuple(labels.split()), meaning)
+    for name, kind, labels, meaning in _ROWS
+}
+"""Name -> family, in the order of the page."""

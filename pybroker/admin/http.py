@@ -1,0 +1,201 @@
+"""The HTTP server: which page answers to which path, and the limits of those who ask.
+
+This module is the only one that imports aiohttp; it is loaded late (see `service.py`). Each
+connection is for one request, as health checks and scrapers need no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from pybroker.admin.config_page import config_page
+from pybroker.admin.exposition import MetricsPage, meters
+from pybroker.admin.loop_watch import LoopWatch
+from pybroker.admin.readiness import conditions
+from pybroker.admin.text_format import CONTENT_TYPE
+from pybroker.admin.view import BrokerView
+from pybroker.metrics import TimeMeter
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 32
+"""A further one is told 503."""
+CONNECTION_S_MAX: Final = 20.0
+"""From connecting to the end of the answer; who is slower is cut off."""
+LINE_BYTES_MAX: Final = 4_096
+"""Of the request line; and of all headers together twice as much."""
+_BACKLOG: Final = 64
+_REAPER_INTERVAL_S: Final = 1.0
+_BUSY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 21\r\n"
+    b"Connection: close\r\n\r\ntoo many connections\n"
+)
+_INDEX: Final = """pybroker
+
+/healthz  the process is up and its event loop turns
+/readyz   the broker does all that a member of its cluster has to do
+/metrics  counters and gauges in Prometheus' text format
+/config   the options in force
+"""
+
+
+class HttpServer:
+    """Answers between `open` and `close`."""
+
+    def __init__(self, view: BrokerView, watch: LoopWatch) -> None:
+        self._view = view
+        self._metrics = MetricsPage(view, watch)
+        self._one_page = asyncio.Lock()
+        self._server: asyncio.Server | None = None
+        self._reaper: asyncio.TimerHandle | None = None
+        self._seen: dict[web.RequestHandler, float] = {}
+        app = web.Application(client_max_size=1024)
+        app.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics_page),
+                web.get("/config", self._config),
+            ]
+        )
+        app.on_response_prepare.append(_last_words)
+        self._runner = web.AppRunner(
+            app,
+            handle_signals=False,
+            access_log=None,
+            logger=_request_log(),
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=2 * LINE_BYTES_MAX,
+            lingering_time=0,
+            shutdown_timeout=1.0,
+        )
+
+    async def open(self, listening: socket.socket) -> None:
+        """Accept on this bound socket."""
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connection, sock=listening, backlog=_BACKLOG)
+        self._reap()
+
+    async def close(self) -> None:
+        """Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        if self._reaper is not None:
+            self._reaper.cancel()
+        await self._runner.cleanup()
+
+    def _connection(self) -> asyncio.Protocol:
+        """The protocol of a connection that was just accepted."""
+        factory = self._runner.server
+        if factory is None or len(factory.connections) >= CONNECTIONS_MAX:
+            return _Busy()
+        return factory()
+
+    def _reap(self) -> None:
+        """Cut off who takes too long, whether to ask or to read the answer."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        factory = self._runner.server
+        open_now = [] if factory is None else factory.connections
+        self._seen = {protocol: self._seen.get(protocol, now) for protocol in open_now}
+        for protocol, since in self._seen.items():
+            if now - since > CONNECTION_S_MAX and protocol.transport is not None:
+                protocol.transport.abort()
+        self._reaper = loop.call_later(_REAPER_INTERVAL_S, self._reap)
+
+    # pages
+
+    async def _index(self, _: web.Request) -> web.Response:
+        return web.Response(text=_INDEX)
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        found = await conditions(self._view)
+        ready = all(each.holds for each in found)
+        body = {
+            "ready": ready,
+            "conditions": {
+                each.name: {"ok": True} if each.holds else {"ok": False, "reason": each.fault}
+                for each in found
+            },
+        }
+        return web.json_response(body, status=200 if ready else 503, dumps=_dumps)
+
+    async def _metrics_page(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        await response.prepare(request)
+        if request.method != "HEAD":
+            # One page at a time: the second would only make both later.
+            async with self._one_page:
+                async for chunk in self._metrics.chunks():
+                    await response.write(chunk)
+        await response.write_eof()
+        return response
+
+    async def _config(self, _: web.Request) -> web.Response:
+        return web.json_response(config_page(self._view), dumps=_dumps)
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+async def _last_words(_: web.Request, response: web.StreamResponse) -> None:
+    """A connection is for one request; nobody keeps an old answer."""
+    response.force_close()
+    response.headers["Connection"] = "close"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+
+
+class _Busy(asyncio.Protocol):
+    """Says that there are too many, and goes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(_BUSY)
+        transport.close()
+
+
+def _request_log() -> logging.Logger:
+    """Where aiohttp tells of requests that failed. It tells of bad ones, too, with a stack trace
+    each; those are the business of who sent them."""
+    requests = logging.getLogger(f"{__name__}.requests")
+    if not requests.filters:
+        requests.addFilter(_is_our_fault)
+    return requests
+
+
+def _is_our_fault(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | ConnectionError)
+
+
+async def serve(view: BrokerView, listening: socket.socket) -> None:
+    """Serve the pages until cancelled."""
+
+    def shown() -> Iterator[tuple[str, TimeMeter]]:
+        return meters(view.rooms) if view.rooms is not None else iter(())
+
+    watch = LoopWatch(shown)
+    server = HttpServer(view, watch)
+    watch.start()
+    try:
+        await server.open(listening)
+        await asyncio.get_running_loop().create_future()
+    finally:
+        watch.stop()
+        await server.close()

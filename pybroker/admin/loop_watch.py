@@ -1,0 +1,84 @@
+"""How busy the event loop is, and how late it is; and what durations were like lately.
+
+There are no threads for requests to be idle in, so what Kafka says of its handler threads is said
+of the event loop's thread: the share of time in which it had nothing to compute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from pybroker.metrics import TimeMeter
+
+TICK_S: Final = 0.2
+"""How often the loop is asked to be in time. A stall of S seconds is seen with a chance of
+S / TICK_S, one above TICK_S always."""
+_SAMPLE_TICKS: Final = 25
+_SAMPLES: Final = 12
+"""Twelve samples, each 5 s after the other: what is called lately is the last minute."""
+
+Meters = Callable[[], Iterable[tuple[str, TimeMeter]]]
+Buckets = Mapping[int, int]
+
+
+class LoopWatch:
+    """Runs between `start` and `stop`, on the loop that it watches."""
+
+    def __init__(self, meters: Meters) -> None:
+        """`meters` gives each meter whose recent durations are wanted, under a name of its own."""
+        self.lag = TimeMeter()
+        self._meters = meters
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._ticks = 0
+        self._busy: deque[tuple[float, float]] = deque(maxlen=_SAMPLES + 1)
+        self._past: deque[dict[str, dict[int, int]]] = deque(maxlen=_SAMPLES + 1)
+
+    def start(self) -> None:
+        self._sample()
+        self._next()
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def idle_share(self) -> float:
+        """The share of the last minute, 0 to 1, in which the loop's thread used no CPU. To be
+        called on the loop."""
+        began, used = self._busy[0]
+        elapsed = time.monotonic() - began
+        if elapsed <= 0:
+            return 1.0
+        return min(max(1.0 - (time.thread_time() - used) / elapsed, 0.0), 1.0)
+
+    def recent(self, name: str, meter: TimeMeter) -> Buckets:
+        """The durations that the meter of that name counted in the last minute."""
+        before = self._past[0].get(name, {})
+        counted = {
+            bucket: count - before.get(bucket, 0) for bucket, count in meter.buckets.copy().items()
+        }
+        return {bucket: count for bucket, count in counted.items() if count > 0}
+
+    def _next(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + TICK_S
+        self._timer = loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        self.lag.add(max(asyncio.get_running_loop().time() - self._due, 0.0))
+        self._ticks += 1
+        if self._ticks % _SAMPLE_TICKS == 0:
+            self._sample()
+        self._next()
+
+    def _sample(self) -> None:
+        self._busy.append((time.monotonic(), time.thread_time()))
+        self._past.append(
+            {name: meter.buckets.copy() for name, meter in [("lag", self.lag), *self._meters()]}
+        )

@@ -1,0 +1,99 @@
+"""Whether the broker does what a member of its cluster has to do, and what is missing.
+
+Ready means: started and not stopping, session with ZooKeeper alive, registered in it, controller
+known, every replica that the controller gave to this broker open and in sync. Nothing is changed or
+remembered here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.admin.view import BrokerView, Phase, Rooms
+from pybroker.model import PartitionFacts
+
+_NAMED_MAX: Final = 5
+"""So many partitions are named; the others are only counted."""
+_AT_A_TIME: Final = 1_000
+"""Partitions looked at before others have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing that has to hold. `fault` says what is wrong, empty if nothing is."""
+
+    name: str
+    fault: str
+
+    @property
+    def holds(self) -> bool:
+        return not self.fault
+
+
+async def conditions(view: BrokerView) -> list[Condition]:
+    """All conditions, in the order in which a start fulfils them; where one cannot be known yet,
+    it does not hold."""
+    rooms = view.rooms
+    if rooms is None:
+        return [Condition("started", f"the broker is {view.phase.name.lower()}")]
+    running = view.phase is Phase.RUNNING
+    return [
+        Condition("started", "" if running else f"the broker is {view.phase.name.lower()}"),
+        Condition("zookeeper_session", _session_fault(rooms)),
+        Condition("registered", _registration_fault(rooms)),
+        Condition("controller", _controller_fault(rooms)),
+        Condition("replicas", await _replica_faults(rooms)),
+    ]
+
+
+def _session_fault(rooms: Rooms) -> str:
+    if rooms.session.is_alive:
+        return ""
+    return f"the session with ZooKeeper is {rooms.session.state.value}"
+
+
+def _registration_fault(rooms: Rooms) -> str:
+    if not rooms.is_registered():
+        return f"broker {rooms.broker_id} is not registered in ZooKeeper"
+    if rooms.broker_id not in rooms.metadata.brokers:
+        return f"the controller has not told of broker {rooms.broker_id} yet"
+    return ""
+
+
+def _controller_fault(rooms: Rooms) -> str:
+    return "no controller is known" if rooms.controller.controller_id is None else ""
+
+
+async def _replica_faults(rooms: Rooms) -> str:
+    faulty = []
+    facts = [
+        facts for topic in rooms.metadata.topics.values() for facts in topic.partitions.values()
+    ]
+    for start in range(0, len(facts), _AT_A_TIME):
+        for each in facts[start : start + _AT_A_TIME]:
+            if rooms.broker_id in each.replicas:
+                fault = _replica_fault(rooms, each)
+                if fault:
+                    faulty.append(f"{each.topic_partition} {fault}")
+        await asyncio.sleep(0)
+    if not faulty:
+        return ""
+    more = f" and {len(faulty) - _NAMED_MAX} more" if len(faulty) > _NAMED_MAX else ""
+    return "; ".join(faulty[:_NAMED_MAX]) + more
+
+
+def _replica_fault(rooms: Rooms, facts: PartitionFacts) -> str:
+    key = facts.topic_partition
+    partition = rooms.replicas.partitions.get(key)
+    if partition is None:
+        return f"is not open: {rooms.replicas.not_opened.get(key, 'not yet')}"
+    if partition.log.failure is not None:
+        return f"has lost its disk: {partition.log.failure}"
+    if partition.log.damage is not None:
+        return "is damaged"
+    state = partition.state or facts.state
+    if rooms.broker_id not in state.isr:
+        return "is not in sync"
+    return ""

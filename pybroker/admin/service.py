@@ -1,0 +1,104 @@
+"""The HTTP listener in the life of a broker: bound with the other ports, loaded when there is time.
+
+The HTTP libraries take longer to load than the rest of the broker. So they are loaded in a thread
+once the broker serves, or after a second of a start that takes longer; who connects before waits in
+the listener's backlog. This module is loaded with the broker and imports none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib
+import logging
+import socket
+from typing import Final
+
+from pybroker.admin.view import BrokerView, Phase
+from pybroker.broker_config import BrokerConfig
+from pybroker.errors import StartupError
+
+log = logging.getLogger(__name__)
+
+OPTION: Final = "pybroker.http.listener"
+PATIENCE_S: Final = 1.0
+"""A start that takes longer is one that somebody may want to look into."""
+_BACKLOG: Final = 64
+
+
+def bind_http(config: BrokerConfig) -> socket.socket | None:
+    """The listening socket; None if HTTP is switched off.
+
+    Raises StartupError if the address cannot be used. If nobody asked for it and the default port
+    is taken, a second broker on the machine most often, there is a warning and no HTTP.
+    """
+    address = config.http_address
+    if address is None:
+        return None
+    host, port = address
+    opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind((host, port))
+        opened.listen(_BACKLOG)
+    except OSError as error:
+        opened.close()
+        taken = error.errno == errno.EADDRINUSE
+        reason = "another process has the port" if taken else error.strerror or str(error)
+        if taken and OPTION not in config.given:
+            log.warning(
+                "no HTTP: %s=%s:%d cannot be used, %s; give the option another port, or nothing "
+                "to switch HTTP off",
+                OPTION,
+                host,
+                port,
+                reason,
+            )
+            return None
+        raise StartupError(
+            f"{OPTION}={config.pybroker_http_listener} cannot be used: {reason}; "
+            "choose another port, or nothing to switch HTTP off"
+        ) from error
+    opened.setblocking(False)
+    return opened
+
+
+class AdminService:
+    """Owns the HTTP server, between `start` and `close`. `view` is kept up to date by whoever
+    starts the broker."""
+
+    def __init__(self, view: BrokerView, listening: socket.socket) -> None:
+        self.view = view
+        self._listening = listening
+        self._serves = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to serve when it is time, in the background."""
+        self._task = asyncio.create_task(self._serve(), name="http")
+
+    def broker_serves(self) -> None:
+        """The broker accepts connections: now there is time."""
+        self.view.phase = Phase.RUNNING
+        self._serves.set()
+
+    async def close(self) -> None:
+        """Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._listening.close()
+
+    async def _serve(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._serves.wait()
+        except TimeoutError:
+            pass
+        # By name: an import statement up there would hold up every start. In a thread: clients are
+        # served meanwhile.
+        module = await asyncio.to_thread(importlib.import_module, "pybroker.admin.http")
+        host, port = self._listening.getsockname()[:2]
+        log.info("http on %s:%d", host, port)
+        await module.serve(self.view, self._listening)

@@ -1,0 +1,88 @@
+"""What the pages are made from: the rooms of a running broker, and how far its start or stop is.
+
+The pages only read. They are there before the broker is, so a view may have no rooms yet.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pybroker.broker_config import BrokerConfig
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.metrics import Metrics
+from pybroker.ports import SessionEvent
+from pybroker.replication.manager import ReplicaManager
+from pybroker.storage.manager import LogManager
+
+
+class Phase(enum.Enum):
+    """Where a broker is in its life; `number` is Kafka's for it (BrokerState)."""
+
+    STARTING = 1
+    RECOVERING = 2
+    RUNNING = 3
+    STOPPING = 7
+
+
+class ControllerFacts(Protocol):
+    """What is shown of the controller."""
+
+    @property
+    def controller_id(self) -> int | None: ...
+
+    @property
+    def is_active(self) -> bool: ...
+
+    @property
+    def unclean_elections(self) -> int: ...
+
+
+@dataclass(slots=True)
+class SessionWatch:
+    """What became of the session with ZooKeeper. `heard` is its listener; a broker that has one at
+    all begins connected."""
+
+    state: SessionEvent = SessionEvent.CONNECTED
+    expired: int = 0
+    disconnected: int = 0
+
+    def heard(self, event: SessionEvent) -> None:
+        self.state = event
+        self.expired += event is SessionEvent.EXPIRED
+        self.disconnected += event is SessionEvent.SUSPENDED
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state in (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """What there is to see of a broker that has been put together."""
+
+    broker_id: int
+    cluster_id: str
+    replicas: ReplicaManager
+    metadata: MetadataView
+    controller: ControllerFacts
+    logs: LogManager
+    metrics: Metrics
+    session: SessionWatch
+    is_registered: Callable[[], bool]
+    connections: Callable[[], Mapping[str, int]]
+    """Listener -> open connections."""
+    unsent_bytes: Callable[[], int]
+
+
+@dataclass(slots=True)
+class BrokerView:
+    """Changed by whoever starts and stops the broker."""
+
+    config: BrokerConfig
+    phase: Phase = Phase.STARTING
+    rooms: Rooms | None = None
+    dynamic: Callable[[], Mapping[str, str]] = field(default=dict)
+    """Option -> value (as text) of what was changed while running."""
