@@ -19,12 +19,14 @@ def assign_replicas(
     replication_factor: int,
     rng: Rng,
     first_partition: int = 0,
+    start: int | None = None,
 ) -> dict[int, tuple[int, ...]]:
     """Partition -> replicas, preferred replica first, for `partitions` partitions from
     `first_partition` on.
 
     First replicas go round the brokers from a random start; followers are shifted by a random
     amount that grows with every round, so that the followers of one broker's partitions spread.
+    `start` takes the place of both random numbers, so that a topic grows as it began.
     When every broker names a rack, no rack gets a second replica before each rack has one
     (KIP-36); otherwise racks are ignored.
 
@@ -37,8 +39,10 @@ def assign_replicas(
     racks = {broker.id: broker.rack for broker in brokers if broker.rack is not None}
     rack_aware = len(racks) == len(brokers)
     ids = alternate_racks(racks) if rack_aware else sorted(broker.id for broker in brokers)
-    start = rng.randrange(len(ids))
-    shift = rng.randrange(len(ids))
+    if start is None:
+        start, shift = rng.randrange(len(ids)), rng.randrange(len(ids))
+    else:
+        shift = start
     assignment: dict[int, tuple[int, ...]] = {}
     for partition in range(first_partition, first_partition + partitions):
         if partition > 0 and partition % len(ids) == 0:

@@ -64,18 +64,32 @@ def plan_assignment(
         raise BrokerError(
             ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0."
         )
-    _check_partition_count(partitions)
+    check_partition_count(partitions)
     if replication_factor < 1:
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0."
         )
+    check_factor(replication_factor, brokers)
+    return assign_replicas(brokers, partitions, replication_factor, rng)
+
+
+def check_factor(replication_factor: int, brokers: Sequence[Broker]) -> None:
+    """Raises BrokerError INVALID_REPLICATION_FACTOR if there are not so many brokers."""
     if replication_factor > len(brokers):
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Replication factor: {replication_factor} larger than available brokers:"
             f" {len(brokers)}.",
         )
-    return assign_replicas(brokers, partitions, replication_factor, rng)
+
+
+def check_partition_count(partitions: int) -> None:
+    """Raises BrokerError INVALID_PARTITIONS if that is more than a topic may have."""
+    if partitions > PARTITIONS_PER_TOPIC_MAX:
+        raise BrokerError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions are more than the {PARTITIONS_PER_TOPIC_MAX} of one topic",
+        )
 
 
 def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int, tuple[int, ...]]:
@@ -86,7 +100,7 @@ def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int,
     fault = _assignment_fault(assignment, live)
     if fault is not None:
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
-    _check_partition_count(len(assignment))
+    check_partition_count(len(assignment))
     return {partition: tuple(assignment[partition]) for partition in sorted(assignment)}
 
 
@@ -210,14 +224,6 @@ async def topic_configs(coord: Coord, name: str) -> dict[str, str]:
 
 def _already_exists(name: str) -> BrokerError:
     return BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-
-
-def _check_partition_count(partitions: int) -> None:
-    if partitions > PARTITIONS_PER_TOPIC_MAX:
-        raise BrokerError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"{partitions} partitions are more than the {PARTITIONS_PER_TOPIC_MAX} of one topic",
-        )
 
 
 def _assignment_fault(assignment: Assignment, live: Collection[int]) -> str | None:

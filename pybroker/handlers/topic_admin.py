@@ -1,14 +1,13 @@
-"""Topics are made and deleted here on behalf of requests: defaults filled in, options checked,
-replicas placed, and the wish written to ZooKeeper. The controller does the rest.
+"""Topics are made, grown and deleted here on behalf of requests: defaults filled in, options
+checked, replicas placed, and the wish written to ZooKeeper. The controller does the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
 
-from pybroker.broker_config import BrokerConfig
+from pybroker.coordinator.controller.growth import grow_topic
 from pybroker.coordinator.controller.topics import (
     check_assignment,
     check_new_topic,
@@ -19,15 +18,13 @@ from pybroker.coordinator.controller.topics import (
 )
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ConfigError, ErrorCode
-from pybroker.handlers.context import ConfigEntry, CreatedTopic
+from pybroker.handlers.config_entries import topic_entries
+from pybroker.handlers.context import CreatedTopic
 from pybroker.handlers.metadata_view import MetadataView
+from pybroker.layered_config import LayeredConfig
+from pybroker.model import Broker
 from pybroker.ports import Coord, Rng, WatchEvent
-from pybroker.topic_config import TOPIC_OPTIONS, TopicConfig, effective_topic_config
-
-_SOURCE_TOPIC: Final = 1
-_SOURCE_STATIC_BROKER: Final = 4
-_SOURCE_DEFAULT: Final = 5
-"""Kafka's ConfigSource: DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG."""
+from pybroker.topic_config import effective_topic_config
 
 
 class _Changed:
@@ -44,10 +41,16 @@ class ZooKeeperTopicAdmin:
     """The `TopicAdmin` of a broker. Two creations of one name at a time share one write."""
 
     def __init__(
-        self, *, coord: Coord, config: BrokerConfig, metadata: MetadataView, rng: Rng
+        self,
+        *,
+        coord: Coord,
+        layers: Callable[[], LayeredConfig],
+        metadata: MetadataView,
+        rng: Rng,
     ) -> None:
+        """`layers` gives the broker's options that hold at the moment."""
         self._coord = coord
-        self._config = config
+        self._layers = layers
         self._metadata = metadata
         self._rng = rng
         self._creating = asyncio.Lock()
@@ -64,8 +67,9 @@ class ZooKeeperTopicAdmin:
     ) -> CreatedTopic:
         """Write a new topic. Raises BrokerError with what is wrong with it, CoordError if
         ZooKeeper does not answer."""
+        layers = self._layers()
         try:
-            effective = effective_topic_config(self._config, configs)
+            effective_topic_config(layers.current, configs)
         except ConfigError as error:
             raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from error
         placed = self._place(partitions, replication_factor, assignment)
@@ -76,13 +80,33 @@ class ZooKeeperTopicAdmin:
             else:
                 await create_topic(self._coord, name, placed, configs, topic_id)
         return CreatedTopic(
-            topic_id=topic_id, assignment=placed, configs=self._entries(effective, configs)
+            topic_id=topic_id, assignment=placed, configs=topic_entries(layers, configs)
         )
 
     async def delete(self, name: str) -> None:
         """Write a request for deletion. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, CoordError
         if ZooKeeper does not answer."""
         await request_deletion(self._coord, name)
+
+    async def grow(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        *,
+        validate_only: bool,
+    ) -> None:
+        """Write more partitions. Raises BrokerError with what is wrong, CoordError if ZooKeeper
+        does not answer."""
+        await grow_topic(
+            self._coord,
+            name,
+            count,
+            assignments,
+            self._live_brokers(),
+            self._rng,
+            validate_only=validate_only,
+        )
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
         """Wait until the topic's node is removed, so that its name is free again; False if it was
@@ -107,22 +131,10 @@ class ZooKeeperTopicAdmin:
         if assignment is not None:
             return check_assignment(assignment, self._metadata.brokers.keys())
         if partitions == -1:
-            partitions = self._config.num_partitions
+            partitions = self._layers().current.num_partitions
         if replication_factor == -1:
-            replication_factor = self._config.default_replication_factor
-        brokers = sorted(self._metadata.brokers.values(), key=lambda broker: broker.id)
-        return plan_assignment(brokers, partitions, replication_factor, self._rng)
+            replication_factor = self._layers().current.default_replication_factor
+        return plan_assignment(self._live_brokers(), partitions, replication_factor, self._rng)
 
-    def _entries(self, effective: TopicConfig, configs: Mapping[str, str]) -> list[ConfigEntry]:
-        """Every option of the topic with the place that its value comes from."""
-        entries = []
-        for name, text in effective.texts.items():
-            inherited = TOPIC_OPTIONS[name].inherits
-            if name in configs:
-                source = _SOURCE_TOPIC
-            elif any(option in self._config.given for option in inherited):
-                source = _SOURCE_STATIC_BROKER
-            else:
-                source = _SOURCE_DEFAULT
-            entries.append(ConfigEntry(name=name, value=text, source=source))
-        return entries
+    def _live_brokers(self) -> list[Broker]:
+        return sorted(self._metadata.brokers.values(), key=lambda broker: broker.id)

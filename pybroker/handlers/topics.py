@@ -42,10 +42,10 @@ async def handle_create_topics(
                 raise BrokerError(
                     ErrorCode.INVALID_REQUEST, f"the request names topic {topic.name} twice"
                 )
-            _require_controller(services)
+            require_controller(services)
             await _create(services, topic, result, validate_only=message.validate_only)
         except (BrokerError, CoordError) as error:
-            failure = _as_broker_error(error)
+            failure = as_broker_error(error)
             result.error_code, result.error_message = failure.code, failure.detail
             result.configs = []
         results.append(result)
@@ -130,10 +130,10 @@ async def handle_delete_topics(
         try:
             if counts[(topic.name, topic.topic_id)] > 1:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
-            _require_controller(services)
+            require_controller(services)
             await _delete(services, request, topic, result)
         except (BrokerError, CoordError) as error:
-            failure = _as_broker_error(error)
+            failure = as_broker_error(error)
             result.error_code, result.error_message = failure.code, failure.detail
         results.append(result)
     view = services.metadata
@@ -188,12 +188,13 @@ async def _delete(
     await services.topics.delete(name)
 
 
-def _require_controller(services: Services) -> None:
+def require_controller(services: Services) -> None:
+    """Raises BrokerError NOT_CONTROLLER."""
     if not services.controller.is_active:
         raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is {services.controller_id}")
 
 
-def _as_broker_error(error: BrokerError | CoordError) -> BrokerError:
+def as_broker_error(error: BrokerError | CoordError) -> BrokerError:
     """What a client is told when ZooKeeper did not answer: try again."""
     if isinstance(error, BrokerError):
         return error

@@ -237,8 +237,7 @@ class Log:
         try:
             self._segments.active.transactions.append(self._producers.aborted(completed))
         except StorageError as error:
-            # Readers of committed records would be shown the aborted ones.
-            raise self.fail(error) from error
+            raise self.fail(error) from error  # readers would be shown what was aborted
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -307,8 +306,7 @@ class Log:
                 self._segments, offset, max_bytes, upper_offset, at_least_one_batch, cached_only
             )
         except (StorageError, CorruptionError) as error:
-            if offset < self.log_start_offset:
-                # Deleted while it was being read.
+            if offset < self.log_start_offset:  # deleted while it was being read
                 raise self._out_of_range(offset) from error
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
@@ -426,9 +424,10 @@ class Log:
             self.log_start_offset = offset
             self._epochs.truncate_start(offset)
 
-    def delete_expired(self, now_ms: int, high_watermark: int) -> int:
-        """Delete the segments that retention allows and give their number. Their files are only
-        renamed, and removed by `remove_doomed` after file.delete.delay.ms."""
+    def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
+        """Delete the segments that retention allows (not `by_age`: those below the log start) and
+        give their number. Their files are only renamed, and removed by `remove_doomed` after
+        file.delete.delay.ms."""
         if self._failure is not None or self.damage is not None:
             return 0
         segments = self._segments.all
@@ -439,6 +438,7 @@ class Log:
                 now_ms=now_ms,
                 log_start_offset=self.log_start_offset,
                 high_watermark=high_watermark,
+                by_age=by_age,
             )
             if not count:
                 return 0

@@ -25,12 +25,14 @@ def expired(
     now_ms: int,
     log_start_offset: int,
     high_watermark: int,
+    by_age: bool = True,
 ) -> int:
     """How many segments, from the oldest, may go: they lie below the log start offset, or are too
     old, or the log is too large without them. The first that must stay ends it, and nothing at or
     above the high watermark ever goes. An empty last segment stays.
 
-    A topic that is only compacted loses nothing but what lies below its log start.
+    A topic that is only compacted loses nothing but what lies below its log start; nor does any
+    other unless it is `by_age` (or size).
     """
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
@@ -42,7 +44,7 @@ def expired(
         below_start = segment.next_offset <= log_start_offset
         too_large = config.retention_bytes != UNLIMITED and surplus >= segment.size
         if not below_start:
-            if not config.deletes:
+            if not (config.deletes and by_age):
                 break
             too_old = (
                 config.retention_ms != UNLIMITED

@@ -87,7 +87,10 @@ async def test_mutated_requests_are_answered_or_refused(bench: Bench, key: ApiKe
         header = RequestHeader(int(key), case.version, 1, "hostile")
         head = encode_request_header(header, api.request_header_version(case.version))
         await survive(bench, mutated(head + case.encode(request), source))
-    answer = await bench.fetch("t", 0)
+    start = 0
+    if key is ApiKey.DELETE_RECORDS:  # which may have done what it is for
+        start = (await bench.produce("t", batch(b"kept"))).base_offset
+    answer = await bench.fetch("t", start)
     assert (code(answer), values_of(answer)[:1]) == (ErrorCode.NONE, [b"kept"])
 
 

@@ -63,15 +63,9 @@ SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
         ("markers.producer_id", "markers.producer_id"),
         ("markers.topics.partition_indexes", "markers." + PARTITIONS),
     ],
-    ApiKey.DESCRIBE_PRODUCERS: [("topics.partition_indexes", PARTITIONS)],
     ApiKey.DESCRIBE_TRANSACTIONS: [("transactional_ids", "transaction_states.transactional_id")],
-    ApiKey.DELETE_RECORDS: [(PARTITIONS, PARTITIONS)],
-    ApiKey.CREATE_PARTITIONS: [("topics.name", "results.name")],
     ApiKey.CREATE_ACLS: [("creations", "results")],
     ApiKey.DELETE_ACLS: [("filters", "filter_results")],
-    ApiKey.DESCRIBE_CONFIGS: [("resources.resource_name", "results.resource_name")],
-    ApiKey.ALTER_CONFIGS: [("resources.resource_name", "responses.resource_name")],
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: [("resources.resource_name", "responses.resource_name")],
     ApiKey.ALTER_REPLICA_LOG_DIRS: [
         ("dirs.topics.partitions", "results.partitions.partition_index")
     ],

@@ -1,0 +1,180 @@
+"""Topics grow as every broker may ask for it: more partitions, written to the topic's node.
+
+As in `topics.py` no epoch is checked; the node's version is, so that of two who grow a topic at the
+same time the second builds on the first. The controller opens the partitions when it sees them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from pybroker.coordinator.controller.placement import assign_replicas
+from pybroker.coordinator.controller.topics import (
+    ATTEMPTS_MAX,
+    check_factor,
+    check_partition_count,
+)
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment
+from pybroker.errors import (
+    BadVersion,
+    BrokerError,
+    ConnectionLoss,
+    ErrorCode,
+    NoNode,
+    RequestTooLarge,
+)
+from pybroker.model import Broker, topic_name_fault
+from pybroker.ports import Coord, Rng
+
+logger = logging.getLogger(__name__)
+
+Replicas = dict[int, tuple[int, ...]]
+
+
+def plan_growth(
+    name: str,
+    topic: TopicAssignment,
+    count: int,
+    chosen: Sequence[Sequence[int]] | None,
+    brokers: Sequence[Broker],
+    rng: Rng,
+) -> Replicas:
+    """Where the partitions go that make `count` of them; `brokers` are the live ones, by id, and
+    `chosen` is what somebody wrote by hand, one entry for each new partition.
+
+    Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
+    REASSIGNMENT_IN_PROGRESS, each with Kafka's words.
+    """
+    if topic.adding or topic.removing:
+        raise BrokerError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"A partition reassignment is in progress for the topic '{name}'.",
+        )
+    old = len(topic.replicas)
+    if count < old:
+        raise BrokerError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic currently has {old} partitions, which is higher than the requested {count}.",
+        )
+    if count == old:
+        raise BrokerError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {old} partitions.")
+    check_partition_count(count)
+    if 0 not in topic.replicas:
+        raise BrokerError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"Unexpected existing replica assignment for topic '{name}', partition id 0 is"
+            " missing.",
+        )
+    if chosen is not None:
+        return _check_chosen(topic, count, chosen, {broker.id for broker in brokers})
+    first = topic.replicas[0]
+    check_factor(len(first), brokers)
+    later = [number for number, broker in enumerate(brokers) if broker.id >= first[0]]
+    start = later[0] if later else 0
+    return assign_replicas(brokers, count - old, len(first), rng, first_partition=old, start=start)
+
+
+async def grow_topic(
+    coord: Coord,
+    name: str,
+    count: int,
+    chosen: Sequence[Sequence[int]] | None,
+    brokers: Sequence[Broker],
+    rng: Rng,
+    *,
+    validate_only: bool,
+) -> int:
+    """Store partitions until the topic has `count`; gives `count`. The rest as `plan_growth`, which
+    says what BrokerErrors there may be; besides them UNKNOWN_TOPIC_OR_PARTITION,
+    INVALID_TOPIC_EXCEPTION for a topic that is being deleted, and CoordError when ZooKeeper cannot
+    be reached."""
+    wanted: TopicAssignment | None = None
+    for attempt in range(ATTEMPTS_MAX):
+        topic, version = await _read(coord, name)
+        if wanted is not None and topic == wanted:
+            break  # the connection was lost after the write, not before
+        added = plan_growth(name, topic, count, chosen, brokers, rng)
+        if validate_only:
+            return count
+        wanted = replace(topic, replicas={**topic.replicas, **added})
+        try:
+            await coord.set(paths.topic(name), schemas.encode_topic(wanted), version)
+        except NoNode as error:
+            raise _unknown(name) from error
+        except BadVersion:
+            wanted = None
+        except ConnectionLoss:
+            if attempt == ATTEMPTS_MAX - 1:
+                raise
+            await coord.sync(paths.TOPICS)
+        except RequestTooLarge as error:
+            raise BrokerError(ErrorCode.INVALID_PARTITIONS, str(error)) from error
+        else:
+            break
+    else:
+        raise BrokerError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"the node {paths.topic(name)} keeps changing"
+        )
+    logger.info("partitions_created topic=%s partitions=%d", name, count)
+    return count
+
+
+async def _read(coord: Coord, name: str) -> tuple[TopicAssignment, int]:
+    """The topic's assignment, and the version of its node."""
+    if topic_name_fault(name) is not None:
+        raise _unknown(name)
+    if await coord.exists(paths.delete_topic(name)) is not None:
+        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion.")
+    path = paths.topic(name)
+    try:
+        data, stat = await coord.get(path)
+    except NoNode as error:
+        raise _unknown(name) from error
+    return schemas.decode_topic(path, data), stat.version
+
+
+def _unknown(name: str) -> BrokerError:
+    return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+
+
+def _check_chosen(
+    topic: TopicAssignment, count: int, chosen: Sequence[Sequence[int]], live: Collection[int]
+) -> Replicas:
+    old = len(topic.replicas)
+    unknown = sorted({broker for replicas in chosen for broker in replicas} - set(live))
+    if unknown:
+        raise _misplaced(f"Unknown broker(s) in replica assignment: {_joined(unknown)}.")
+    if len(chosen) != count - old:
+        raise _misplaced(
+            f"Increasing the number of partitions by {count - old} but {len(chosen)} assignments"
+            " provided."
+        )
+    placed = {old + number: tuple(replicas) for number, replicas in enumerate(chosen)}
+    for number, replicas in placed.items():
+        if not replicas:
+            raise _misplaced(f"Cannot have replication factor of 0 for partition id {number}.")
+        if len(set(replicas)) != len(replicas):
+            raise _misplaced(
+                f"Duplicate brokers not allowed in replica assignment: {_joined(replicas)} for"
+                f" partition id {number}."
+            )
+    factor = len(topic.replicas[0])
+    odd = {number: len(each) for number, each in placed.items() if len(each) != factor}
+    if odd:
+        raise _misplaced(
+            f"Inconsistent replication factor between partitions, partition 0 has {factor} while"
+            f" partitions [{_joined(odd)}] have replication factors [{_joined(odd.values())}],"
+            " respectively."
+        )
+    return placed
+
+
+def _misplaced(detail: str) -> BrokerError:
+    return BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+
+
+def _joined(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,71 @@
+"""CreatePartitions: the controller's broker writes the larger topic to ZooKeeper, the controller
+opens the new partitions, and the answer waits for their leaders, up to the client's time limit.
+
+One result for each topic of the request, in its order; one topic that fails does not stop others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pybroker.errors import BrokerError, CoordError, ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.handlers.metadata import has_leaders
+from pybroker.handlers.topics import as_broker_error, require_controller
+from pybroker.wire.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+async def handle_create_partitions(
+    services: Services, request: Request, message: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    deadline = services.clock.monotonic() + max(message.timeout_ms, 0) / 1000
+    counts = Counter(topic.name for topic in message.topics)
+    results = []
+    grown: list[tuple[CreatePartitionsTopicResult, int]] = []
+    for topic in message.topics:
+        result = CreatePartitionsTopicResult(name=topic.name)
+        results.append(result)
+        try:
+            require_controller(services)
+            if counts[topic.name] > 1:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
+            await _grow(services, topic, validate_only=message.validate_only)
+            grown.append((result, topic.count))
+        except (BrokerError, CoordError) as error:
+            failure = as_broker_error(error)
+            result.error_code, result.error_message = failure.code, failure.detail
+    if not message.validate_only:
+        await _wait_for_leaders(services, grown, deadline)
+    return CreatePartitionsResponse(results=results)
+
+
+async def _grow(services: Services, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
+    chosen = None
+    if topic.assignments is not None:
+        chosen = [each.broker_ids for each in topic.assignments]
+    await services.topics.grow(topic.name, topic.count, chosen, validate_only=validate_only)
+
+
+async def _wait_for_leaders(
+    services: Services, grown: list[tuple[CreatePartitionsTopicResult, int]], deadline: float
+) -> None:
+    """Wait until all partitions can be used; REQUEST_TIMED_OUT for topics where they cannot."""
+    view = services.metadata
+
+    def is_open(name: str, count: int) -> bool:
+        topic = view.topic(name)
+        return topic is not None and len(topic.partitions) >= count and has_leaders(topic)
+
+    await view.wait_until(
+        lambda: all(is_open(result.name, count) for result, count in grown),
+        deadline - services.clock.monotonic(),
+    )
+    for result, count in grown:
+        if not is_open(result.name, count):
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            result.error_message = "the partitions are being made, but have no leaders yet"

@@ -1,0 +1,238 @@
+"""DeleteRecords: what is not served any more, what is refused with which code, what survives."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import ErrorCode, StorageError
+from pybroker.model import TopicPartition
+from pybroker.records.batch import read_header
+from pybroker.replication.partition import Partition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from pybroker.wire.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from unit_tests.handlers.bench import NOW_MS, Bench, batch, code, the_only, values_of
+
+VERSIONS = range(3)
+HIGH_WATERMARK = -1
+
+
+async def delete(
+    bench: Bench, *wanted: tuple[str, int, int], version: int = 2, timeout_ms: int = 10_000
+) -> list[DeleteRecordsPartitionResult]:
+    """`wanted` are topic, partition and offset, one topic entry each."""
+    request = DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsTopic(
+                name=topic,
+                partitions=[DeleteRecordsPartition(partition_index=number, offset=offset)],
+            )
+            for topic, number, offset in wanted
+        ],
+        timeout_ms=timeout_ms,
+    )
+    answer = await bench.ask(ApiKey.DELETE_RECORDS, version, request)
+    assert [topic.name for topic in answer.topics] == [topic for topic, _, _ in wanted]
+    results = [the_only(topic.partitions) for topic in answer.topics]
+    assert [result.partition_index for result in results] == [number for _, number, _ in wanted]
+    return results
+
+
+async def earliest(bench: Bench, topic: str = "t") -> int:
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsTopic(
+                name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-2)]
+            )
+        ],
+    )
+    answer = await bench.ask(ApiKey.LIST_OFFSETS, 5, request)
+    offset: int = the_only(the_only(answer.topics).partitions).offset
+    return offset
+
+
+async def fill(bench: Bench, count: int = 10, topic: str = "t", **configs: str) -> None:
+    """A topic with so many records, each in a batch of its own."""
+    options = {name.replace("_", "."): value for name, value in configs.items()}
+    await bench.create(topic, configs=options)
+    for number in range(count):
+        await bench.produce(topic, batch(b"%d" % number))
+
+
+def partition(bench: Bench, topic: str = "t") -> Partition:
+    return bench.app.replicas.partitions[TopicPartition(topic, 0)]
+
+
+def append(bench: Bench, data: bytes) -> None:
+    """As a transaction's producer that the coordinator has let in."""
+    view = memoryview(bytearray(data))
+    partition(bench).append(view, read_header(view), acks=1, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_lies_below_is_not_served_any_more(bench: Bench, version: int) -> None:
+    await fill(bench)
+    result = the_only(await delete(bench, ("t", 0, 4), version=version))
+    assert (code(result), result.low_watermark) == (ErrorCode.NONE, 4)
+    assert code(await bench.fetch("t", 3)) is ErrorCode.OFFSET_OUT_OF_RANGE
+    answer = await bench.fetch("t", 4)
+    assert (answer.log_start_offset, values_of(answer)[0]) == (4, b"4")
+    assert await earliest(bench) == 4
+
+
+async def test_minus_1_means_all_that_is_committed(bench: Bench) -> None:
+    await fill(bench)
+    assert the_only(await delete(bench, ("t", 0, HIGH_WATERMARK))).low_watermark == 10
+    assert await earliest(bench) == 10
+    assert (await bench.produce("t", batch())).base_offset == 10
+
+
+@pytest.mark.parametrize("again", [0, 2, 4])
+async def test_a_log_never_begins_earlier_again(bench: Bench, again: int) -> None:
+    await fill(bench)
+    await delete(bench, ("t", 0, 4))
+    result = the_only(await delete(bench, ("t", 0, again)))
+    assert (code(result), result.low_watermark) == (ErrorCode.NONE, 4)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (("t", 0, 11), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (("t", 0, -2), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (("t", 0, 2**63 - 1), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (("t", 1, 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (("t", -1, 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (("nosuch", 0, 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (("compacted", 0, 0), ErrorCode.POLICY_VIOLATION),
+        (("both", 0, 0), ErrorCode.NONE),
+        (("__consumer_offsets", 0, 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (("__transaction_state", 0, 0), ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+async def test_what_is_refused(
+    bench: Bench, wanted: tuple[str, int, int], expected: ErrorCode
+) -> None:
+    await fill(bench)
+    await bench.create("compacted", configs={"cleanup.policy": "compact"})
+    await bench.create("both", configs={"cleanup.policy": "compact,delete"})
+    await bench.create("__transaction_state")
+    refused, good = await delete(bench, wanted, ("t", 0, 2))
+    assert code(refused) is expected
+    assert refused.low_watermark == (-1 if expected else 0)
+    assert (code(good), good.low_watermark) == (ErrorCode.NONE, 2)
+
+
+async def test_who_does_not_lead_says_6(bench: Bench) -> None:
+    await fill(bench)
+    target = partition(bench)
+    target._leads = False
+    assert code(the_only(await delete(bench, ("t", 0, 1)))) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert target.log.log_start_offset == 0
+
+
+async def test_segments_that_lie_wholly_below_are_removed(bench: Bench) -> None:
+    await fill(bench, segment_bytes="200", file_delete_delay_ms="0")
+    before = partition(bench).log.segment_count
+    assert before > 3
+    await delete(bench, ("t", 0, 5))
+    log = partition(bench).log
+    assert log.segment_count < before
+    assert log.first_base_offset <= 5
+    await delete(bench, ("t", 0, HIGH_WATERMARK))
+    assert (log.segment_count, log.size_bytes, log.first_base_offset) == (1, 0, 10)
+
+
+@pytest.mark.parametrize("offset", [3, 10])
+async def test_a_deletion_outlives_a_crash(bench: Bench, offset: int) -> None:
+    await fill(bench)
+    await delete(bench, ("t", 0, offset))
+    await bench.crash()
+    async with bench.again() as later:
+        assert await earliest(later) == offset
+        assert code(await later.fetch("t", offset - 1)) is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await later.produce("t", batch())).base_offset == 10
+
+
+async def test_the_start_is_on_the_disk_before_the_answer(bench: Bench) -> None:
+    await fill(bench)
+    gate = bench.blocking.hold()
+    answer = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
+    await gate.reached.wait()
+    assert not answer.done()
+    gate.open.set()
+    assert the_only(await answer).low_watermark == 5
+    assert "t 0 5" in (bench.home / "log-start-offset-checkpoint").read_text().splitlines()
+
+
+async def test_a_producer_goes_on_after_its_records_are_deleted(bench: Bench) -> None:
+    await bench.create("t")
+    for sequence in range(3):
+        await bench.produce("t", batch(producer=(7, 0, sequence)))
+    await delete(bench, ("t", 0, HIGH_WATERMARK))
+    again = await bench.produce("t", batch(producer=(7, 0, 2)))
+    assert (code(again), again.base_offset) == (ErrorCode.NONE, 2)
+    gap = await bench.produce("t", batch(producer=(7, 0, 9)))
+    assert code(gap) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await bench.produce("t", batch(producer=(7, 0, 3)))).base_offset == 3
+
+
+async def test_the_stable_end_is_not_below_the_start(bench: Bench) -> None:
+    await bench.create("t")
+    append(bench, batch(b"1", b"2", producer=(7, 0, 0), transactional=True))
+    await bench.produce("t", batch(b"3"))
+    assert (await bench.fetch("t", 0, read_committed=True)).last_stable_offset == 0
+    await delete(bench, ("t", 0, 2))
+    answer = await bench.fetch("t", 2, read_committed=True)
+    assert (code(answer), answer.last_stable_offset) == (ErrorCode.NONE, 2)
+
+
+async def test_the_answer_waits_for_what_followers_have(bench: Bench) -> None:
+    """A follower that begins earlier holds the answer up, until its time is over."""
+    await fill(bench)
+    target = partition(bench)
+    target._follower_starts[2] = 0
+    late = the_only(await delete(bench, ("t", 0, 5), timeout_ms=0))
+    assert (code(late), late.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    waiting = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
+    await Bench.waits(bench.app.replicas.deletions, waiting)
+    assert not waiting.done()
+    target._follower_starts[2] = 5
+    bench.app.replicas.deletions.progressed(target.topic_partition, 1)
+    assert the_only(await waiting).low_watermark == 5
+
+
+async def test_who_waits_hears_of_a_new_leader(bench: Bench) -> None:
+    await fill(bench)
+    target = partition(bench)
+    target._follower_starts[2] = 0
+    waiting = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
+    await Bench.waits(bench.app.replicas.deletions, waiting)
+    target._leads = False
+    target._follower_starts.clear()
+    bench.app.replicas.deletions.disturbed(target.topic_partition)
+    assert code(the_only(await waiting)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_failed_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Bench(tmp_path / "own") as bench:
+        await fill(bench)
+        log = partition(bench).log
+        monkeypatch.setattr(
+            bench.logs, "write_checkpoints", lambda _: log.fail(StorageError("disk"))
+        )
+        result = the_only(await delete(bench, ("t", 0, 5)))
+        assert (code(result), result.low_watermark) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
