@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
+from pybroker.admin.view import Rooms, SessionWatch
 from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.reading import read_deletion_requests, read_topic_names
@@ -23,6 +24,7 @@ from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import BrokerOptions, Services
 from pybroker.handlers.dispatch import Dispatcher
 from pybroker.handlers.metadata_view import MetadataView
+from pybroker.handlers.metering import Metering
 from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
 from pybroker.live_config import LiveConfig
 from pybroker.local_channel import LocalBrokerChannel
@@ -64,6 +66,8 @@ class World:
     """ZooKeeper sessions that this broker had before; what they registered may be replaced."""
     resize_blocking: Callable[[int], None] = lambda threads: None
     """Gives `blocking` another number of threads."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """Where everything counts, also what is outside of the broker."""
 
 
 class BrokerApp:
@@ -82,6 +86,7 @@ class BrokerApp:
     ) -> None:
         self._config = config
         self._broker = Broker(broker_id, advertised, rack=config.broker_rack)
+        self._cluster_id = cluster_id
         self._logs = logs
         self._world = world
         self.metadata = MetadataView()
@@ -92,6 +97,7 @@ class BrokerApp:
             topic_config=self._topic_log_config,
             fetches=Purgatory(),
             produces=Purgatory(),
+            metrics=world.metrics,
         )
         self.controller = Controller(
             coord=world.coord,
@@ -126,7 +132,15 @@ class BrokerApp:
         )
         self._producer_ids = ProducerIds(world.coord, broker_id)
         self.dispatcher = Dispatcher(self._services(cluster_id))
-        self._server = Server(handle=self._answer, limits=_server_limits(config), clock=world.clock)
+        self._metering = Metering(self.dispatcher.answer, world.metrics.requests, world.clock)
+        self._server = Server(
+            handle=self._answer,
+            limits=_server_limits(config),
+            clock=world.clock,
+            metrics=world.metrics,
+        )
+        self._session = SessionWatch()
+        world.coord.add_listener(self._session.heard)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
         """Join the cluster, wait until the controller has told us of it and of its topics, then
@@ -199,10 +213,26 @@ class BrokerApp:
                     self._logs.high_watermark_checkpoint(key),
                 )
 
+    def rooms(self) -> Rooms:
+        """What is shown of this broker."""
+        return Rooms(
+            broker_id=self._broker.id,
+            cluster_id=self._cluster_id,
+            replicas=self.replicas,
+            metadata=self.metadata,
+            controller=self.controller,
+            logs=self._logs,
+            metrics=self._world.metrics,
+            session=self._session,
+            is_registered=lambda: self._membership.is_registered,
+            connections=self._server.connections_by_listener,
+            unsent_bytes=lambda: self._server.unsent_bytes,
+        )
+
     # how the rooms reach each other
 
     def _answer(self, frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]:
-        return self.dispatcher.answer(frame, peer.listener, peer.host)
+        return self._metering.answer(frame, peer.listener, peer.host)
 
     def _channel(self, broker: Broker) -> BrokerChannel:
         if broker.id != self._broker.id:
@@ -274,7 +304,7 @@ class BrokerApp:
             producer_ids=self._producer_ids.next_id,
             clock=world.clock,
             blocking=world.blocking,
-            metrics=Metrics(),
+            metrics=world.metrics,
             unsent_bytes=lambda: self._server.unsent_bytes,
         )
 

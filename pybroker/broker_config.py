@@ -186,14 +186,14 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():
         row = BROKER_OPTIONS.get(name)
-        if row is not None:
-            if not row.effective:
-                ignored.append(name)
-            continue
         if name in REFUSED:
             applies, reason = REFUSED[name]
             if applies(text):
                 faults.append(f"{name}={text}: {reason}")
+            continue
+        if row is not None:
+            if not row.effective:
+                ignored.append(name)
             continue
         meant = None
         if name not in NOT_IMPLEMENTED and not name.startswith(PLUGIN_PREFIXES):

@@ -33,7 +33,6 @@ VERSION: Final = r"[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?"
 VERSION_SHAPE: Final = "a version such as 3.0-IV1"
 
 _CLUSTER: Final = UpdateMode.CLUSTER_WIDE
-_BROKER: Final = UpdateMode.PER_BROKER
 _PROTOCOL_MAP: Final = ",".join(f"{protocol}:{protocol}" for protocol in PROTOCOLS)
 
 
@@ -46,9 +45,9 @@ class BrokerOptionTable:
     broker_id_generation_enable: bool = boolean("broker.id.generation.enable", True, "Whether a broker without an id gets a generated one.")
     reserved_broker_max_id: int = integer("reserved.broker.max.id", 1000, "The highest id that may be chosen by hand; generated ids begin above it.", minimum=0)
     broker_rack: str | None = string("broker.rack", None, "Where the broker stands; replicas are spread over racks.")
-    listeners: str = string("listeners", "PLAINTEXT://:9092", "The addresses to listen on, NAME://HOST:PORT, separated by commas; no host means all interfaces.", update=_BROKER)
-    advertised_listeners: str | None = string("advertised.listeners", None, "The addresses that clients are told, if they differ from listeners.", update=_BROKER)
-    listener_security_protocol_map: str = string("listener.security.protocol.map", _PROTOCOL_MAP, "The protocol that each listener name stands for, NAME:PROTOCOL, separated by commas.", update=_BROKER)
+    listeners: str = string("listeners", "PLAINTEXT://:9092", "The addresses to listen on, NAME://HOST:PORT, separated by commas; no host means all interfaces.")
+    advertised_listeners: str | None = string("advertised.listeners", None, "The addresses that clients are told, if they differ from listeners.")
+    listener_security_protocol_map: str = string("listener.security.protocol.map", _PROTOCOL_MAP, "The protocol that each listener name stands for, NAME:PROTOCOL, separated by commas.")
     inter_broker_listener_name: str | None = string("inter.broker.listener.name", None, "The listener that brokers use among themselves; without it, the one named like security.inter.broker.protocol.")
     security_inter_broker_protocol: str = string("security.inter.broker.protocol", "PLAINTEXT", "The protocol between brokers, if no listener name is given for that.", choices=PROTOCOLS)
 
@@ -161,6 +160,8 @@ class BrokerOptionTable:
     connection_failed_authentication_delay_ms: int = integer("connection.failed.authentication.delay.ms", 100, "How long a connection that failed to authenticate is kept before it is closed.", minimum=0, effective=False)
     socket_connection_setup_timeout_ms: int = long("socket.connection.setup.timeout.ms", 10_000, "How long the broker waits for a connection to another to be made.", effective=False)
     socket_connection_setup_timeout_max_ms: int = long("socket.connection.setup.timeout.max.ms", 30_000, "The longest such time after repeated failures.", effective=False)
+    zookeeper_set_acl: bool = boolean("zookeeper.set.acl", False, "Whether the nodes in ZooKeeper are closed to others; true stops the start.", effective=False)
+    authorizer_class_name: str = string("authorizer.class.name", "", "The class that decides who may do what; a name stops the start.", effective=False)
     zookeeper_max_in_flight_requests: int = integer("zookeeper.max.in.flight.requests", 10, "How many requests to ZooKeeper may be unanswered at a time.", minimum=1, effective=False)
 
     compression_gzip_level: int = integer("compression.gzip.level", -1, "The effort of gzip, if batches are stored in that codec; -1 is the codec's own choice.", minimum=-1, maximum=9, excluded=(0,), update=_CLUSTER, effective=False)

@@ -12,12 +12,12 @@ from typing import Final
 
 NOT_IMPLEMENTED: Final[frozenset[str]] = frozenset(
     """
-alter.config.policy.class.name auto.include.jmx.reporter broker.heartbeat.interval.ms
+auto.include.jmx.reporter broker.heartbeat.interval.ms
 broker.session.timeout.ms client.quota.callback.class control.plane.listener.name
 controller.listener.names controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
 controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
 controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
-controller.quorum.retry.backoff.ms controller.quorum.voters create.topic.policy.class.name
+controller.quorum.retry.backoff.ms controller.quorum.voters
 delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
 delegation.token.master.key delegation.token.max.lifetime.ms delegation.token.secret.key
 early.start.listeners eligible.leader.replicas.enable group.consumer.assignors
@@ -95,8 +95,12 @@ def _is_true(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
+_NO_POLICY: Final = "policies are Java classes; what this one forbids would be done"
+
 REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
     "authorizer.class.name": (_is_set, "no authorizer is available; everybody could do everything"),
+    "alter.config.policy.class.name": (_is_set, _NO_POLICY),
+    "create.topic.policy.class.name": (_is_set, _NO_POLICY),
     "zookeeper.set.acl": (_is_true, "ACLs on ZooKeeper nodes are not available"),
     "zookeeper.ssl.client.enable": (_is_true, "TLS to ZooKeeper is not available"),
     "process.roles": (_is_set, "this broker keeps its metadata in ZooKeeper; remove the option"),

@@ -31,14 +31,27 @@ class ThreadedBlocking:
     """The `Blocking` of a real process: a fixed number of threads under one name."""
 
     def __init__(self, threads: int) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="pybroker-blocking")
+        self._executor = _executor(threads)
+        self._earlier: list[ThreadPoolExecutor] = []
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
+    def resize(self, threads: int) -> None:
+        """Do what comes from now on in so many threads; what is waiting is still done by the old
+        ones, which end then."""
+        self._executor.shutdown(wait=False)
+        self._earlier.append(self._executor)
+        self._executor = _executor(threads)
+
     def close(self) -> None:
         """Wait for what is running; what has not begun is dropped."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        for executor in (*self._earlier, self._executor):
+            executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _executor(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="pybroker-blocking")
 
 
 def raise_open_files_limit() -> int:

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from pybroker.admin.service import AdminService, bind_http
+from pybroker.admin.view import BrokerView, Phase
 from pybroker.app import BrokerApp, World
 from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
@@ -30,6 +32,8 @@ from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import CoordError, MalformedNode, NoNode, StartupError
 from pybroker.listeners import endpoints
 from pybroker.log_directories import has_had_partitions
+from pybroker.log_output import LogOptions, start_logging
+from pybroker.metrics import Metrics
 from pybroker.model import Endpoint
 from pybroker.ports import Rng
 from pybroker.process import SystemProc, ThreadedBlocking, raise_open_files_limit
@@ -51,14 +55,12 @@ log = logging.getLogger("pybroker.server")
 EMBEDDED_DIRECTORY: Final = "zookeeper"
 SESSION_FILE: Final = "zookeeper.session"
 """Both under the first log directory."""
-_LOG_FORMAT: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 
 
 def run_broker(config: BrokerConfig) -> None:
     """Run a broker until SIGTERM or SIGINT. Raises StartupError if it cannot start or may not go
     on."""
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stdout)
-    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    start_logging(_log_options(config))
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(_run(config))
 
@@ -98,7 +100,10 @@ async def _start(
         log.warning("%s", warning)
     raise_open_files_limit()
     sockets = _bind_all(config, stack)
-    clock, rng, disk = SystemClock(), random.SystemRandom(), SystemDisk()
+    view = BrokerView(config)
+    http = _open_http(view, stack)
+    clock, rng, metrics = SystemClock(), random.SystemRandom(), Metrics()
+    disk = SystemDisk(clock=clock, syncs=metrics.syncs)
     stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)
     _check_embedded(config, stored_cluster)
@@ -119,7 +124,7 @@ async def _start(
     # Closed before the locks go: a start that is given up may still be opening logs in a thread.
     blocking = ThreadedBlocking(config.background_threads)
     stack.callback(blocking.close)
-    coord, where = await _connect(config, logs.usable_directories, clock, stack)
+    coord, where = await _connect(config, logs.usable_directories, clock, metrics, stack)
     try:
         await _refuse_company(coord, stored_id if config.broker_id == -1 else config.broker_id)
         cluster = await _settle_cluster_id(coord, stored_cluster, rng)
@@ -127,6 +132,7 @@ async def _start(
         expects_data = logs.is_fresh and await has_had_partitions(coord, broker_id)
     except (CoordError, MalformedNode) as error:
         raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
+    view.phase = Phase.RECOVERING
     await blocking.run(partial(logs.start, broker_id, cluster, expects_data=expects_data))
     app = BrokerApp(
         config=config,
@@ -135,21 +141,52 @@ async def _start(
         advertised=_advertised(config, sockets),
         logs=logs,
         world=World(
-            coord, clock, rng, blocking, lambda: coord.earlier_session_ids, blocking.resize
+            coord, clock, rng, blocking, lambda: coord.earlier_session_ids, blocking.resize, metrics
         ),
         lost=end,
     )
     stack.push_async_callback(app.stop)
+    stack.callback(setattr, view, "phase", Phase.STOPPING)
+    view.phase, view.rooms = Phase.STARTING, app.rooms()
     await app.start(sockets)
     log.info("data %s", ", ".join(config.log_directories))
     for name, bound in sockets.items():
         log.info("listener %s bound to %s:%d", name, *bound.getsockname()[:2])
     log.info("zookeeper %s cluster %s", where, cluster)
     log.info("[KafkaServer id=%d] started", broker_id)
+    if http is not None:
+        http.broker_serves()
+
+
+def _log_options(config: BrokerConfig) -> LogOptions:
+    return LogOptions(
+        directory=config.pybroker_log_dir or None,
+        as_json=config.pybroker_log_format == "json",
+        level=config.pybroker_log_level,
+        levels=config.log_levels,
+        file_bytes_max=config.pybroker_log_file_bytes,
+        files_kept=config.pybroker_log_files,
+        config_file=config.pybroker_log_config or None,
+    )
+
+
+def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
+    """Bind the HTTP port, so that health can be asked for during the start, too."""
+    bound = bind_http(view.config)
+    if bound is None:
+        return None
+    service = AdminService(view, bound)
+    stack.push_async_callback(service.close)
+    service.start()
+    return service
 
 
 async def _connect(
-    config: BrokerConfig, usable: Sequence[str], clock: SystemClock, stack: AsyncExitStack
+    config: BrokerConfig,
+    usable: Sequence[str],
+    clock: SystemClock,
+    metrics: Metrics,
+    stack: AsyncExitStack,
 ) -> tuple[KazooCoord, str]:
     """A session with the ensemble of the configuration, or with an embedded server; and where."""
     directory = str(Path(config.log_directories[0]).absolute())
@@ -174,6 +211,7 @@ async def _connect(
         clock=clock,
         session_timeout_ms=config.zookeeper_session_timeout_ms,
         store=FileSessionStore(usable[0], SESSION_FILE),
+        times=metrics.coordination,
     )
     stack.push_async_callback(coord.close)
     await coord.start(config.zookeeper_wait_ms / 1000)

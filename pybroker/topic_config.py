@@ -164,4 +164,4 @@ def _unknown(name: str) -> str:
         return f"{name}: tiered storage is not available"
     meant = nearest_name(name, TOPIC_OPTIONS)
     suggestion = f"; did you mean {meant}?" if meant else ""
-    return f"{name}: no such option of a topic{suggestion}"
+    return f"Unknown topic config name: {name}{suggestion}"

@@ -90,7 +90,7 @@ def test_the_newer_timestamp_options_win(
         ("leader.replication.throttled.replicas", "1-2", "PARTITION:BROKER"),
         ("min.compaction.lag.ms", "9223372036854775807", ""),
         ("retention.mss", "1", "did you mean retention.ms?"),
-        ("nonsense", "1", "no such option of a topic"),
+        ("nonsense", "1", "Unknown topic config name: nonsense"),
         ("remote.storage.enable", "true", "tiered storage"),
         ("segment.bytes", None, "a value is missing"),
     ],

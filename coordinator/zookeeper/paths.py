@@ -194,14 +194,22 @@ def config(entity: ConfigEntity) -> str:
     return f"{CONFIG}/{config_entity_path(entity)}"
 
 
+def topic_entity(name: str) -> ConfigEntity:
+    return ConfigEntity((("topics", name),))
+
+
+def broker_entity(broker_id: int | None) -> ConfigEntity:
+    """A broker, or (None) all that have no values of their own."""
+    return ConfigEntity((("brokers", DEFAULT_ENTITY if broker_id is None else str(broker_id)),))
+
+
 def topic_config(name: str) -> str:
-    return config(ConfigEntity((("topics", name),)))
+    return config(topic_entity(name))
 
 
 def broker_config(broker_id: int | None) -> str:
     """The dynamic configuration of a broker, or (None) of all that have none of their own."""
-    name = DEFAULT_ENTITY if broker_id is None else str(broker_id)
-    return config(ConfigEntity((("brokers", name),)))
+    return config(broker_entity(broker_id))
 
 
 def config_entity_path(entity: ConfigEntity) -> str:

@@ -1,0 +1,136 @@
+"""Hears of changes to configurations: the notifications under /config/changes, and a new session,
+after which anything may have changed.
+
+The notification only says which entity changed; whoever applies it reads its values. What they are
+good for is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.paths import ConfigEntity
+from pybroker.errors import CoordError, MalformedNode, NoNode
+from pybroker.ports import Clock, Coord, SessionEvent, WatchEvent
+
+logger = logging.getLogger(__name__)
+
+NOTIFICATION_LIFE_MS: Final = 15 * 60 * 1000
+"""As in Kafka: by then every broker has seen it, or reads everything after its next start."""
+_RETRY_S: Final = 0.5
+
+Apply = Callable[[Collection[ConfigEntity] | None], Awaitable[None]]
+"""Reads and applies the configuration of these entities, None for every one. May raise CoordError;
+it is then called again with the same."""
+
+
+class ConfigChanges:
+    """Owns the task that listens, between `start` and `stop`."""
+
+    def __init__(self, *, coord: Coord, clock: Clock, apply: Apply) -> None:
+        self._coord = coord
+        self._clock = clock
+        self._apply = apply
+        self._seen: set[str] = set()
+        self._everything = False
+        """Whether changes may have passed unseen."""
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Listen, and apply everything there is. Raises CoordError if ZooKeeper does not answer."""
+        self._everything = True
+        await self._process()
+        self._coord.add_listener(self._on_session)
+        self._task = asyncio.create_task(self._listen(), name="config-changes")
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        self._stopped = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.CONNECTED and not self._stopped:
+            self._everything = True
+            self._wake.set()
+
+    def _on_change(self, event: WatchEvent) -> None:
+        self._wake.set()
+
+    async def _listen(self) -> None:
+        failing = False
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._process()
+                failing = False
+            except CoordError as error:
+                if not failing:
+                    logger.warning("config_changes_not_read, trying again error=%r", error)
+                failing = True
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
+
+    async def _process(self) -> None:
+        """Apply what is new. What fails is new the next time, too."""
+        everything, self._everything = self._everything, False
+        try:
+            names = await self._coord.children(paths.CONFIG_CHANGES, self._on_change)
+            await self._apply_new(names, everything=everything)
+        except NoNode:
+            logger.error("config_changes_missing path=%s", paths.CONFIG_CHANGES)
+            return
+        except CoordError:
+            self._everything |= everything
+            raise
+        self._seen = set(names)
+        await self._purge(sorted(names))
+
+    async def _apply_new(self, names: list[str], *, everything: bool) -> None:
+        if everything:
+            await self._apply(None)
+            return
+        new = sorted(name for name in names if name not in self._seen)
+        entities = [entity for name in new if (entity := await self._entity(name)) is not None]
+        if entities:
+            await self._apply(list(dict.fromkeys(entities)))
+
+    async def _entity(self, name: str) -> ConfigEntity | None:
+        """Whose configuration the notification tells of; None if it is gone or says nothing."""
+        path = f"{paths.CONFIG_CHANGES}/{name}"
+        try:
+            data, _ = await self._coord.get(path)
+            text = schemas.decode_config_change(path, data)
+        except NoNode:
+            return None
+        except MalformedNode as error:
+            logger.warning("config_change_ignored path=%s error=%s", path, error)
+            return None
+        entity = paths.parse_config_entity_path(text)
+        if entity is None:
+            logger.warning("config_change_ignored path=%s entity_path=%s", path, text)
+        return entity
+
+    async def _purge(self, names: list[str]) -> None:
+        """Remove the notifications that are old enough, the oldest first."""
+        for name in names:
+            path = f"{paths.CONFIG_CHANGES}/{name}"
+            stat = await self._coord.exists(path)
+            if stat is None:
+                continue
+            if self._clock.wall_ms() - stat.ctime_ms <= NOTIFICATION_LIFE_MS:
+                return
+            try:
+                await self._coord.delete(path)
+            except NoNode:
+                continue
+            logger.debug("config_change_purged path=%s", path)

@@ -1,0 +1,124 @@
+"""What DescribeConfigs and CreateTopics tell of options: values, sources, types, meanings.
+
+Only values go in and out; reading them is the handlers' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.broker_config import BROKER_OPTIONS
+from pybroker.config import Option, OptionType, UpdateMode, Value
+from pybroker.layered_config import LayeredConfig, Source, Synonym, is_secret, option_of
+from pybroker.topic_config import TOPIC_OPTIONS, effective_topic_config, usable_overrides
+
+_UNKNOWN_TYPE: Final = 0
+_TYPES: Final[Mapping[OptionType, int]] = {
+    OptionType.BOOLEAN: 1,
+    OptionType.STRING: 2,
+    OptionType.INT: 3,
+    OptionType.SHORT: 4,
+    OptionType.LONG: 5,
+    OptionType.DOUBLE: 6,
+    OptionType.LIST: 7,
+    OptionType.PASSWORD: 9,
+}
+"""The numbers of KIP-569."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One option of a resource as the protocol tells it; `type` is the number of KIP-569."""
+
+    name: str
+    value: str | None
+    source: Source
+    read_only: bool = False
+    sensitive: bool = False
+    synonyms: Sequence[Synonym] = ()
+    type: int = _UNKNOWN_TYPE
+    documentation: str | None = None
+
+
+def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every option of a topic whose own values are `overrides`, and those of its values that
+    nobody knows. A value that cannot be applied is not told, because it does not hold."""
+    usable, _ = usable_overrides(layers.current, overrides)
+    values = effective_topic_config(layers.current, usable).values
+    entries = [
+        _entry(name, row, values[name], layers.topic_synonyms(name, usable), read_only=False)
+        for name, row in TOPIC_OPTIONS.items()
+    ]
+    unknown = [name for name in overrides if name not in TOPIC_OPTIONS]
+    return entries + [_unknown(name, Source.TOPIC, read_only=False) for name in unknown]
+
+
+def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
+    """Every option of this broker, and what was set for it that has no row."""
+    values = layers.current.values
+    entries = [
+        _entry(name, row, values[name], layers.synonyms(name), read_only=_is_fixed(row))
+        for name, row in BROKER_OPTIONS.items()
+    ]
+    others = {**layers.for_all, **layers.for_this}
+    return entries + [
+        _as_text(name, text, layers.synonyms(name))
+        for name, text in others.items()
+        if name not in BROKER_OPTIONS
+    ]
+
+
+def all_brokers_entries(layers: LayeredConfig) -> list[ConfigEntry]:
+    """What was set for all brokers; nothing else."""
+    return [
+        _as_text(
+            name,
+            text,
+            [item for item in layers.synonyms(name) if item.source is Source.ALL_BROKERS],
+        )
+        for name, text in layers.for_all.items()
+    ]
+
+
+def _entry(
+    name: str, row: Option, value: Value, synonyms: Sequence[Synonym], *, read_only: bool
+) -> ConfigEntry:
+    secret = is_secret(row)
+    return ConfigEntry(
+        name=name,
+        value=None if secret else row.format(value),
+        source=synonyms[0].source if synonyms else Source.DEFAULT,
+        read_only=read_only,
+        sensitive=secret,
+        synonyms=synonyms,
+        type=_TYPES[row.type],
+        documentation=row.meaning,
+    )
+
+
+def _as_text(name: str, text: str, synonyms: Sequence[Synonym]) -> ConfigEntry:
+    row = option_of(name)
+    source = synonyms[0].source if synonyms else Source.DEFAULT
+    if row is None:
+        return _unknown(name, source, read_only=True)
+    return ConfigEntry(
+        name=name,
+        value=None if is_secret(row) else text,
+        source=source,
+        read_only=_is_fixed(row),
+        sensitive=is_secret(row),
+        synonyms=synonyms,
+        type=_TYPES[row.type],
+        documentation=row.meaning,
+    )
+
+
+def _unknown(name: str, source: Source, *, read_only: bool) -> ConfigEntry:
+    """What it holds may be a secret, so it is not told."""
+    return ConfigEntry(name, None, source, read_only=read_only, sensitive=True)
+
+
+def _is_fixed(row: Option) -> bool:
+    return row.update is UpdateMode.READ_ONLY
