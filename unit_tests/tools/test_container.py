@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_every_tool_has_kafkas_names(tool: str) -> None:
 
 
 def test_the_commands_run_their_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "pybroker").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "pybroker").chmod(0o755)
     folder = tmp_path / "commands"

@@ -1,0 +1,326 @@
+"""The image, built and run where a Docker engine answers: it is what its guide says.
+
+Containers use the host's network and ports of 127.0.0.1, so that the engine needs no network of its
+own. What is made here (containers, volumes, the tag) is removed; layers stay in the engine's cache.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tarfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import pytest
+
+from integration_tests.broker import STARTED
+from integration_tests.process import answers, free_port, free_ports, wait_until
+from integration_tests.wire_client import (
+    Connection,
+    batch_of,
+    create_topic,
+    fetch_one,
+    metadata,
+    produce,
+    wait_for_leader,
+)
+from pybroker.tool_list import TOOLS
+from pybroker.tools.container import command_names
+
+docker_client = pytest.importorskip(
+    "docker.client", reason="no Docker client: pip install docker", exc_type=ImportError
+)
+docker_errors = pytest.importorskip("docker.errors", exc_type=ImportError)
+
+pytestmark = [pytest.mark.ours, pytest.mark.timeout(900)]
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+BASE: Final = "debian:bookworm-slim"
+PIP_SETTINGS: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT")
+"""Where this machine's pip finds packages is told to the builder, too."""
+STOP_SECONDS: Final = 30
+DATA: Final = "/var/lib/kafka/data"
+ADDED_MEGABYTES_MAX: Final = 300
+
+
+class Container:
+    """A container of the image, with what tests ask it."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    @property
+    def log_text(self) -> str:
+        return str(self.raw.logs().decode(errors="replace"))
+
+    @property
+    def health(self) -> str:
+        self.raw.reload()
+        return str(self.raw.attrs["State"]["Health"]["Status"])
+
+    def run(self, *command: str) -> tuple[int, str]:
+        """Exit code and output of a command inside."""
+        code, output = self.raw.exec_run(list(command))
+        return int(code), output.decode(errors="replace")
+
+    def wait(self) -> int:
+        """The exit code of the container, when it has ended."""
+        return int(self.raw.wait(timeout=STOP_SECONDS)["StatusCode"])
+
+    def stop(self) -> int:
+        """As `docker stop`: the image's signal, and SIGKILL when it is of no use."""
+        self.raw.stop(timeout=STOP_SECONDS)
+        return self.wait()
+
+    def remove(self) -> None:
+        """End and remove it, with what it kept in volumes without a name. Idempotent."""
+        with suppress(docker_errors.NotFound):
+            self.raw.remove(force=True, v=True)
+
+    @property
+    def ended(self) -> bool:
+        self.raw.reload()
+        return bool(self.raw.status == "exited")
+
+    def await_start(self) -> None:
+        """Returns when the broker in it serves."""
+        wait_until(
+            lambda: re.search(STARTED, self.log_text) or self.ended, what="the broker has started"
+        )
+        assert not self.ended, self.log_text
+
+
+class Run(Protocol):
+    """Starts a container; it is removed with the test or the module."""
+
+    def __call__(
+        self, *command: str, variables: Mapping[str, str] | None = None, volume: str | None = None
+    ) -> Container: ...
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """A client of the engine that DOCKER_HOST names, or of the usual one."""
+    try:
+        client = docker_client.from_env(timeout=600)
+        client.ping()
+    except docker_errors.DockerException as error:
+        pytest.skip(f"no Docker engine answers: {error}")
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def image(engine: Any) -> Iterator[str]:
+    """The name of the image, built from these sources."""
+    try:
+        engine.images.get(BASE)
+    except docker_errors.ImageNotFound:
+        try:
+            engine.images.pull(BASE)
+        except docker_errors.APIError as error:
+            pytest.skip(f"the base image {BASE} could not be pulled: {error}")
+    tag = f"pybroker-test:{uuid.uuid4().hex[:12]}"
+    settings = {name: os.environ[name] for name in PIP_SETTINGS if name in os.environ}
+    try:
+        engine.images.build(
+            path=str(ROOT), dockerfile="docker/Dockerfile", tag=tag, rm=True, forcerm=True,
+            network_mode="host", buildargs=settings,
+        )  # fmt: skip
+    except docker_errors.BuildError as error:
+        raise AssertionError("".join(step.get("stream", "") for step in error.build_log)) from error
+    yield tag
+    engine.images.remove(tag)
+
+
+def _runner(engine: Any, image: str, stack: ExitStack) -> Run:
+    def run(
+        *command: str, variables: Mapping[str, str] | None = None, volume: str | None = None
+    ) -> Container:
+        raw = engine.containers.run(
+            image,
+            list(command) or None,
+            detach=True,
+            network_mode="host",
+            environment=dict(variables or {}),
+            volumes={volume: {"bind": DATA, "mode": "rw"}} if volume else None,
+        )
+        container = Container(raw)
+        stack.callback(container.remove)
+        return container
+
+    return run
+
+
+@pytest.fixture
+def run(engine: Any, image: str) -> Iterator[Run]:
+    with ExitStack() as stack:
+        yield _runner(engine, image, stack)
+
+
+def broker_variables(port: int, **further: str) -> dict[str, str]:
+    """A broker on 127.0.0.1, where the host's network is used."""
+    return {
+        "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
+        "KAFKA_PYBROKER_HTTP_LISTENER": f"127.0.0.1:{free_port()}",
+        **further,
+    }
+
+
+class Shared(NamedTuple):
+    """The container that most tests look at."""
+
+    container: Container
+    port: int
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="module")
+def shared(engine: Any, image: str) -> Iterator[Shared]:
+    port = free_port()
+    topics = "from-outside:3:1,compacted:1:1:compact"
+    with ExitStack() as stack:
+        run = _runner(engine, image, stack)
+        container = run(variables=broker_variables(port, KAFKA_CREATE_TOPICS=topics))
+        container.await_start()
+        yield Shared(container, port)
+
+
+def test_it_becomes_healthy(shared: Shared) -> None:
+    wait_until(lambda: shared.container.health == "healthy", what="the container is healthy")
+
+
+def test_clients_outside_produce_and_consume(shared: Shared, topic: str) -> None:
+    with Connection(shared.bootstrap) as connection:
+        create_topic(connection, topic)
+        assert produce(connection, topic, batch_of(b"hello")).base_offset == 0
+        found = fetch_one(connection, topic, 0)
+        assert found.records is not None and b"hello" in bytes(found.records)
+
+
+def test_the_wanted_topics_are_there(shared: Shared) -> None:
+    with Connection(shared.bootstrap) as connection:
+        for name, partitions in (("from-outside", 3), ("compacted", 1)):
+            wait_for_leader(connection, name)
+            assert len(metadata(connection, name).topics[0].partitions) == partitions
+
+
+def test_kafkas_commands_are_on_the_path(shared: Shared) -> None:
+    names = [name for tool in TOOLS for name in command_names(tool)]
+    script = 'for name; do command -v "$name" >/dev/null || echo "$name"; done'
+    code, missing = shared.container.run("sh", "-c", script, "sh", *names, "kafka-server-stop.sh")
+    assert (code, missing) == (0, "")
+    listing = ("--bootstrap-server", shared.bootstrap, "--list")
+    for name in ("kafka-topics.sh", "kafka-topics"):
+        code, output = shared.container.run(name, *listing)
+        assert code == 0, output
+        assert "from-outside" in output.splitlines()
+
+
+def test_nothing_in_it_runs_as_root(shared: Shared) -> None:
+    script = "id -u; cat /proc/[0-9]*/status | grep ^Uid: | cut -f2 | sort -u"
+    assert shared.container.run("sh", "-c", script) == (0, "1000\n1000\n")
+    assert shared.container.run("touch", "/etc/kafka/x")[0] != 0
+
+
+def test_it_is_small_and_has_one_zookeeper_only(engine: Any, image: str, shared: Shared) -> None:
+    base, ours = (engine.images.get(name).attrs["Size"] for name in (BASE, image))
+    assert (ours - base) / 1_000_000 < ADDED_MEGABYTES_MAX
+    assert shared.container.run("sh", "-c", "find / -name 'spark-*.jar' 2>/dev/null") == (1, "")
+
+
+def test_the_data_outlive_the_container(engine: Any, run: Run, topic: str) -> None:
+    volume = engine.volumes.create(f"pybroker-test-{uuid.uuid4().hex[:12]}")
+    port = free_port()
+    variables = broker_variables(port, KAFKA_BROKER_ID="7")
+    try:
+        first = run(variables=variables, volume=volume.name)
+        first.await_start()
+        with Connection(f"127.0.0.1:{port}") as connection:
+            create_topic(connection, topic)
+            produce(connection, topic, batch_of(b"kept"))
+        assert first.stop() == 0, first.log_text
+        assert "shut down" in first.log_text
+        first.remove()
+        second = run(variables=variables, volume=volume.name)
+        second.await_start()
+        with Connection(f"127.0.0.1:{port}") as connection:
+            wait_for_leader(connection, topic)
+            found = fetch_one(connection, topic, 0)
+            assert found.records is not None and b"kept" in bytes(found.records)
+        second.remove()
+    finally:
+        volume.remove(force=True)
+
+
+def test_what_cannot_be_is_told_in_one_line(run: Run) -> None:
+    container = run(variables={"KAFKA_PROCESS_ROLES": "broker,controller"})
+    assert container.wait() == 1
+    (line,) = container.log_text.splitlines()
+    assert line.startswith("pybroker: KAFKA_PROCESS_ROLES")
+
+
+def test_a_signal_during_the_start_ends_it(run: Run) -> None:
+    container = run(variables=broker_variables(free_port()))
+    assert container.stop() == 0, container.log_text
+
+
+def test_a_script_of_testcontainers_starts_it(run: Run) -> None:
+    """The container waits for a script, which comes when the ports outside are known: it starts a
+    ZooKeeper, sets what is advertised, and calls the steps of Confluent's image."""
+    outside, inside, zookeeper = free_ports(3)
+    script = f"""#!/bin/bash
+echo 'clientPort={zookeeper}' > zookeeper.properties
+echo 'clientPortAddress=127.0.0.1' >> zookeeper.properties
+echo 'dataDir=/var/lib/zookeeper/data' >> zookeeper.properties
+echo 'dataLogDir=/var/lib/zookeeper/log' >> zookeeper.properties
+zookeeper-server-start zookeeper.properties &
+export KAFKA_ZOOKEEPER_CONNECT='localhost:{zookeeper}'
+export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:{outside},BROKER://localhost:{inside}
+. /etc/confluent/docker/bash-config
+/etc/confluent/docker/configure
+/etc/confluent/docker/launch
+"""
+    container = run(
+        "sh",
+        "-c",
+        "while [ ! -f /tc-start.sh ]; do sleep 0.1; done; sh /tc-start.sh",
+        variables=broker_variables(
+            0,
+            KAFKA_LISTENERS=f"PLAINTEXT://127.0.0.1:{outside},BROKER://127.0.0.1:{inside}",
+            KAFKA_LISTENER_SECURITY_PROTOCOL_MAP="BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            KAFKA_INTER_BROKER_LISTENER_NAME="BROKER",
+            KAFKA_BROKER_ID="1",
+            KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR="1",
+            KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS="1",
+            KAFKA_LOG_FLUSH_INTERVAL_MESSAGES="10000000",
+            KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS="0",
+        ),
+    )
+    assert container.raw.put_archive("/", archive_of("tc-start.sh", script.encode()))
+    container.await_start()
+    assert answers(outside)
+    with Connection(f"127.0.0.1:{outside}") as connection:
+        (node,) = metadata(connection).brokers
+        assert (node.host, node.port) == ("localhost", outside)
+    assert container.run("pybroker", "container", "--health")[0] == 0
+    code, output = container.run("zookeeper-shell", f"127.0.0.1:{zookeeper}", "ls", "/brokers/ids")
+    assert code == 0 and "[1]" in output
+
+
+def archive_of(name: str, content: bytes) -> bytes:
+    """A tar file with one file."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        entry = tarfile.TarInfo(name)
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()
