@@ -66,9 +66,6 @@ SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: [("transactional_ids", "transaction_states.transactional_id")],
     ApiKey.CREATE_ACLS: [("creations", "results")],
     ApiKey.DELETE_ACLS: [("filters", "filter_results")],
-    ApiKey.ALTER_REPLICA_LOG_DIRS: [
-        ("dirs.topics.partitions", "results.partitions.partition_index")
-    ],
     ApiKey.ALTER_CLIENT_QUOTAS: [("entries", "entries")],
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: [("deletions.name|upsertions.name", "results.user")],
     ApiKey.ELECT_LEADERS: [
