@@ -97,7 +97,9 @@ class PybrokerProcess:
         )
         if self._zookeeper is not None:
             command += ["--zookeeper", self._zookeeper]
-        for name, value in self._overrides.items():
+        # Brokers of tests that run at a time must not meet at the default port.
+        overrides = {"pybroker.http.listener": "", **self._overrides}
+        for name, value in overrides.items():
             command += ["--override", f"{name}={value}"]
         self._process = ChildProcess(
             command, environment={**os.environ, **(self._environment or {})}

@@ -217,7 +217,7 @@ def assert_ends_cleanly(broker: PybrokerProcess, process: ChildProcess, begin: f
     assert process.wait() == 0, process.output
     assert time.monotonic() - begin < STOP_SECONDS_MAX
     farewell = process.output.partition("shutting down")[2]
-    assert "WARNING" not in farewell and "ERROR" not in farewell, "ZooKeeper was stopped too early"
+    assert "WARN" not in farewell and "ERROR" not in farewell, "ZooKeeper was stopped too early"
     assert broker.zookeepers() == []
 
 
@@ -428,7 +428,7 @@ def test_advertising_localhost_to_the_world_is_warned_of(make: Maker, warned: bo
         }
     )
     broker.launch().wait_for_line(STARTED)
-    warnings = [line for line in broker.log_text.splitlines() if "WARNING" in line]
+    warnings = [line for line in broker.log_text.splitlines() if "WARN" in line]
     assert bool([line for line in warnings if "advertised.listeners" in line]) == warned
 
 
@@ -436,6 +436,6 @@ def test_options_that_do_nothing_are_named_in_one_warning(make: Maker) -> None:
     unused = {"log.cleaner.threads": "2", "quota.window.num": "5"}
     broker = make(overrides=unused)
     broker.start()
-    warnings = [line for line in broker.log_text.splitlines() if "WARNING" in line]
+    warnings = [line for line in broker.log_text.splitlines() if "WARN" in line]
     named = [line for line in warnings if all(name in line for name in unused)]
     assert len(named) == 1, warnings

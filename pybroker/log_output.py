@@ -9,6 +9,7 @@ decided here; `log_levels.py` changes levels at run time.
 from __future__ import annotations
 
 import datetime
+import importlib
 import json
 import logging
 import logging.handlers
@@ -21,6 +22,8 @@ from typing import IO, Final
 
 from pybroker.errors import StartupError
 from pybroker.log_levels import ROOT, parse_level
+
+log = logging.getLogger(__name__)
 
 STATE_CHANGE: Final = "pybroker.state_change"
 """The logger of leaders, in-sync replicas and states of partitions, with their epochs."""
@@ -51,13 +54,19 @@ class LogOptions:
     """A file that would get larger is put aside as NAME.1."""
     files_kept: int = 10
     """How many files are put aside for each of the three."""
+    config_file: str | None = None
+    """A file of Python's logging.config, which then says everything."""
 
 
 def start_logging(options: LogOptions, stream: IO[str] | None = None) -> None:
     """Send all log lines of the process where `options` say, and nowhere else.
 
-    `stream` stands for standard output. Raises StartupError if the files cannot be written.
+    `stream` stands for standard output. Raises StartupError if the files cannot be written, or the
+    configuration file cannot be understood.
     """
+    if options.config_file is not None:
+        _configure(options.config_file)
+        return
     formatter = JsonFormatter() if options.as_json else TextFormatter()
     console = sys.stdout if stream is None else stream
     reconfigure = getattr(console, "reconfigure", None)
@@ -75,6 +84,20 @@ def start_logging(options: LogOptions, stream: IO[str] | None = None) -> None:
         root.addHandler(handler)
     for name, level in {ROOT: options.level, **_QUIET_LIBRARIES, **options.levels}.items():
         logging.getLogger(None if name == ROOT else name).setLevel(parse_level(level))
+
+
+def _configure(path: str) -> None:
+    try:
+        if not Path(path).is_file():
+            raise FileNotFoundError("no such file")
+        # By name, because few starts need it. The file may name any class, so any error may come.
+        importlib.import_module("logging.config").fileConfig(path, disable_existing_loggers=False)
+    except Exception as error:
+        log.error("logging not configured file=%s error=%r", path, error)
+        raise StartupError(
+            f"pybroker.log.config={path} cannot be used: {error!r}; "
+            "it has to be a file as config/logging.ini"
+        ) from error
 
 
 def component_of(logger: str) -> str:

@@ -11,7 +11,6 @@ import logging
 import random
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial

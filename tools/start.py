@@ -21,6 +21,8 @@ def broker_properties(
     data: str | None,
     port: int | None,
     zookeeper: str | None,
+    log_dir: str | None = None,
+    log_config: str | None = None,
     overrides: tuple[str, ...],
 ) -> dict[str, str]:
     """What the command line means as Kafka's options; the later of these wins: the values of a
@@ -42,6 +44,10 @@ def broker_properties(
         properties.pop("advertised.listeners", None)
     if zookeeper is not None:
         properties["zookeeper.connect"] = zookeeper
+    if log_dir is not None:
+        properties["pybroker.log.dir"] = str(Path(log_dir).absolute())
+    if log_config is not None:
+        properties["pybroker.log.config"] = str(Path(log_config).absolute())
     properties.update(parse_overrides(overrides))
     return properties
 
@@ -60,6 +66,16 @@ def broker_properties(
     help="The ensemble to join. Default: an embedded ZooKeeper, kept under the data directory.",
 )
 @click.option(
+    "--log-dir",
+    metavar="DIR",
+    help="Directory of server.log, controller.log and state-change.log (pybroker.log.dir).",
+)
+@click.option(
+    "--log-config",
+    metavar="FILE",
+    help="Configure logging as FILE says, see config/logging.ini (pybroker.log.config).",
+)
+@click.option(
     "--override",
     "overrides",
     metavar="KEY=VALUE",
@@ -71,6 +87,8 @@ def command(
     data: str | None,
     port: int | None,
     zookeeper: str | None,
+    log_dir: str | None,
+    log_config: str | None,
     overrides: tuple[str, ...],
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
@@ -80,7 +98,13 @@ def command(
     """
     try:
         properties = broker_properties(
-            config, data=data, port=port, zookeeper=zookeeper, overrides=overrides
+            config,
+            data=data,
+            port=port,
+            zookeeper=zookeeper,
+            log_dir=log_dir,
+            log_config=log_config,
+            overrides=overrides,
         )
         parsed = BrokerConfig.parse(properties)
         run_broker(parsed)

@@ -66,12 +66,12 @@ class LoopWatch:
         return {bucket: count for bucket, count in counted.items() if count > 0}
 
     def _next(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._due = loop.time() + TICK_S
-        self._timer = loop.call_at(self._due, self._tick)
+        # Not the loop's own time: some loops read the clock once a turn only.
+        self._due = time.monotonic() + TICK_S
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        self.lag.add(max(asyncio.get_running_loop().time() - self._due, 0.0))
+        self.lag.add(max(time.monotonic() - self._due, 0.0))
         self._ticks += 1
         if self._ticks % _SAMPLE_TICKS == 0:
             self._sample()

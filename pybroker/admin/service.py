@@ -1,7 +1,7 @@
 """The HTTP listener in the life of a broker: bound with the other ports, loaded when there is time.
 
 The HTTP libraries take longer to load than the rest of the broker. So they are loaded in a thread
-once the broker serves, or after a second of a start that takes longer; who connects before waits in
+once the broker serves, or during a start that takes long; who connects before waits in
 the listener's backlog. This module is loaded with the broker and imports none of them.
 """
 
@@ -21,7 +21,7 @@ from pybroker.errors import StartupError
 log = logging.getLogger(__name__)
 
 OPTION: Final = "pybroker.http.listener"
-PATIENCE_S: Final = 1.0
+PATIENCE_S: Final = 2.0
 """A start that takes longer is one that somebody may want to look into."""
 _BACKLOG: Final = 64
 
