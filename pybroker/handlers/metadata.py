@@ -39,6 +39,9 @@ _FIRST_VERSION_WITH_LISTENER_ERROR: Final = 6
 _FIRST_VERSION_WITH_LOOK_UP_BY_ID: Final = 12
 TOPICS_MAX: Final = 100_000
 """Names in one request; more is INVALID_REQUEST for each of them."""
+CREATIONS_MAX: Final = 100
+"""Topics that one request makes. For further ones it gets LEADER_NOT_AVAILABLE, so that the client
+asks again: a long list of names is no reason to keep ZooKeeper busy for minutes."""
 ALL_TOPIC_OPERATIONS: Final = 0b0000_1101_1111_1000
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as a bit set by
 AclOperation number: without an authorizer everybody may do everything."""
@@ -113,7 +116,7 @@ async def _create_and_answer(
     services: Services, request: Request, message: MetadataRequest, names: list[str]
 ) -> MetadataResponse:
     failures: dict[str, ErrorCode] = {}
-    for name in names:
+    for name in names[:CREATIONS_MAX]:
         try:
             await services.topics.create(
                 name,
@@ -130,7 +133,7 @@ async def _create_and_answer(
         except CoordError as error:
             log.warning("topic not created topic=%s error=%r", name, error)
             failures[name] = ErrorCode.LEADER_NOT_AVAILABLE
-    awaited = [name for name in names if name not in failures]
+    awaited = [name for name in names[:CREATIONS_MAX] if name not in failures]
     await services.metadata.wait_until(
         lambda: all(has_leaders(services.metadata.topic(name)) for name in awaited),
         services.options.auto_create_wait_s,
@@ -155,7 +158,7 @@ def _answer(services: Services, request: Request, message: MetadataRequest) -> M
     if _wants_all(request, message):
         topics = [_topic(services, request, message, topic) for topic in view.topics.values()]
     else:
-        wanted = message.topics or []
+        wanted = _each_once(message.topics or [])
         too_many = len(wanted) > TOPICS_MAX
         topics = [
             _unknown(item.name or "", item.topic_id, ErrorCode.INVALID_REQUEST)
@@ -181,6 +184,12 @@ def _answer(services: Services, request: Request, message: MetadataRequest) -> M
         if message.include_cluster_authorized_operations
         else NOT_REQUESTED,
     )
+
+
+def _each_once(wanted: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
+    """As in Kafka, a topic that is named again is described once: a name takes a few bytes, its
+    description thousands."""
+    return list({(item.name, item.topic_id): item for item in wanted}.values())
 
 
 def _look_up(

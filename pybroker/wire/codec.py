@@ -11,18 +11,27 @@ from pybroker.errors import MalformedInput
 from pybroker.wire.api import Api
 from pybroker.wire.decoder import decoder
 from pybroker.wire.encoder import encoder
-from pybroker.wire.primitives import DECODING_ERRORS, Buffer
+from pybroker.wire.primitives import (
+    ANY_NUMBER,
+    DECODING_ERRORS,
+    REQUEST_ELEMENTS_MAX,
+    Buffer,
+)
 from pybroker.wire.schema import Message, MessageT
 
 
 def decode_message(
-    message_class: type[MessageT], version: int, flexible: bool, body: Buffer
+    message_class: type[MessageT],
+    version: int,
+    flexible: bool,
+    body: Buffer,
+    elements_max: int = ANY_NUMBER,
 ) -> MessageT:
     """The structure that `body` holds from its first to its last byte. Fields of kind `records` are
-    slices of `body`. Raises MalformedInput."""
+    slices of `body`. `elements_max` bounds all arrays together. Raises MalformedInput."""
     data = body if type(body) is memoryview else memoryview(body)
     try:
-        message, end = decoder(message_class, version, flexible)(data)
+        message, end = decoder(message_class, version, flexible)(data, elements_max)
     except DECODING_ERRORS as error:
         raise MalformedInput(f"{message_class.__name__} v{version}: {error}") from error
     if end != len(data):
@@ -46,9 +55,11 @@ def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]
 
 
 def decode_request(api: Api, version: int, body: Buffer) -> Message:
-    """The request in `body`, all of it. Raises MalformedInput; ValueError if the version is not one
-    of ours, which the caller should have asked `api.supports` before."""
-    return decode_message(api.request, version, _is_flexible(api, version), body)
+    """The request in `body`, all of it. Raises MalformedInput, also for more elements than a
+    request may have; ValueError if the version is not one of ours, which the caller should have
+    asked `api.supports` before."""
+    flexible = _is_flexible(api, version)
+    return decode_message(api.request, version, flexible, body, REQUEST_ELEMENTS_MAX)
 
 
 def encode_request(api: Api, version: int, message: Message) -> bytes:
@@ -58,7 +69,8 @@ def encode_request(api: Api, version: int, message: Message) -> bytes:
 
 
 def decode_response(api: Api, version: int, body: Buffer) -> Message:
-    """The response in `body`, all of it. Raises as `decode_request` does."""
+    """The response in `body`, all of it: we asked for it, so it may have any number of elements.
+    Raises as `decode_request` does."""
     return decode_message(api.response, version, _is_flexible(api, version), body)
 
 

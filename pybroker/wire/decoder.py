@@ -5,7 +5,8 @@ fixed size are read by one `struct` call, and no function is called for each ele
 bounded by the declarations, since no structure contains itself.
 
 The generated function raises MalformedInput or one of primitives.DECODING_ERRORS. It never
-allocates by a count that it has not compared with the bytes that remain.
+allocates by a count that it has not compared with the bytes that remain, nor more elements than
+its second argument allows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, Protocol, TypeVar
 
 from pybroker.errors import MalformedInput
 from pybroker.wire import primitives
@@ -28,9 +29,18 @@ from pybroker.wire.schema import (
 )
 from pybroker.wire.source import Source
 
-Decoder = Callable[[memoryview], tuple[MessageT, int]]
+DecodedT = TypeVar("DecodedT", bound=Message, covariant=True)
 
-_LENGTH_LETTER = {Kind.STRING: "h", Kind.BYTES: "i", Kind.RECORDS: "i"}
+
+class Decoder(Protocol[DecodedT]):
+    """`elements_max` bounds the elements of all arrays together; what peers send to a broker must
+    be bounded (`primitives.REQUEST_ELEMENTS_MAX`, the default)."""
+
+    def __call__(self, data: memoryview, elements_max: int = ..., /) -> tuple[DecodedT, int]: ...
+
+
+_NUMBERS_AS_ONE: Final = 16
+_LENGTH_LETTER: Final = {Kind.STRING: "h", Kind.BYTES: "i", Kind.RECORDS: "i"}
 
 
 @memoized
@@ -38,7 +48,7 @@ def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Deco
     """A function that decodes `message_class` at the start of a buffer and tells where it ends."""
     compiler = _DecoderCompiler(version, flexible)
     source = compiler.source
-    source.line("def decode(data):")
+    source.line(f"def decode(data, room={primitives.REQUEST_ELEMENTS_MAX}):")
     source.indent()
     source.line("end = len(data)")
     source.line("p = 0")
@@ -183,6 +193,9 @@ class _DecoderCompiler:
         size = max(1, minimum_element_size(wire, self.version, self.flexible))
         complaint = f"{name}: more elements than the remaining bytes can hold"
         source.line(f"if n * {size} > end - p: raise Malformed({complaint!r})")
+        # Numbers are read by one call, and cost a fraction of what a structure does.
+        charged = f"n // {_NUMBERS_AS_ONE}" if wire.kind.is_fixed else "n"
+        self.charge(charged)
         if wire.kind.is_fixed:
             unpacked = f"list(unpack_from(f'>{{n}}{wire.kind.value}', data, p))"
             source.line(f"{attribute} = {unpacked} if n else []")
@@ -203,10 +216,19 @@ class _DecoderCompiler:
         source.dedent()
         source.dedent()
 
+    def charge(self, count: str) -> None:
+        """Takes elements out of the room that the whole message has."""
+        self.source.line(f"room -= {count}")
+        self.source.line("if room < 0: raise Malformed('too many elements in all arrays together')")
+
     def tagged_section(self, target: str, cls: type[Message], tagged: list[WireField]) -> None:
         source = self.source
         if not tagged:
-            source.line("if data[p]: p = skip_tagged_fields(data, p)")
+            source.line("if data[p]:")
+            source.indent()
+            self.charge("data[p]")  # the count: a larger one than a byte tells is refused below
+            source.line("p = skip_tagged_fields(data, p)")
+            source.dedent()
             source.line("else: p += 1")
             return
         count, tag, size, seen, stop = (source.variable(name) for name in ("c", "t", "s", "d", "e"))
@@ -214,6 +236,7 @@ class _DecoderCompiler:
         source.line(f"if {count}:")
         source.indent()
         source.line(f"if 2 * {count} > end - p: raise Malformed('too many tagged fields')")
+        self.charge(count)
         source.line(f"{seen} = set()")
         source.line(f"for {source.variable('i')} in range({count}):")
         source.indent()

@@ -16,6 +16,12 @@ Buffer = bytes | bytearray | memoryview
 STRING_LENGTH_MAX: Final = (
     0x7FFF  # bytes of UTF-8; the int16 prefix of old versions sets it for all
 )
+REQUEST_ELEMENTS_MAX: Final = 131_072
+"""Elements of all arrays of a request together. Few bytes may ask for much work, and while a
+request is read nobody else is served; 100,000 partitions, more than a broker should have, fit."""
+ANY_NUMBER: Final = 1 << 62
+TAGS_MAX: Final = 127
+"""Tagged fields in one section; no version of any message has more than a few."""
 UVARINT_LENGTH_MAX: Final = 5  # bytes of an unsigned varint of 32 bits
 
 # What reading beyond the end, or text that is not UTF-8, raises inside the decoders; the codec
@@ -84,6 +90,8 @@ def skip_tagged_fields(data: memoryview, position: int) -> int:
     """The position after a section of tagged fields, none of which is known to us. Unknown tags
     are no error (KIP-482); a tag given twice, or one that reaches beyond the end, is."""
     count, position = read_uvarint(data, position)
+    if count > TAGS_MAX:
+        raise MalformedInput(f"{count} tagged fields; at most {TAGS_MAX} are allowed")
     if 2 * count > len(data) - position:
         raise MalformedInput(f"{count} tagged fields cannot fit into {len(data) - position} bytes")
     seen: set[int] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import tracemalloc
 
 import pytest
@@ -10,8 +11,17 @@ import pytest
 from pybroker.errors import MalformedInput
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import decode_request, decode_response
+from pybroker.wire.messages.list_offsets import ListOffsetsRequest
+from pybroker.wire.messages.metadata import MetadataResponse
+from pybroker.wire.primitives import (
+    REQUEST_ELEMENTS_MAX,
+    TAGS_MAX,
+    encode_uvarint,
+    skip_tagged_fields,
+)
 from unit_tests.wire.vocabulary import CASES, Case, case_name
 
+_TOO_MANY = REQUEST_ELEMENTS_MAX + 64
 _FETCH = "ffffffff 00000000 00000000 00000000 00 00000000 00000000 01 01 01"  # up to the tags
 _PRODUCE = "ffff 0001 000003e8 00000001 0001 74 00000001 00000000"  # up to the records
 
@@ -149,6 +159,67 @@ def test_malformed_requests(row: tuple[ApiKey, int, str, str]) -> None:
     key, version, text, complaint = row
     with pytest.raises(MalformedInput, match=complaint):
         decode_request(APIS[key], version, bytes.fromhex(text))
+
+
+# Counts that fit into the bytes, of elements that cost far more than their bytes.
+TOO_MANY: dict[str, tuple[ApiKey, int, bytes]] = {
+    "texts": (ApiKey.METADATA, 1, struct.pack(">i", _TOO_MANY) + bytes(2 * _TOO_MANY)),
+    "compact texts": (
+        ApiKey.DELETE_TOPICS,
+        4,
+        encode_uvarint(_TOO_MANY + 1) + b"\1" * _TOO_MANY + bytes(5),
+    ),
+    "structures in several arrays": (
+        ApiKey.LIST_OFFSETS,
+        1,
+        struct.pack(">ii", -1, 2)
+        + 2 * (b"\0\1t" + struct.pack(">i", _TOO_MANY // 2) + bytes(12 * (_TOO_MANY // 2))),
+    ),
+    "numbers": (
+        ApiKey.CREATE_TOPICS,
+        0,
+        b"\0\0\0\1"
+        + b"\0\1t"
+        + struct.pack(">ihiii", 1, 1, 1, 0, 16 * _TOO_MANY)
+        + bytes(64 * _TOO_MANY + 8),
+    ),
+    "unknown tags": (
+        ApiKey.METADATA,
+        9,
+        encode_uvarint(_TOO_MANY // 64 + 1)
+        + (b"\2t" + b"\x40" + b"".join(bytes((tag, 0)) for tag in range(64))) * (_TOO_MANY // 64)
+        + bytes(4),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", TOO_MANY.values(), ids=TOO_MANY)
+def test_a_request_has_a_bounded_number_of_elements(row: tuple[ApiKey, int, bytes]) -> None:
+    key, version, body = row
+    with pytest.raises(MalformedInput, match="too many elements"):
+        decode_request(APIS[key], version, body)
+
+
+def test_a_hundred_thousand_partitions_fit_into_a_request() -> None:
+    body = struct.pack(">ii", -1, 1) + b"\0\1t" + struct.pack(">i", 100_000) + bytes(1_200_000)
+    request = decode_request(APIS[ApiKey.LIST_OFFSETS], 1, body)
+    assert isinstance(request, ListOffsetsRequest)
+    assert len(request.topics[0].partitions) == 100_000
+
+
+def test_a_response_may_have_any_number_of_elements() -> None:
+    brokers = struct.pack(">i", _TOO_MANY) + bytes(10 * _TOO_MANY)
+    response = decode_response(APIS[ApiKey.METADATA], 0, brokers + bytes(4))
+    assert isinstance(response, MetadataResponse)
+    assert len(response.brokers) == _TOO_MANY
+
+
+def test_a_section_has_a_bounded_number_of_tags() -> None:
+    many = b"".join(encode_uvarint(tag) + b"\0" for tag in range(TAGS_MAX + 1))
+    with pytest.raises(MalformedInput, match="at most 127"):
+        skip_tagged_fields(memoryview(encode_uvarint(TAGS_MAX + 1) + many), 0)
+    few = bytes((TAGS_MAX,)) + many[: 2 * TAGS_MAX]
+    assert skip_tagged_fields(memoryview(few), 0) == len(few)
 
 
 def test_malformed_responses_are_no_better() -> None:

@@ -1,0 +1,68 @@
+"""Requests that are legal but ask for a lot: they are bounded, and others get their turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pybroker.errors import ErrorCode, MalformedInput
+from pybroker.handlers.list_offsets import PARTITIONS_PER_TURN_MAX
+from pybroker.handlers.metadata import CREATIONS_MAX
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pybroker.wire.primitives import REQUEST_ELEMENTS_MAX
+from unit_tests.handlers.bench import Bench, code, the_only
+
+
+def metadata_of(*names: str, create: bool = False) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names],
+        allow_auto_topic_creation=create,
+    )
+
+
+async def test_more_elements_than_a_request_may_have_close_the_connection(bench: Bench) -> None:
+    with pytest.raises(MalformedInput, match="too many elements"):
+        await bench.ask(ApiKey.METADATA, 8, metadata_of(*["t"] * (REQUEST_ELEMENTS_MAX + 1)))
+
+
+async def test_a_topic_that_is_named_many_times_is_described_once(bench: Bench) -> None:
+    await bench.create("t", partitions=3)
+    answer = await bench.ask(ApiKey.METADATA, 8, metadata_of(*["t"] * 1000))
+    assert len(the_only(answer.topics).partitions) == 3
+
+
+async def test_one_request_makes_a_bounded_number_of_topics_and_the_rest_when_asked_again(
+    bench: Bench,
+) -> None:
+    names = [f"t{number:03}" for number in range(CREATIONS_MAX + 30)]
+    answer = await bench.ask(ApiKey.METADATA, 8, metadata_of(*names, create=True))
+    codes = {topic.name: code(topic) for topic in answer.topics}
+    assert codes == {
+        name: ErrorCode.NONE if number < CREATIONS_MAX else ErrorCode.LEADER_NOT_AVAILABLE
+        for number, name in enumerate(names)
+    }
+    answer = await bench.ask(ApiKey.METADATA, 8, metadata_of(*names, create=True))
+    assert {code(topic) for topic in answer.topics} == {ErrorCode.NONE}
+
+
+async def test_looking_up_many_offsets_gives_others_their_turn(bench: Bench) -> None:
+    await bench.create("t")
+    partitions = [
+        ListOffsetsPartition(partition_index=number, timestamp=-1)
+        for number in range(5 * PARTITIONS_PER_TURN_MAX)
+    ]
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)])
+    looking = asyncio.ensure_future(bench.ask(ApiKey.LIST_OFFSETS, 5, request))
+    turns = 0
+    while not looking.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 5
+    assert len(the_only((await looking).topics).partitions) == len(partitions)
