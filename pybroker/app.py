@@ -99,14 +99,7 @@ class BrokerApp:
             produces=Purgatory(),
             metrics=world.metrics,
         )
-        self.controller = Controller(
-            coord=world.coord,
-            broker_id=broker_id,
-            clock=world.clock,
-            rng=world.rng,
-            channels=self._channel,
-            settings=ControllerSettings(delete_topic_enable=config.delete_topic_enable),
-        )
+        self.controller = self._new_controller()
         self.live = self._live_config()
         self._mover = ReplicaMover(logs=logs, replicas=self.replicas, blocking=world.blocking)
         self._directory_failures = DirectoryFailures(
@@ -133,12 +126,7 @@ class BrokerApp:
         self._producer_ids = ProducerIds(world.coord, broker_id)
         self.dispatcher = Dispatcher(self._services(cluster_id))
         self._metering = Metering(self.dispatcher.answer, world.metrics.requests, world.clock)
-        self._server = Server(
-            handle=self._answer,
-            limits=_server_limits(config),
-            clock=world.clock,
-            metrics=world.metrics,
-        )
+        self._server = self._new_server()
         self._session = SessionWatch()
         world.coord.add_listener(self._session.heard)
 
@@ -252,6 +240,24 @@ class BrokerApp:
         )
         await self._world.blocking.run(self._logs.record_incarnation, registered.incarnation)
         return registered
+
+    def _new_controller(self) -> Controller:
+        return Controller(
+            coord=self._world.coord,
+            broker_id=self._broker.id,
+            clock=self._world.clock,
+            rng=self._world.rng,
+            channels=self._channel,
+            settings=ControllerSettings(delete_topic_enable=self._config.delete_topic_enable),
+        )
+
+    def _new_server(self) -> Server:
+        return Server(
+            handle=self._answer,
+            limits=_server_limits(self._config),
+            clock=self._world.clock,
+            metrics=self._world.metrics,
+        )
 
     def _live_config(self) -> LiveConfig:
         return LiveConfig(
