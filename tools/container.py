@@ -32,7 +32,8 @@ from pybroker.tools._cli import Failure
 from pybroker.tools.container_environment import Settings, read_settings, with_host
 from pybroker.tools.container_topics import create_when_started
 
-MOUNTED_CONFIG: Final = "/mnt/shared/config/server.properties"
+MOUNTED_FOLDER: Final = "/mnt/shared/config"
+"""May hold server.properties and logging.ini."""
 HEALTH_SECONDS_MAX: Final = 5.0
 EXIT_NOT_FOUND: Final = 127
 
@@ -44,6 +45,7 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Tools whose command is not called `kafka-` and their name."""
 _STOP: Final = "kafka-server-stop"
+_LOG_CONFIG: Final = "pybroker.log.config"
 _SIGNALS: Final = {signal.SIGTERM, signal.SIGINT}
 
 
@@ -88,9 +90,12 @@ def _run(environment: Mapping[str, str]) -> None:
 
 
 def _settings(environment: Mapping[str, str]) -> Settings:
-    mounted = Path(MOUNTED_CONFIG)
+    mounted, logging = (Path(MOUNTED_FOLDER, name) for name in ("server.properties", "logging.ini"))
     file = read_properties(str(mounted)) if mounted.exists() else None
-    return read_settings(environment, file, lambda path: Path(path).read_text())
+    settings = read_settings(environment, file, lambda path: Path(path).read_text())
+    if logging.exists():
+        return replace(settings, properties={_LOG_CONFIG: str(logging), **settings.properties})
+    return settings
 
 
 def _config(settings: Settings) -> BrokerConfig:

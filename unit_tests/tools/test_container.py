@@ -27,7 +27,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BrokerConfig]:
     for name in [name for name in os.environ if name.startswith("KAFKA_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(container, "run_broker", configs.append)
-    monkeypatch.setattr(container, "MOUNTED_CONFIG", str(tmp_path / "server.properties"))
+    monkeypatch.setattr(container, "MOUNTED_FOLDER", str(tmp_path))
     return configs
 
 
@@ -51,10 +51,13 @@ def test_words_may_be_variables(ran: list[BrokerConfig], monkeypatch: pytest.Mon
     assert [(config.broker_id, config.broker_rack) for config in ran] == [(2, "a=b")]
 
 
-def test_a_mounted_file_is_read(ran: list[BrokerConfig], tmp_path: Path) -> None:
+def test_mounted_files_are_read(ran: list[BrokerConfig], tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text("num.partitions=9\n")
+    (tmp_path / "logging.ini").write_text("[loggers]\n")
     assert main(["container"]) == 0
-    assert [config.num_partitions for config in ran] == [9]
+    (config,) = ran
+    assert config.num_partitions == 9
+    assert config.pybroker_log_config == str(tmp_path / "logging.ini")
 
 
 def test_every_fault_is_one_line_that_names_its_variable(
