@@ -21,16 +21,22 @@ TOOLS: Final[Mapping[str, Tool]] = {
         "pybroker.tools.container", "run a broker with options from KAFKA_* variables"
     ),
     "zookeeper-server-start": Tool("pybroker.tools.zookeeper_server_start", "run a ZooKeeper"),
-    "topics": Tool("pybroker.tools.topics", "create, list, describe and delete topics"),
+    "topics": Tool("pybroker.tools.topics", "create, list, alter, describe and delete topics"),
+    "configs": Tool("pybroker.tools.configs", "print and change options of topics and brokers"),
     "console-producer": Tool("pybroker.tools.console_producer", "send lines of standard input"),
     "console-consumer": Tool("pybroker.tools.console_consumer", "print the records of a topic"),
     "get-offsets": Tool("pybroker.tools.get_offsets", "print where partitions begin and end"),
+    "delete-records": Tool(
+        "pybroker.tools.delete_records", "delete the oldest records of partitions"
+    ),
     "producer-perf-test": Tool(
         "pybroker.tools.producer_perf_test", "send records and print how long they took"
     ),
     "consumer-perf-test": Tool(
         "pybroker.tools.consumer_perf_test", "read records and print how long it took"
     ),
+    "log-dirs": Tool("pybroker.tools.log_dirs", "print what the log directories hold"),
+    "dump-log": Tool("pybroker.tools.dump_log", "print the content of segments and indexes"),
     "broker-api-versions": Tool(
         "pybroker.tools.broker_api_versions", "print which APIs brokers understand"
     ),

@@ -1,0 +1,258 @@
+"""`pybroker configs`: Kafka's kafka-configs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import click
+
+from pybroker.client.admin import Admin
+from pybroker.client.admin_configs import (
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    ResourceKind,
+)
+from pybroker.client.errors import ClientError
+from pybroker.tools._cli import (
+    Failure,
+    Tool,
+    client_options,
+    config_file_option,
+    format_option,
+    run_async,
+    write_json,
+)
+from pybroker.tools._config_wish import BROKERS, LOGGERS, TOPICS, Wish, parse_wish
+from pybroker.tools._config_zookeeper import change_in_zookeeper
+
+KINDS: Final = {
+    TOPICS: ResourceKind.TOPIC,
+    BROKERS: ResourceKind.BROKER,
+    LOGGERS: ResourceKind.BROKER_LOGGER,
+}
+_NAMES: Final = "entity names in the order of the command line"
+_WORDS: Final = "the command line"
+
+
+class ConfigsTool(Tool):
+    """Keeps the words as they were given: Kafka's complaint repeats them."""
+
+    def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
+        context.meta[_WORDS] = " ".join(words)
+        return super().parse_args(context, words)
+
+
+def _note_names(context: click.Context, _: click.Parameter, value: Any) -> Any:
+    """click calls this for --entity-name and --entity-default in the order in which they stand."""
+    found = [""] * value if isinstance(value, int) else list(value)
+    context.meta.setdefault(_NAMES, []).extend(found)
+    return value
+
+
+@click.command("configs", cls=ConfigsTool)
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="The brokers to start from.",
+)
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,HOST:PORT]/CHROOT",
+    help="Instead: change the nodes of ZooKeeper. For topics, and for brokers that do not run.",
+)
+@click.option("--describe", is_flag=True, help="Print options.")
+@click.option("--alter", is_flag=True, help="Change options.")
+@click.option(
+    "--all", is_flag=True, help="Print options with their defaults too, not only what was changed."
+)
+@click.option(
+    "--entity-type",
+    multiple=True,
+    metavar="TYPE",
+    help="Whose options: topics, brokers, broker-loggers, users, clients or ips.",
+)
+@click.option(
+    "--entity-name", multiple=True, callback=_note_names, help="Which of them. Default: all."
+)
+@click.option(
+    "--entity-default",
+    count=True,
+    callback=_note_names,
+    help="What holds for all that have nothing of their own.",
+)
+@click.option("--topic", metavar="NAME", help="Short for --entity-type topics --entity-name NAME.")
+@click.option("--broker", metavar="ID", help="The same for brokers.")
+@click.option("--broker-defaults", is_flag=True, help="All brokers.")
+@click.option("--broker-logger", metavar="ID", help="The levels of a broker's loggers.")
+@click.option("--user", metavar="NAME", help="The quotas and credentials of a user.")
+@click.option("--user-defaults", is_flag=True, help="All users.")
+@click.option("--client", metavar="ID", help="The quotas of a client id.")
+@click.option("--client-defaults", is_flag=True, help="All client ids.")
+@click.option("--ip", metavar="ADDRESS", help="The connection quota of an address.")
+@click.option("--ip-defaults", is_flag=True, help="All addresses.")
+@click.option(
+    "--add-config",
+    metavar="K1=V1,K2=[V1,V2]",
+    help="Options to set; square brackets keep a value with commas together.",
+)
+@click.option("--add-config-file", metavar="FILE", help="Options to set, from a properties file.")
+@click.option(
+    "--delete-config", multiple=True, metavar="K1,K2", help="Options to set back to their defaults."
+)
+@click.option("--force", is_flag=True, hidden=True)
+@config_file_option("--command-config", "--admin.config")
+@format_option()
+@click.pass_context
+def command(context: click.Context, /, **flags: Any) -> None:
+    """Print and change the options of topics and brokers while they run.
+
+    \b
+    Examples:
+      pybroker configs --bootstrap-server 127.0.0.1:9092 --alter --topic orders
+                       --add-config retention.ms=60000,cleanup.policy=[compact,delete]
+      pybroker configs --bootstrap-server 127.0.0.1:9092 --describe --broker 0 --all
+
+    Users, clients and addresses need quotas or credentials, which the brokers do not have yet.
+    """
+    wish = parse_wish(flags, context.meta.get(_NAMES, []))
+    if flags["zookeeper"] is not None:
+        run_async(change_in_zookeeper(flags["zookeeper"], wish))
+        return
+    options = client_options(flags["bootstrap_server"], flags["config_file"])
+
+    async def work() -> None:
+        async with Admin(**options) as admin:
+            await (alter if wish.alter else describe)(admin, wish)
+
+    try:
+        run_async(work())
+    except ClientError as error:
+        raise Failure(
+            f"Error while executing config command with args '{context.meta[_WORDS]}':"
+            f" {getattr(error, 'detail', error)}"
+        ) from error
+
+
+async def alter(admin: Admin, wish: Wish) -> None:
+    """Raises Failure, ClientError."""
+    name = wish.name or ""
+    resource = ConfigResource(kind_of(wish), name)
+    await check_broker(admin, resource)
+    entries = await read(admin, resource, everything=False)
+    known = {entry.name for entry in entries}
+    if wish.type == LOGGERS:
+        if invalid := [key for key in [*wish.delete, *wish.add] if key not in known]:
+            raise Failure(f"Invalid broker logger(s): {','.join(invalid)}")
+    elif invalid := [key for key in wish.delete if key not in known]:
+        raise Failure(f"Invalid config(s): {','.join(invalid)}")
+    changes = [ConfigChange(key, value) for key, value in wish.add.items()]
+    changes += [ConfigChange(key, "", ConfigOperation.DELETE) for key in wish.delete]
+    for result in (await admin.alter_configs({resource: changes})).values():
+        result.check()
+    if wish.as_json:
+        write_json({"altered": wish.type, "name": name})
+    elif name:
+        click.echo(f"Completed updating config for {wish.type[:-1]} {name}.")
+    else:
+        click.echo(f"Completed updating default config for {wish.type} in the cluster.")
+
+
+async def describe(admin: Admin, wish: Wish) -> None:
+    """Raises Failure, ClientError."""
+    kind = kind_of(wish)
+    if wish.name is not None:
+        names = [wish.name]
+    elif kind is ResourceKind.TOPIC:
+        names = [topic.name for topic in await admin.list_topics()]
+    else:
+        names = [str(node.id) for node in (await admin.describe_cluster()).nodes] + [""]
+    for name in names:
+        if not wish.as_json:
+            click.echo(headline(wish, name))
+        await check_broker(admin, ConfigResource(kind, name))
+        entries = await read(admin, ConfigResource(kind, name), everything=wish.everything)
+        if wish.as_json:
+            configs = [as_json(entry) for entry in entries]
+            write_json({"type": wish.type, "name": name, "configs": configs})
+            continue
+        for entry in entries:
+            click.echo(as_text(entry))
+
+
+def kind_of(wish: Wish) -> ResourceKind:
+    """Raises Failure for what no broker of ours has."""
+    if wish.type not in KINDS:
+        what = "metrics of clients" if wish.type == "client-metrics" else "quotas"
+        raise Failure(f"--entity-type {wish.type}: there are no {what} yet")
+    return KINDS[wish.type]
+
+
+async def check_broker(admin: Admin, resource: ConfigResource) -> None:
+    """Only the broker itself knows its options; one that is not there is not waited for. Raises
+    Failure, ClientError."""
+    if resource.kind is ResourceKind.TOPIC or not resource.name:
+        return
+    known = [node.id for node in (await admin.describe_cluster()).nodes]
+    if int(resource.name) not in known:
+        raise Failure(f"broker {resource.name} is not known; known: {', '.join(map(str, known))}")
+
+
+def headline(wish: Wish, name: str) -> str:
+    if not name:
+        return f"Default configs for {wish.type} in the cluster are:"
+    which = "All" if wish.everything else "Dynamic"
+    return f"{which} configs for {wish.type[:-1]} {name} are:"
+
+
+async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> list[ConfigEntry]:
+    """The options by name: all, or those that were set for this resource. Raises ClientError."""
+    found = await admin.describe_configs([resource], synonyms=True)
+    entries = found[resource].check().entries
+    wanted = None if everything else dynamic_source(resource)
+    return sorted(
+        (entry for entry in entries if wanted is None or entry.source is wanted),
+        key=lambda entry: entry.name,
+    )
+
+
+def dynamic_source(resource: ConfigResource) -> ConfigSource | None:
+    """The source of what was set for this resource itself; None for loggers, which are all
+    shown."""
+    if resource.kind is ResourceKind.TOPIC:
+        return ConfigSource.DYNAMIC_TOPIC_CONFIG
+    if resource.kind is ResourceKind.BROKER:
+        if resource.name:
+            return ConfigSource.DYNAMIC_BROKER_CONFIG
+        return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return None
+
+
+def as_text(entry: ConfigEntry) -> str:
+    synonyms = ", ".join(
+        f"{synonym.source.name}:{synonym.name}={_or_null(synonym.value)}"
+        for synonym in entry.synonyms
+    )
+    sensitive = "true" if entry.sensitive else "false"
+    return f"  {entry.name}={_or_null(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}"
+
+
+def as_json(entry: ConfigEntry) -> dict[str, object]:
+    synonyms: Iterable[dict[str, object]] = (
+        {"source": synonym.source.name, "name": synonym.name, "value": synonym.value}
+        for synonym in entry.synonyms
+    )
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "source": entry.source.name,
+        "sensitive": entry.sensitive,
+        "synonyms": list(synonyms),
+    }
+
+
+def _or_null(value: str | None) -> str:
+    return "null" if value is None else value
