@@ -34,7 +34,7 @@ from pybroker.log_directories import has_had_partitions
 from pybroker.log_output import LogOptions, start_logging
 from pybroker.metrics import Metrics
 from pybroker.model import Endpoint
-from pybroker.ports import Rng
+from pybroker.ports import Clock, Disk, Rng
 from pybroker.process import SystemProc, ThreadedBlocking, raise_open_files_limit
 from pybroker.server.listener import Bind, bind
 from pybroker.storage.filename import LOCK
@@ -106,17 +106,7 @@ async def _start(
     stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)
     _check_embedded(config, stored_cluster)
-    logs = LogManager(
-        directories=[str(Path(path).absolute()) for path in config.log_directories],
-        disk=disk,
-        clock=clock,
-        proc=SystemProc(),
-        defaults=topic_log_config(config, "", {}),
-        rng=rng,
-        producer_id_expiration_ms=config.producer_id_expiration_ms,
-        flush_idle_ms=config.pybroker_idle_flush_interval_ms // 2,
-        foreign_names=(EMBEDDED_DIRECTORY, SESSION_FILE),
-    )
+    logs = _log_manager(config, clock, rng, disk)
     stack.callback(_remove_unused, [d for d in config.log_directories if not disk.exists(d)])
     logs.lock()
     stack.callback(logs.unlock)
@@ -155,6 +145,20 @@ async def _start(
     log.info("[KafkaServer id=%d] started", broker_id)
     if http is not None:
         http.broker_serves()
+
+
+def _log_manager(config: BrokerConfig, clock: Clock, rng: Rng, disk: Disk) -> LogManager:
+    return LogManager(
+        directories=[str(Path(path).absolute()) for path in config.log_directories],
+        disk=disk,
+        clock=clock,
+        proc=SystemProc(),
+        defaults=topic_log_config(config, "", {}),
+        rng=rng,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        flush_idle_ms=config.pybroker_idle_flush_interval_ms // 2,
+        foreign_names=(EMBEDDED_DIRECTORY, SESSION_FILE),
+    )
 
 
 def _log_options(config: BrokerConfig) -> LogOptions:
