@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pybroker.coordinator.zookeeper.config_store import Change
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
@@ -138,8 +138,7 @@ class Services:
         return -1 if known is None else known
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request: its header and where it came from."""
 
     header: RequestHeader

@@ -29,6 +29,7 @@ from pybroker.handlers.log_dirs import handle_alter_replica_log_dirs, handle_des
 from pybroker.handlers.metadata import handle_describe_cluster, handle_metadata
 from pybroker.handlers.metadata_cache import MetadataCache, Question, State
 from pybroker.handlers.produce import handle_produce
+from pybroker.handlers.produce_lane import ProduceLane
 from pybroker.handlers.producer_ids import handle_init_producer_id
 from pybroker.handlers.producer_states import handle_describe_producers
 from pybroker.handlers.topics import handle_create_topics, handle_delete_topics
@@ -89,6 +90,7 @@ class Dispatcher:
         self._services = services
         self._handlers = {int(key): handler for key, handler in handler_table().items()}
         self._apis = {int(key): api for key, api in APIS.items()}
+        self.lane = ProduceLane(services)
         self._metadata_cache = MetadataCache()
         self._api_versions: dict[int, bytes] = {}
 
@@ -100,6 +102,9 @@ class Dispatcher:
         Raises MalformedInput or CloseConnection when the connection has to be closed; so does the
         awaitable.
         """
+        taken = self.lane.answer(frame)
+        if taken is not None:
+            return taken if isinstance(taken, list) else _answer_taken(*taken)
         header, body_start = parse_request_header(frame)
         api = self._apis.get(header.api_key)
         if api is None:
@@ -149,6 +154,15 @@ class Dispatcher:
             encoded = encode_response(api, request.version, result)
             self._metadata_cache.put(state, question, encoded)
         return _frame(api, request.version, correlation_id, [encoded])
+
+
+def _answer_taken(
+    request: Request, result: Message | Awaitable[Message]
+) -> Answer | Awaitable[Answer]:
+    api = APIS[ApiKey.PRODUCE]
+    if isinstance(result, Awaitable):
+        return _answer_later(api, request, result)
+    return _encode(api, request, result)
 
 
 async def _answer_later(api: Api, request: Request, result: Awaitable[Message | None]) -> Answer:

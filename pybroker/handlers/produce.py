@@ -18,6 +18,7 @@ from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
 from pybroker.records.validate import has_to_decompress, validate_produced
 from pybroker.replication.partition import Partition
+from pybroker.storage.log_parts import AppendResult
 from pybroker.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -123,15 +124,46 @@ def _append(
             f"producer {header.producer_id} has no transaction under way",
         )
     appended = partition.append(data, header, acks=acks, now_ms=now_ms)
-    result.base_offset = appended.first_offset
-    result.log_append_time_ms = appended.log_append_time_ms
-    result.log_start_offset = appended.log_start_offset
+    _tell(result, appended)
     key = partition.topic_partition
     committed_end = appended.last_offset + 1
     if partition.high_watermark >= committed_end:
         services.replicas.became_readable(key, len(data))
     elif acks == -1:
         progress.waiting.append((key, partition, committed_end, result))
+
+
+def answer_append(
+    services: Services, partition: Partition, appended: AppendResult, timeout_ms: int
+) -> Awaitable[ProduceResponse]:
+    """The response to a batch that was appended with acks=all and has to be committed yet."""
+    key = partition.topic_partition
+    result = PartitionProduceResponse(index=key.partition)
+    _tell(result, appended)
+    waiting = [(key, partition, appended.last_offset + 1, result)]
+    return _when_committed(services, waiting, timeout_ms, _response(key.topic, result))
+
+
+def answer_failure(
+    services: Services, partition: Partition, error: BrokerError | StorageError
+) -> ProduceResponse:
+    """The response to the only batch of a request, which could not be appended."""
+    key = partition.topic_partition
+    result = PartitionProduceResponse(index=key.partition, base_offset=-1)
+    _refuse(services, key, result, error)
+    return _response(key.topic, result)
+
+
+def _response(topic: str, result: PartitionProduceResponse) -> ProduceResponse:
+    return ProduceResponse(
+        responses=[TopicProduceResponse(name=topic, partition_responses=[result])]
+    )
+
+
+def _tell(result: PartitionProduceResponse, appended: AppendResult) -> None:
+    result.base_offset = appended.first_offset
+    result.log_append_time_ms = appended.log_append_time_ms
+    result.log_start_offset = appended.log_start_offset
 
 
 async def _check_and_finish(

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
 from pybroker.metrics import Metrics
 from pybroker.model import (
+    INTERNAL_TOPICS,
     LEADER_DURING_DELETION,
     NO_TOPIC_ID,
     LeaderAndIsr,
@@ -68,6 +69,9 @@ class ReplicaManager:
         self._blocking = blocking
         self._topic_config = topic_config
         self._partitions: dict[TopicPartition, Partition] = {}
+        self.by_topic: dict[bytes, dict[int, Partition]] = {}
+        """The same by the topic's name as it is on the wire, then by number; without the internal
+        topics. For who looks up a partition with every request."""
         self._not_opened: dict[TopicPartition, str] = {}
         """Replicas that were to be opened and could not be, and why."""
         self._controller_epoch = -1
@@ -265,6 +269,8 @@ class ReplicaManager:
                 high_watermark=self._logs.high_watermark_checkpoint(key),
                 counters=self._metrics.topic(key.topic),
             )
+            if key.topic not in INTERNAL_TOPICS:
+                self.by_topic.setdefault(key.topic.encode(), {})[key.partition] = partition
         if facts.state.leader == self.broker_id:
             partition.lead(facts)
         else:
@@ -331,6 +337,11 @@ class ReplicaManager:
         ):
             return ErrorCode.FENCED_LEADER_EPOCH
         self._partitions.pop(key, None)
+        name = key.topic.encode()
+        if name in self.by_topic:
+            self.by_topic[name].pop(key.partition, None)
+            if not self.by_topic[name]:
+                del self.by_topic[name]
         self._not_opened.pop(key, None)
         self._disturbed(key)
         if item.delete:

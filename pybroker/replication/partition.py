@@ -71,6 +71,10 @@ class Partition:
         return Role.LEADER if self._leads else Role.FOLLOWER
 
     @property
+    def is_leader(self) -> bool:
+        return self._leads
+
+    @property
     def leader_epoch(self) -> int:
         return NO_EPOCH if self._facts is None else self._facts.state.leader_epoch
 

@@ -110,15 +110,21 @@ class ReceiveBuffer:
     def _make_room(self) -> None:
         """Move what is unread to the front, into a buffer twice as large if it fills this one or
         the peer sends more at a time than this one holds."""
-        size = len(self._buffer)
+        size, unread = len(self._buffer), self._end - self._start
         if self._small_bytes is not None:
             if size < self._small_bytes:
                 size = min(2 * size, self._small_bytes)
             elif self.frame_bytes > size:
                 size = min(2 * size, self.frame_bytes)
-        elif size < BURST_BYTES or self._end - self._start > size // 2:
+        elif size < BURST_BYTES or unread > size // 2:
             size = min(2 * size, self._frame_bytes_max + 4 + INITIAL_BYTES)
-        self._replace(size)
+        if size != len(self._buffer):
+            self._replace(size)
+            return
+        # In place: a new buffer of this size costs as much as handling a request.
+        self._buffer[:unread] = self._buffer[self._start : self._end]
+        self._start = 0
+        self._end = unread
 
     def _replace(self, size: int) -> None:
         unread = self._end - self._start

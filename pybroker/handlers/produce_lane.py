@@ -1,0 +1,232 @@
+"""The lane for the Produce request that nearly every producer sends: one plain batch for one
+partition, with acks 1 or all.
+
+It reads the frame and writes the answer without the message objects that all others go through,
+and appends by the same `Partition.append`. Whatever it does not know at a glance (another shape, a
+batch with a fault, a partition that is not led here) it leaves untouched for `produce.py`, which
+knows every answer; so the lane decides nothing, and its answers are byte for byte those of there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable
+from typing import Final, NamedTuple
+
+from pybroker.errors import BrokerError, StorageError
+from pybroker.handlers.context import Request, Services
+from pybroker.handlers.produce import answer_append, answer_failure
+from pybroker.ports import Buffer
+from pybroker.records.validate import plainly_good
+from pybroker.storage.log_parts import AppendResult
+from pybroker.wire.headers import RequestHeader
+from pybroker.wire.messages.produce import ProduceResponse
+
+_CLIENT_IDS_MAX: Final = 1000
+_FIRST_VERSION: Final = 3
+_FLEXIBLE_VERSION: Final = 9
+
+_HEADER: Final = struct.Struct(">hhih")
+# Up to version 8: transactional id, acks, timeout, topics, length of the name.
+_BEFORE_NAME: Final = struct.Struct(">hhiih")
+_AFTER_NAME: Final = struct.Struct(">iii")
+# Version 9, whose lengths are one larger than what they count: tagged fields of the header,
+# transactional id, acks, timeout, topics, length of the name.
+_BEFORE_COMPACT_NAME: Final = struct.Struct(">BBhiBB")
+_AFTER_COMPACT_NAME: Final = struct.Struct(">Bi")
+_NO_TAGGED_FIELDS: Final = b"\0\0\0"
+
+_ANSWER: Final = struct.Struct(">iii")
+_COMPACT_ANSWER: Final = struct.Struct(">iiBB")
+# Partitions, index, error, first offset, append time, log start (5+), record errors and error
+# message (8+), throttle time.
+_RESULT: Final = {
+    3: struct.Struct(">iihqqi"),
+    4: struct.Struct(">iihqqi"),
+    5: struct.Struct(">iihqqqi"),
+    6: struct.Struct(">iihqqqi"),
+    7: struct.Struct(">iihqqqi"),
+    8: struct.Struct(">iihqqqihi"),
+}
+_COMPACT_RESULT: Final = struct.Struct(">BihqqqBBBBiB")
+_FIRST_WITH_LOG_START: Final = 5
+_FIRST_WITH_MESSAGE: Final = 8
+
+
+class Parsed(NamedTuple):
+    """What a frame of the known shape says. `name` is how the answer names the topic: its length
+    and its bytes, as they came."""
+
+    version: int
+    correlation_id: int
+    client_id: bytes
+    acks: int
+    timeout_ms: int
+    name: bytes
+    topic: bytes
+    partition: int
+    start: int
+    end: int
+
+
+def parse(frame: memoryview) -> Parsed | None:
+    """The request of a frame (without its size) if it has the shape of the lane."""
+    try:
+        key, version, correlation_id, client_length = _HEADER.unpack_from(frame)
+        at = 10 + client_length
+        if key or client_length < 0:
+            return None
+        if version == _FLEXIBLE_VERSION:
+            return _parse_compact(frame, version, correlation_id, at)
+        if not _FIRST_VERSION <= version < _FLEXIBLE_VERSION:
+            return None
+        transactional, acks, timeout_ms, topics, length = _BEFORE_NAME.unpack_from(frame, at)
+        name_at = at + 14
+        name_end = name_at + length
+        partitions, index, size = _AFTER_NAME.unpack_from(frame, name_end)
+    except struct.error:
+        return None
+    start = name_end + 12
+    if (
+        start + size != len(frame)
+        or transactional != -1
+        or topics != 1
+        or partitions != 1
+        or length < 1
+    ):
+        return None
+    client_id = bytes(frame[10:at])
+    name = bytes(frame[name_at - 2 : name_end])
+    return Parsed(
+        version,
+        correlation_id,
+        client_id,
+        acks,
+        timeout_ms,
+        name,
+        name[2:],
+        index,
+        start,
+        start + size,
+    )
+
+
+def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int) -> Parsed | None:
+    tagged, transactional, acks, timeout_ms, topics, length = _BEFORE_COMPACT_NAME.unpack_from(
+        frame, at
+    )
+    name_at = at + 10
+    name_end = name_at + length - 1
+    partitions, index = _AFTER_COMPACT_NAME.unpack_from(frame, name_end)
+    position = name_end + 5
+    size = shift = 0
+    for octet in frame[position : position + 4]:
+        size |= (octet & 0x7F) << shift
+        shift += 7
+        if octet < 0x80:
+            break
+    else:
+        return None
+    start = position + shift // 7
+    end = start + size - 1
+    if (
+        tagged
+        or transactional
+        or topics != 2
+        or partitions != 2
+        or not 2 <= length < 0x80
+        or (shift > 7 and not octet)
+        or end + 3 != len(frame)
+        or bytes(frame[end:]) != _NO_TAGGED_FIELDS
+    ):
+        return None
+    client_id = bytes(frame[10:at])
+    name = bytes(frame[name_at - 1 : name_end])
+    return Parsed(
+        version,
+        correlation_id,
+        client_id,
+        acks,
+        timeout_ms,
+        name,
+        name[1:],
+        index,
+        start,
+        end,
+    )
+
+
+class ProduceLane:
+    """Answers the frames that it knows."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._replicas = services.replicas
+        self._partitions = services.replicas.by_topic
+        self._wall_ms = services.clock.wall_ms
+        self._client_ids: set[bytes] = set()
+        """Those that are UTF-8; others cost the connection, elsewhere."""
+
+    def answer(
+        self, frame: memoryview
+    ) -> list[Buffer] | tuple[Request, Awaitable[ProduceResponse] | ProduceResponse] | None:
+        """The response frame; or the request and its response, where that needs waiting or failed;
+        or None: nothing has been done about it."""
+        parsed = parse(frame)
+        if parsed is None:
+            return None
+        version, correlation_id, client_id, acks, _, name, topic, index, start, end = parsed
+        if (acks != 1 and acks != -1) or client_id not in self._client_ids:
+            self._learn(client_id)
+            return None
+        partitions = self._partitions.get(topic)
+        partition = None if partitions is None else partitions.get(index)
+        if partition is None or not partition.is_leader:
+            return None
+        data, now_ms = frame[start:end], self._wall_ms()
+        header = plainly_good(data, partition.batch_rules(version), now_ms)
+        if header is None:
+            return None
+        try:
+            appended = partition.append(data, header, acks=acks, now_ms=now_ms)
+        except (BrokerError, StorageError) as error:
+            return _request(parsed), answer_failure(self._services, partition, error)
+        if partition.high_watermark > appended.last_offset:
+            self._replicas.became_readable(partition.topic_partition, end - start)
+        elif acks == -1:
+            return _request(parsed), answer_append(
+                self._services, partition, appended, parsed.timeout_ms
+            )
+        return [_encode(version, correlation_id, name, index, appended)]
+
+    def _learn(self, client_id: bytes) -> None:
+        try:
+            client_id.decode()
+        except UnicodeDecodeError:
+            return
+        if len(self._client_ids) >= _CLIENT_IDS_MAX:
+            self._client_ids.clear()
+        self._client_ids.add(client_id)
+
+
+def _request(parsed: Parsed) -> Request:
+    header = RequestHeader(0, parsed.version, parsed.correlation_id, parsed.client_id.decode())
+    return Request(header, "", "")
+
+
+def _encode(
+    version: int, correlation_id: int, name: bytes, index: int, appended: AppendResult
+) -> bytes:
+    first, _, time_ms, log_start, _ = appended
+    if version == _FLEXIBLE_VERSION:
+        result = _COMPACT_RESULT.pack(2, index, 0, first, time_ms, log_start, 1, 0, 0, 0, 0, 0)
+        size = 6 + len(name) + len(result)
+        return _COMPACT_ANSWER.pack(size, correlation_id, 0, 2) + name + result
+    layout = _RESULT[version]
+    if version < _FIRST_WITH_LOG_START:
+        result = layout.pack(1, index, 0, first, time_ms, 0)
+    elif version < _FIRST_WITH_MESSAGE:
+        result = layout.pack(1, index, 0, first, time_ms, log_start, 0)
+    else:
+        result = layout.pack(1, index, 0, first, time_ms, log_start, 0, -1, 0)
+    return _ANSWER.pack(8 + len(name) + len(result), correlation_id, 1) + name + result

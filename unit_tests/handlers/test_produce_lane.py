@@ -1,0 +1,246 @@
+"""The lane answers byte for byte what the general way answers, and appends the same.
+
+Two brokers get the same frames; one of them has its lane closed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+
+import pytest
+
+from pybroker.clock import ManualClock
+from pybroker.errors import CloseConnection, MalformedInput
+from pybroker.handlers.produce_lane import parse
+from pybroker.model import TopicPartition
+from pybroker.records.compression import Codec
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import encode_request
+from pybroker.wire.headers import RequestHeader, encode_request_header
+from unit_tests.handlers.bench import NOW_MS, Bench, batch, produce_request
+from unit_tests.handlers.test_hostile import mutated
+
+PRODUCE = APIS[ApiKey.PRODUCE]
+VERSIONS = range(3, PRODUCE.max_version + 1)
+TOPICS = {
+    "plain": {},
+    "arrival-times": {"message.timestamp.type": "LogAppendTime"},
+    "compacted": {"cleanup.policy": "compact"},
+    "aged": {"message.timestamp.before.max.ms": "1000"},
+    "small": {"max.message.bytes": "200"},
+    "narrow": {"segment.bytes": "1000"},
+}
+Outcome = bytes | str | None
+
+
+def frame(
+    version: int,
+    topic: str = "plain",
+    records: bytes | None = b"",
+    *,
+    partition: int = 0,
+    acks: int = -1,
+    client_id: str | None = "client",
+) -> bytes:
+    """A Produce request for one partition."""
+    header = RequestHeader(ApiKey.PRODUCE, version, 4711, client_id)
+    body = encode_request(PRODUCE, version, produce_request(topic, {partition: records}, acks=acks))
+    return encode_request_header(header, PRODUCE.request_header_version(version)) + body
+
+
+class Twins:
+    """Two brokers alike, but that one has no lane."""
+
+    def __init__(self, home: Path) -> None:
+        clock = ManualClock(NOW_MS)
+        self.laned = Bench(home / "laned", clock=clock)
+        self.general = Bench(home / "general", clock=clock)
+        self.taken = 0
+
+    async def start(self) -> None:
+        for bench in (self.laned, self.general):
+            await bench.start()
+            for name, configs in TOPICS.items():
+                await bench.create(name, partitions=2, configs=configs)
+        lane = self.laned.app.dispatcher.lane
+        answer = lane.answer
+
+        def counted(frame: memoryview) -> object:
+            result = answer(frame)
+            self.taken += result is not None
+            return result
+
+        lane.answer = counted  # type: ignore[method-assign,assignment]
+        self.general.app.dispatcher.lane.answer = lambda frame: None  # type: ignore[method-assign]
+
+    async def stop(self) -> None:
+        await self.laned.stop()
+        await self.general.stop()
+
+    async def agree(self, data: bytes) -> Outcome:
+        """Give both the frame, and what both say to it."""
+        outcomes = [await outcome(bench, data) for bench in (self.laned, self.general)]
+        assert outcomes[0] == outcomes[1]
+        assert contents(self.laned) == contents(self.general)
+        return outcomes[0]
+
+
+async def outcome(bench: Bench, data: bytes) -> Outcome:
+    """The bytes of the answer, None if there is none, or how the connection ends."""
+    try:
+        answer = bench.app.dispatcher.answer(memoryview(bytearray(data)), "PLAINTEXT", "127.0.0.1")
+        if isinstance(answer, Awaitable):
+            answer = await answer
+    except (MalformedInput, CloseConnection) as error:
+        return type(error).__name__
+    return None if answer is None else b"".join(bytes(part) for part in answer)
+
+
+def contents(bench: Bench) -> list[object]:
+    """All that the logs hold, where they end, and their producers."""
+    found: list[object] = []
+    for name in TOPICS:
+        for number in range(2):
+            replica = bench.app.replicas.partition(TopicPartition(name, number))
+            log = replica.log
+            data = log.read(
+                log.log_start_offset,
+                2**30,
+                upper_offset=log.log_end_offset,
+                at_least_one_batch=True,
+                cached_only=False,
+            )
+            found.append((data, replica.high_watermark, log.segment_count, log.producers.entries))
+    return found
+
+
+@pytest.fixture
+async def twins(tmp_path: Path) -> AsyncIterator[Twins]:
+    for name in ("laned", "general"):
+        (tmp_path / name).mkdir()
+    pair = Twins(tmp_path)
+    await pair.start()
+    try:
+        yield pair
+    finally:
+        await pair.stop()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("acks", [-1, 1])
+async def test_a_plain_batch_takes_the_lane(twins: Twins, version: int, acks: int) -> None:
+    data = frame(version, records=batch(b"one", b"two"), acks=acks)
+    await twins.agree(data)
+    assert twins.taken == 0, "the first request of a client goes the general way"
+    for _ in range(3):
+        assert isinstance(await twins.agree(data), bytes)
+    assert twins.taken == 3
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_whatever_a_batch_is_both_ways_agree(twins: Twins, version: int) -> None:
+    good = batch(b"value")
+    broken = bytearray(good)
+    broken[-1] ^= 1
+    batches = [
+        good,
+        bytes(broken),
+        b"",
+        None,
+        good + good,
+        good[:-1],
+        good[:40],
+        *(batch(b"value" * 50, codec=codec) for codec in Codec),
+        batch(b"v", producer=(7, 0, 0)),
+        batch(b"v", producer=(7, 0, 0)),
+        batch(b"v", producer=(7, 0, 5)),
+        batch(b"v", producer=(7, 0, 1)),
+        batch(b"v", producer=(7, 1, 0)),
+        batch(b"v", producer=(7, 0, 1)),
+        batch(b"v", producer=(7, -1, 1)),
+        batch(b"v", producer=(8, 0, 0), transactional=True),
+        batch(b"v", key=None),
+        batch(b"v", timestamp=NOW_MS - 10_000),
+        batch(b"v", timestamp=-1),
+        batch(b"v" * 300),
+        batch(b"v" * 1500),
+    ]
+    for topic in TOPICS:
+        for records in batches:
+            await twins.agree(frame(version, topic, records))
+    assert twins.taken > len(batches)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_whatever_the_request_is_both_ways_agree(twins: Twins, version: int) -> None:
+    records = batch(b"value")
+    for acks in (-2, -1, 0, 1, 2):
+        for partition in (-1, 0, 1, 2):
+            for topic in ("plain", "missing", "__consumer_offsets"):
+                for client_id in (None, "", "client", "__admin_client", "\u00fc" * 20):
+                    for _ in range(2):
+                        await twins.agree(
+                            frame(
+                                version,
+                                topic,
+                                records,
+                                partition=partition,
+                                acks=acks,
+                                client_id=client_id,
+                            )
+                        )
+
+
+async def test_a_client_id_that_is_no_text_ends_the_connection(twins: Twins) -> None:
+    data = bytearray(frame(7, records=batch()))
+    data[10:16] = b"\xff\xfe\xfd\xfc\xfb\xfa"
+    for _ in range(2):
+        assert await twins.agree(bytes(data)) == "MalformedInput"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_cut_anywhere_both_ways_agree(twins: Twins, version: int) -> None:
+    whole = frame(version, records=batch())
+    await twins.agree(whole)
+    for size in range(len(whole)):
+        await twins.agree(whole[:size])
+        await twins.agree(whole + whole[size : size + 3])
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_mutated_frames_get_the_same_answers(twins: Twins, seed: int) -> None:
+    source = random.Random(seed)
+    for _ in range(250):
+        version = source.choice(VERSIONS)
+        records = batch(b"x" * source.randrange(300), producer=(source.randrange(3), 0, 0))
+        await twins.agree(mutated(frame(version, records=records), source))
+
+
+async def test_several_partitions_go_the_general_way(twins: Twins) -> None:
+    request = produce_request("plain", {0: batch(), 1: batch()})
+    header = encode_request_header(RequestHeader(0, 7, 1, "client"), 1)
+    for _ in range(2):
+        await twins.agree(header + encode_request(PRODUCE, 7, request))
+    assert twins.taken == 0
+
+
+async def test_a_stopped_partition_is_not_found_in_the_lane(twins: Twins) -> None:
+    data = frame(7, records=batch())
+    for _ in range(2):
+        await twins.agree(data)
+    for bench in (twins.laned, twins.general):
+        await bench.ask(ApiKey.DELETE_TOPICS, 5, bench.delete_request("plain"))
+        assert b"plain" not in bench.app.replicas.by_topic
+    assert await outcome(twins.laned, data) == await outcome(twins.general, data)
+
+
+def test_the_known_shape_is_read() -> None:
+    records = batch()
+    for version in VERSIONS:
+        parsed = parse(memoryview(frame(version, "topic", records, partition=3, acks=1)))
+        assert parsed is not None
+        assert (parsed.topic, parsed.partition, parsed.acks) == (b"topic", 3, 1)
+        assert (parsed.client_id, parsed.correlation_id) == (b"client", 4711)
+        assert parsed.end - parsed.start == len(records)
