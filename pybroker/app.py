@@ -215,6 +215,7 @@ class BrokerApp:
             is_registered=lambda: self._membership.is_registered,
             connections=self._server.connections_by_listener,
             unsent_bytes=lambda: self._server.unsent_bytes,
+            layers=lambda: self.live.layers,
         )
 
     # how the rooms reach each other

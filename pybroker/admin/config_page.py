@@ -2,44 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pybroker import __version__
 from pybroker.admin.view import BrokerView
 from pybroker.broker_config import BROKER_OPTIONS
-from pybroker.config import Option, OptionType
+from pybroker.config import Option, Value
+from pybroker.layered_config import LayeredConfig, Source, is_secret
 
 HIDDEN: Final = "[hidden]"
+SOURCES: Final[Mapping[Source, str]] = {
+    Source.BROKER: "dynamic for this broker",
+    Source.ALL_BROKERS: "dynamic for all brokers",
+    Source.FILE: "given at the start",
+    Source.DEFAULT: "default",
+}
 
 
 def config_page(view: BrokerView) -> dict[str, object]:
-    """The document of the page, passwords hidden. `source` is `dynamic` (changed while running),
-    `given` (file, flags, overrides) or `default`."""
+    """The document of the page, passwords hidden."""
     rooms = view.rooms
+    layers = LayeredConfig(view.config) if rooms is None else rooms.layers()
     return {
         "version": __version__,
         "broker_id": None if rooms is None else rooms.broker_id,
         "cluster_id": None if rooms is None else rooms.cluster_id,
-        "options": [_entry(view, option) for option in BROKER_OPTIONS.values()],
+        "options": [_entry(layers, option) for option in BROKER_OPTIONS.values()],
     }
 
 
-def _entry(view: BrokerView, option: Option) -> dict[str, object]:
-    config = view.config
-    value = option.format(getattr(config, option.attribute))
-    dynamic = view.dynamic()
-    source = "given" if option.name in config.given else "default"
-    if option.name in dynamic:
-        source, value = "dynamic", dynamic[option.name]
-    if option.type is OptionType.PASSWORD and value is not None:
-        value = HIDDEN
+def _entry(layers: LayeredConfig, option: Option) -> dict[str, object]:
+    places = (
+        (layers.for_this, Source.BROKER),
+        (layers.for_all, Source.ALL_BROKERS),
+        (layers.static.given, Source.FILE),
+    )
+    source = next((source for given, source in places if option.name in given), Source.DEFAULT)
     return {
         "name": option.name,
-        "value": value,
-        "source": source,
-        "default": HIDDEN
-        if option.type is OptionType.PASSWORD and option.default is not None
-        else option.format(option.default),
+        "value": _shown(option, getattr(layers.current, option.attribute)),
+        "source": SOURCES[source],
+        "default": _shown(option, option.default),
         "type": option.type.value,
         "update": option.update.value,
     }
+
+
+def _shown(option: Option, value: Value) -> str | None:
+    text = option.format(value)
+    return HIDDEN if text is not None and is_secret(option) else text

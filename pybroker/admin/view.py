@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.handlers.metadata_view import MetadataView
+from pybroker.layered_config import LayeredConfig
 from pybroker.metrics import Metrics
 from pybroker.ports import SessionEvent
 from pybroker.replication.manager import ReplicaManager
@@ -75,6 +76,8 @@ class Rooms:
     connections: Callable[[], Mapping[str, int]]
     """Listener -> open connections."""
     unsent_bytes: Callable[[], int]
+    layers: Callable[[], LayeredConfig]
+    """The options in force and where they come from."""
 
 
 @dataclass(slots=True)
@@ -84,5 +87,3 @@ class BrokerView:
     config: BrokerConfig
     phase: Phase = Phase.STARTING
     rooms: Rooms | None = None
-    dynamic: Callable[[], Mapping[str, str]] = field(default=dict)
-    """Option -> value (as text) of what was changed while running."""
