@@ -1,45 +1,59 @@
-"""`pybroker topics`: Kafka's kafka-topics. Texts are those of its 2.8 to 3.9 releases."""
+"""`pybroker topics`: Kafka's kafka-topics. Texts and checks are those of its release 3.9."""
 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import click
 
 from pybroker.client.admin import Admin
-from pybroker.client.admin_configs import ConfigEntry, ConfigResource
-from pybroker.client.admin_topics import NewTopic
-from pybroker.client.metadata import PartitionInfo, TopicInfo
+from pybroker.client.admin_configs import ConfigResource
+from pybroker.client.admin_topics import NewPartitions, NewTopic
+from pybroker.client.metadata import TopicInfo
 from pybroker.errors import ErrorCode
-from pybroker.model import NO_LEADER, NO_TOPIC_ID, encode_uuid
+from pybroker.model import NO_TOPIC_ID, decode_uuid, encode_uuid
 from pybroker.tools._cli import (
     Failure,
     Tool,
-    bootstrap_option,
     client_options,
     config_file_option,
     format_option,
     run_async,
     write_json,
 )
+from pybroker.tools._topic_lines import Described, Reports, document, lines
 
-ACTIONS = ("create", "list", "describe", "delete")
+ACTIONS = ("create", "list", "alter", "describe", "delete")
 COLLISION_WARNING = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_')"
     " could collide. To avoid issues it is best to use either, but not both."
 )
+OTHER_TOOL = (
+    " (the kafka-configs CLI supports altering topic configs with a --bootstrap-server option)"
+)
+ID_WINS = (
+    "Only topic id will be used when both --topic and --topic-id are specified and topicId is not"
+    " Uuid.ZERO_UUID"
+)
 REPLICATION_FACTOR_MAX = 32_767
+PARTITION_REPORTS = (
+    "under_replicated_partitions",
+    "under_min_isr_partitions",
+    "at_min_isr_partitions",
+    "unavailable_partitions",
+)
 ONLY_WITH: Mapping[str, tuple[str, ...]] = {
-    "partitions": ("create",),
+    "config": ("create", "alter"),
+    "partitions": ("create", "alter"),
     "replication_factor": ("create",),
-    "replica_assignment": ("create",),
-    "config": ("create",),
+    "replica_assignment": ("create", "alter"),
+    **dict.fromkeys(PARTITION_REPORTS, ("describe",)),
+    "topics_with_overrides": ("describe",),
+    "if_exists": ("alter", "describe", "delete"),
     "if_not_exists": ("create",),
-    "if_exists": ("describe", "delete"),
-    "under_replicated_partitions": ("describe",),
-    "unavailable_partitions": ("describe",),
     "exclude_internal": ("list", "describe"),
 }
 """Flag -> the actions that it goes with."""
@@ -51,6 +65,7 @@ class Wish:
 
     action: str
     topic: str | None
+    topic_id: str | None
     partitions: int | None
     replication_factor: int | None
     replica_assignment: str | None
@@ -58,40 +73,49 @@ class Wish:
     if_exists: bool
     if_not_exists: bool
     exclude_internal: bool
-    under_replicated_partitions: bool
-    unavailable_partitions: bool
+    reports: Reports
     as_json: bool
-
-    @property
-    def filtered(self) -> bool:
-        return self.under_replicated_partitions or self.unavailable_partitions
 
 
 @click.command(
     "topics", cls=Tool, error_prefix="Error while executing topic command : ", no_args_is_help=False
 )
-@bootstrap_option()
+@click.option(
+    "--bootstrap-server", metavar="HOST:PORT[,HOST:PORT]", help="The brokers to start from."
+)
 @click.option("--create", is_flag=True, help="Create a topic.")
 @click.option("--list", "list_", is_flag=True, help="Print the names of topics.")
+@click.option("--alter", is_flag=True, help="Add partitions to topics.")
 @click.option("--describe", is_flag=True, help="Print partitions, leaders and replicas of topics.")
 @click.option("--delete", is_flag=True, help="Delete topics.")
 @click.option(
     "--topic",
-    help="The topic. A regular expression for all actions but --create; required by --create and"
-    " --delete.",
+    help="The topic. A regular expression for all actions but --create; required by --create,"
+    " --alter and --delete.",
 )
-@click.option("--partitions", type=int, help="How many partitions; default: the cluster's.")
+@click.option("--topic-id", help="Describe the topic with this id, whatever --topic says.")
+@click.option(
+    "--partitions",
+    type=int,
+    help="How many partitions a new topic has, or an altered one shall have; default for a new one:"
+    " the cluster's. More partitions give keys another partition.",
+)
 @click.option(
     "--replication-factor", type=int, help="How many replicas of each; default: the cluster's."
 )
 @click.option(
     "--replica-assignment",
     metavar="0:1,1:2,...",
-    help="The brokers of each partition, the preferred leader first.",
+    help="The brokers of each partition, the preferred leader first. With --alter those of the"
+    " partitions that exist are named, too, and left as they are.",
 )
 @click.option(
-    "--config", multiple=True, metavar="NAME=VALUE", help="An option of the topic; repeatable."
+    "--config",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of a new topic; repeatable. Of existing ones: pybroker configs.",
 )
+@click.option("--delete-config", multiple=True, hidden=True)
 @click.option("--if-exists", is_flag=True, help="Do nothing if the topic does not exist.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists already.")
 @click.option("--exclude-internal", is_flag=True, help="Leave out the cluster's own topics.")
@@ -100,13 +124,31 @@ class Wish:
     is_flag=True,
     help="Only partitions with fewer replicas in sync than they have.",
 )
-@click.option("--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
+@click.option(
+    "--unavailable-partitions", is_flag=True, help="Only partitions without a live leader."
+)
+@click.option(
+    "--under-min-isr-partitions",
+    is_flag=True,
+    help="Only partitions with fewer replicas in sync than min.insync.replicas.",
+)
+@click.option(
+    "--at-min-isr-partitions",
+    is_flag=True,
+    help="Only partitions with just as many replicas in sync as min.insync.replicas.",
+)
+@click.option(
+    "--topics-with-overrides",
+    is_flag=True,
+    help="Only topics with options of their own, without their partitions.",
+)
+@click.option("--partition-size-limit-per-response", type=int, hidden=True)
 @config_file_option("--command-config", "--admin.config")
 @format_option()
-def command(bootstrap_server: str, config_file: str | None, **flags: object) -> None:
-    """Create, list, describe and delete topics."""
-    wish = parse_wish(flags)
-    options = client_options(bootstrap_server, config_file)
+def command(bootstrap_server: str | None, config_file: str | None, **flags: object) -> None:
+    """Create, list, alter, describe and delete topics."""
+    wish = parse_wish({**flags, "bootstrap_server": bootstrap_server})
+    options = client_options(bootstrap_server or "", config_file)
 
     async def work() -> None:
         async with Admin(**options) as admin:
@@ -115,43 +157,93 @@ def command(bootstrap_server: str, config_file: str | None, **flags: object) -> 
     run_async(work())
 
 
+# The command line
+
+
 def parse_wish(flags: Mapping[str, object]) -> Wish:
     """The command line as one value. Raises click.UsageError for combinations without a sense."""
     values = dict(flags)
     values["list"] = values.pop("list_")
     values["as_json"] = values.pop("output_format") == "json"
+    values.pop("partition_size_limit_per_response")
     chosen = [action for action in ACTIONS if values.pop(action)]
     if len(chosen) != 1:
         raise click.UsageError(
-            "Command must include exactly one action: --list, --describe, --create or --delete"
+            "Command must include exactly one action: --list, --describe, --create, --alter or"
+            " --delete"
         )
     action = chosen[0]
-    if action in ("create", "delete") and values["topic"] is None:
+    if values.pop("bootstrap_server") is None:
+        raise click.UsageError("--bootstrap-server must be specified")
+    _check_required(action, values)
+    _check_invalid(action, values)
+    reports = Reports(
+        under_replicated=bool(values.pop("under_replicated_partitions")),
+        unavailable=bool(values.pop("unavailable_partitions")),
+        under_min_isr=bool(values.pop("under_min_isr_partitions")),
+        at_min_isr=bool(values.pop("at_min_isr_partitions")),
+        overrides=bool(values.pop("topics_with_overrides")),
+    )
+    values.pop("delete_config")
+    return Wish(action=action, reports=reports, **values)  # type: ignore[arg-type]  # click's types
+
+
+def _check_required(action: str, values: Mapping[str, object]) -> None:
+    named = values["topic"] is not None
+    if action == "describe" and values["if_exists"]:
+        if not named and values["topic_id"] is None:
+            raise click.UsageError("--topic or --topic-id is required to describe a topic")
+        if named and values["topic_id"] is not None and not values["as_json"]:
+            click.echo(ID_WINS)
+    if action in ("create", "alter", "delete") and not named:
         raise click.UsageError('Missing required argument "[topic]"')
+    if action == "alter":
+        if values["config"]:
+            raise click.UsageError(
+                'Option combination "[bootstrap-server],[config]" can\'t be used with option'
+                f' "[alter]"{OTHER_TOOL}'
+            )
+        if values["partitions"] is None:
+            raise click.UsageError('Missing required argument "[partitions]"')
+
+
+def _check_invalid(action: str, values: Mapping[str, object]) -> None:
+    if values["delete_config"]:
+        raise _conflict("delete_config", "bootstrap_server")
     for name, actions in ONLY_WITH.items():
-        if values[name] and action not in actions:
-            flag = name.replace("_", "-")
-            raise click.UsageError(f'Option "[{flag}]" can\'t be used with option "[{action}]"')
-    if values["replica_assignment"]:
+        if _is_given(values[name]) and action not in actions:
+            raise _conflict(name, action)
+    if action == "create" and values["replica_assignment"] is not None:
         for name in ("partitions", "replication_factor"):
             if values[name] is not None:
-                flag = name.replace("_", "-")
-                raise click.UsageError(
-                    f'Option "[{flag}]" can\'t be used with option "[replica-assignment]"'
-                )
-    return Wish(action=action, **values)  # type: ignore[arg-type]  # click has checked the types
+                raise _conflict("replica_assignment", name)
+    for name in PARTITION_REPORTS:
+        if values[name] and values["topics_with_overrides"]:
+            raise _conflict(name, "topics_with_overrides")
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False and value != ()
+
+
+def _conflict(first: str, second: str) -> click.UsageError:
+    names = (first.replace("_", "-"), second.replace("_", "-"))
+    return click.UsageError('Option "[{}]" can\'t be used with option "[{}]"'.format(*names))
+
+
+# The actions
 
 
 async def perform(admin: Admin, wish: Wish) -> None:
     """Do what is wished and print what Kafka prints. Raises PybrokerError."""
-    if wish.action == "create":
-        await create(admin, wish)
-    elif wish.action == "list":
-        await list_names(admin, wish)
-    elif wish.action == "describe":
-        await describe(admin, wish)
-    else:
-        await delete(admin, wish)
+    actions = {
+        "create": create,
+        "list": list_names,
+        "alter": alter,
+        "describe": describe,
+        "delete": delete,
+    }
+    await actions[wish.action](admin, wish)
 
 
 async def create(admin: Admin, wish: Wish) -> None:
@@ -202,7 +294,7 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
         if twice:
             raise Failure(
                 "Partition replica lists may not contain duplicate entries: "
-                + ", ".join(str(broker) for broker in twice)
+                + ",".join(str(broker) for broker in twice)
             )
         if found and len(brokers) != len(found[0]):
             raise Failure(f"Partition {partition} has different replication factor: {brokers}")
@@ -218,7 +310,7 @@ def parse_configs(words: Iterable[str]) -> dict[str, str | None]:
         if not equals or not name.strip():
             raise Failure(
                 "Invalid topic config: all configs to be added must be in the format"
-                f' "key=val", not {word!r}'
+                f' "key=val". This is not: {word}'
             )
         configs[name.strip()] = value.strip()
     return configs
@@ -228,8 +320,30 @@ async def list_names(admin: Admin, wish: Wish) -> None:
     names = [topic.name for topic in await matching(admin, wish)]
     if wish.as_json:
         write_json(names)
-    elif names:
+    else:
         click.echo("\n".join(names))
+
+
+async def alter(admin: Admin, wish: Wish) -> None:
+    assert wish.partitions is not None
+    assignment = parse_assignment(wish.replica_assignment) if wish.replica_assignment else None
+    topics = await matching(admin, wish)
+    names = [topic.name for topic in topics]
+    _check_found(names, wish)
+    if not topics:
+        return
+    grown = [
+        NewPartitions(
+            topic.name,
+            wish.partitions,
+            None if assignment is None else list(assignment.values())[len(topic.partitions) :],
+        )
+        for topic in topics
+    ]
+    for result in await admin.create_partitions(grown):
+        result.check()
+    if wish.as_json:
+        write_json({"altered": names, "partitions": wish.partitions})
 
 
 async def delete(admin: Admin, wish: Wish) -> None:
@@ -242,24 +356,40 @@ async def delete(admin: Admin, wish: Wish) -> None:
 
 
 async def describe(admin: Admin, wish: Wish) -> None:
-    topics = await matching(admin, wish)
-    _check_found([topic.name for topic in topics], wish)
-    # where an old broker or a missing permission hides them, the partitions are still worth showing
-    found = await admin.describe_configs([ConfigResource.topic(topic.name) for topic in topics])
-    configs = {resource.name: list(answer.entries) for resource, answer in found.items()}
-    if wish.as_json:
-        write_json([topic_document(topic, configs.get(topic.name, []), wish) for topic in topics])
+    topic_id = parse_topic_id(wish.topic_id)
+    if topic_id != NO_TOPIC_ID:
+        topics = [topic for topic in await existing(admin) if topic.topic_id == topic_id]
+        if not topics and not wish.if_exists:
+            raise Failure(f"TopicId '{wish.topic_id}' does not exist as expected")
+    else:
+        topics = await matching(admin, wish)
+        _check_found([topic.name for topic in topics], wish)
+    if not topics:
+        if wish.as_json:
+            write_json([])
         return
-    for topic in topics:
-        if not wish.filtered:
-            click.echo(topic_line(topic, configs.get(topic.name, [])))
-        for partition in shown_partitions(topic, wish):
-            click.echo(partition_line(partition))
+    # where an old broker or a missing permission hides them, the partitions are still worth showing
+    configs = await admin.describe_configs([ConfigResource.topic(topic.name) for topic in topics])
+    live = {node.id for node in (await admin.describe_cluster()).nodes}
+    found = [
+        Described(topic, configs[ConfigResource.topic(topic.name)].entries, live)
+        for topic in topics
+    ]
+    if wish.as_json:
+        write_json([document(each, wish.reports) for each in found])
+        return
+    for each in found:
+        for line in lines(each, wish.reports):
+            click.echo(line)
+
+
+async def existing(admin: Admin) -> list[TopicInfo]:
+    return [topic for topic in await admin.list_topics() if topic.error == ErrorCode.NONE]
 
 
 async def matching(admin: Admin, wish: Wish) -> list[TopicInfo]:
     """The topics that --topic means, by name; all without it."""
-    topics = [topic for topic in await admin.list_topics() if topic.error == ErrorCode.NONE]
+    topics = await existing(admin)
     if wish.exclude_internal:
         topics = [topic for topic in topics if not topic.internal]
     if wish.topic is None:
@@ -271,79 +401,23 @@ async def matching(admin: Admin, wish: Wish) -> list[TopicInfo]:
 def name_pattern(text: str) -> re.Pattern[str]:
     """What --topic means: a regular expression, in which a comma stands for "or". Raises
     Failure."""
+    plain = text.strip().replace(" ", "").replace(",", "|").strip("\"'")
     try:
-        return re.compile(text.strip("\"'").replace(" ", "").replace(",", "|"))
-    except re.error as error:
-        raise Failure(f"{text} is an invalid regex: {error}") from None
+        return re.compile(plain)
+    except re.error:
+        raise Failure(f"{plain} is an invalid regex.") from None
+
+
+def parse_topic_id(text: str | None) -> uuid.UUID:
+    """Raises Failure."""
+    if text is None:
+        return NO_TOPIC_ID
+    try:
+        return decode_uuid(text)
+    except ValueError as error:
+        raise Failure(str(error)) from None
 
 
 def _check_found(names: list[str], wish: Wish) -> None:
     if not names and wish.topic is not None and not wish.if_exists:
         raise Failure(f"Topic '{wish.topic}' does not exist as expected")
-
-
-# Output
-
-
-def topic_line(topic: TopicInfo, configs: list[ConfigEntry]) -> str:
-    fields = [f"Topic: {topic.name}"]
-    if topic.topic_id != NO_TOPIC_ID:
-        fields.append(f"TopicId: {encode_uuid(topic.topic_id)}")
-    fields.append(f"PartitionCount: {len(topic.partitions)}")
-    fields.append(f"ReplicationFactor: {_replication_factor(topic)}")
-    fields.append(
-        "Configs: " + ",".join(f"{row.name}={row.value}" for row in configs if not row.is_default)
-    )
-    return "\t".join(fields)
-
-
-def partition_line(partition: PartitionInfo) -> str:
-    leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
-    return "\t".join(
-        [
-            "",
-            f"Topic: {partition.topic_partition.topic}",
-            f"Partition: {partition.topic_partition.partition}",
-            f"Leader: {leader}",
-            f"Replicas: {_join(partition.replicas)}",
-            f"Isr: {_join(partition.isr)}",
-        ]
-    )
-
-
-def topic_document(topic: TopicInfo, configs: list[ConfigEntry], wish: Wish) -> dict[str, object]:
-    return {
-        "topic": topic.name,
-        "topicId": encode_uuid(topic.topic_id),
-        "internal": topic.internal,
-        "replicationFactor": _replication_factor(topic),
-        "configs": {row.name: row.value for row in configs if not row.is_default},
-        "partitions": [
-            {
-                "partition": partition.topic_partition.partition,
-                "leader": None if partition.leader == NO_LEADER else partition.leader,
-                "leaderEpoch": partition.leader_epoch,
-                "replicas": list(partition.replicas),
-                "isr": list(partition.isr),
-            }
-            for partition in shown_partitions(topic, wish)
-        ],
-    }
-
-
-def shown_partitions(topic: TopicInfo, wish: Wish) -> list[PartitionInfo]:
-    return [
-        partition
-        for _, partition in sorted(topic.partitions.items())
-        if not wish.filtered
-        or (wish.under_replicated_partitions and len(partition.isr) < len(partition.replicas))
-        or (wish.unavailable_partitions and partition.leader == NO_LEADER)
-    ]
-
-
-def _replication_factor(topic: TopicInfo) -> int:
-    return max((len(partition.replicas) for partition in topic.partitions.values()), default=0)
-
-
-def _join(numbers: Iterable[int]) -> str:
-    return ",".join(str(number) for number in numbers)

@@ -11,15 +11,16 @@ import click
 import pytest
 
 from pybroker.client.admin import Admin
+from pybroker.client.admin_cluster import ClusterDescription
 from pybroker.client.admin_configs import (
     ConfigDescription,
     ConfigEntry,
     ConfigResource,
     ConfigSource,
 )
-from pybroker.client.admin_topics import NewTopic, TopicResult
+from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.errors import ResponseError, UnsupportedByBroker
-from pybroker.client.metadata import PartitionInfo, TopicInfo
+from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.tools._cli import Failure
@@ -29,6 +30,7 @@ ID = uuid.UUID(bytes=bytes(range(16)))
 SWITCHES = [
     "create",
     "list_",
+    "alter",
     "describe",
     "delete",
     "if_exists",
@@ -36,16 +38,29 @@ SWITCHES = [
     "exclude_internal",
     "under_replicated_partitions",
     "unavailable_partitions",
+    "under_min_isr_partitions",
+    "at_min_isr_partitions",
+    "topics_with_overrides",
+]
+TEXTS = [
+    "topic",
+    "topic_id",
+    "partitions",
+    "replication_factor",
+    "replica_assignment",
+    "partition_size_limit_per_response",
 ]
 WARNING_START = "WARNING: Due to limitations in metric names"
 
 
-def topic(name: str, *partitions: tuple[int, list[int], list[int]]) -> TopicInfo:
+def topic(
+    name: str, *partitions: tuple[int, list[int], list[int]], number_from: int = 0
+) -> TopicInfo:
     """Partitions as (leader, replicas, isr)."""
     return TopicInfo(
         name,
         ErrorCode.NONE,
-        ID,
+        uuid.UUID(int=number_from) if number_from else ID,
         name.startswith("__"),
         {
             number: PartitionInfo(
@@ -69,6 +84,7 @@ class FakeAdmin(Admin):
         self.topics = {item.name: item for item in topics}
         self.created: list[NewTopic] = []
         self.deleted: list[str] = []
+        self.grown: list[NewPartitions] = []
         self._configs = configs
 
     async def list_topics(self) -> list[TopicInfo]:
@@ -81,6 +97,15 @@ class FakeAdmin(Admin):
             TopicResult(item.name, taken if item.name in self.topics else None, ID)
             for item in self.created
         ]
+
+    async def create_partitions(
+        self, topics: Iterable[NewPartitions], **_: Any
+    ) -> list[TopicResult]:
+        self.grown = list(topics)
+        return [TopicResult(item.topic, None) for item in self.grown]
+
+    async def describe_cluster(self, **_: Any) -> ClusterDescription:
+        return ClusterDescription("c", None, (Node(1, "h", 1), Node(2, "h", 2)))
 
     async def delete_topics(self, names: Iterable[str], **_: Any) -> list[TopicResult]:
         self.deleted = list(names)
@@ -102,16 +127,22 @@ class FakeAdmin(Admin):
 def cluster(**options: bool) -> FakeAdmin:
     return FakeAdmin(
         topic("a", (1, [1, 2], [1, 2]), (-1, [2, 1], [])),
-        topic("ab", (1, [1], [1])),
-        topic("__consumer_offsets", (1, [1], [1])),
+        topic("ab", (1, [1], [1]), number_from=7),
+        topic("__consumer_offsets", (1, [1], [1]), number_from=8),
         **options,
     )
 
 
 async def call(admin: FakeAdmin, **flags: Any) -> None:
-    defaults = dict.fromkeys(["topic", "partitions", "replication_factor", "replica_assignment"])
-    switches = dict.fromkeys(SWITCHES, False)
-    given = {**defaults, **switches, "config": (), "output_format": "text", **flags}
+    given = {
+        **dict.fromkeys(TEXTS),
+        **dict.fromkeys(SWITCHES, False),
+        "bootstrap_server": "here",
+        "config": (),
+        "delete_config": (),
+        "output_format": "text",
+        **flags,
+    }
     await perform(admin, parse_wish(given))
 
 
@@ -120,12 +151,16 @@ async def printed(capsys: pytest.CaptureFixture[str], admin: FakeAdmin, **flags:
     return capsys.readouterr().out.splitlines()
 
 
+ID_TEXT = "AAECAwQFBgcICQoLDA0ODw"
+OTHER_ID = "AAECAwQFBgcICQoLDA0ODg"
 HEADER_A = (
     "Topic: a\tTopicId: AAECAwQFBgcICQoLDA0ODw\tPartitionCount: 2\tReplicationFactor: 2\t"
     "Configs: retention.ms=5"
 )
-A0 = "\tTopic: a\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2"
-A1 = "\tTopic: a\tPartition: 1\tLeader: none\tReplicas: 2,1\tIsr: "
+ELR = "\tElr: N/A\tLastKnownElr: N/A"
+A0 = "\tTopic: a\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2" + ELR
+A1 = "\tTopic: a\tPartition: 1\tLeader: none\tReplicas: 2,1\tIsr: " + ELR
+AB0 = "\tTopic: ab\tPartition: 0\tLeader: 1\tReplicas: 1\tIsr: 1" + ELR
 
 
 @pytest.mark.parametrize(
@@ -137,7 +172,21 @@ A1 = "\tTopic: a\tPartition: 1\tLeader: none\tReplicas: 2,1\tIsr: "
         ({"list_": True, "exclude_internal": True}, ["a", "ab"]),
         ({"list_": True, "topic": "a.*"}, ["a", "ab"]),
         ({"list_": True, "topic": "ab,a"}, ["a", "ab"]),
-        ({"list_": True, "topic": "nosuch"}, []),
+        ({"list_": True, "topic": "nosuch"}, [""]),
+        ({"alter": True, "topic": "a", "partitions": 3}, []),
+        ({"alter": True, "topic": "nosuch", "partitions": 3, "if_exists": True}, []),
+        ({"describe": True, "topic_id": ID_TEXT}, [HEADER_A, A0, A1]),
+        (
+            {"describe": True, "topic_id": "AAAAAAAAAAAAAAAAAAAAAA", "topic": "a"},
+            [HEADER_A, A0, A1],
+        ),
+        ({"describe": True, "topic_id": OTHER_ID, "if_exists": True}, []),
+        ({"describe": True, "under_min_isr_partitions": True}, [A1]),
+        ({"describe": True, "at_min_isr_partitions": True, "exclude_internal": True}, [AB0]),
+        (
+            {"describe": True, "topic": "a", "topics_with_overrides": True},
+            [HEADER_A],
+        ),
         ({"describe": True, "topic": "a"}, [HEADER_A, A0, A1]),
         ({"describe": True, "topic": "nosuch", "if_exists": True}, []),
         ({"describe": True, "under_replicated_partitions": True}, [A1]),
@@ -171,6 +220,10 @@ async def test_what_is_asked_of_the_broker() -> None:
     assert admin.created == [NewTopic("n", 3, 2, configs={"k": "v=w"})]
     await call(admin, create=True, topic="n", replica_assignment="1:2,2:1")
     assert admin.created == [NewTopic("n", assignments={0: [1, 2], 1: [2, 1]})]
+    await call(admin, alter=True, topic="a,ab", partitions=5)
+    assert admin.grown == [NewPartitions("a", 5), NewPartitions("ab", 5)]
+    await call(admin, alter=True, topic="a", partitions=3, replica_assignment="1:2,2:1,1:2")
+    assert admin.grown == [NewPartitions("a", 3, [[1, 2]])]
     await call(admin, delete=True, topic="a|ab")
     assert admin.deleted == ["a", "ab"]
 
@@ -180,6 +233,12 @@ async def test_what_is_asked_of_the_broker() -> None:
     [
         ({"create": True, "topic": "a"}, "Topic 'a' already exists."),
         ({"describe": True, "topic": "no"}, "Topic 'no' does not exist as expected"),
+        (
+            {"describe": True, "topic_id": OTHER_ID},
+            f"TopicId '{OTHER_ID}' does not exist as expected",
+        ),
+        ({"describe": True, "topic_id": "x"}, "'x' is not a base64url UUID"),
+        ({"alter": True, "topic": "no", "partitions": 1}, "Topic 'no' does not exist as expected"),
         ({"delete": True, "topic": "no"}, "Topic 'no' does not exist as expected"),
         ({"list_": True, "topic": "("}, "invalid regex"),
         ({"create": True, "topic": "n", "partitions": 0}, "partitions must be greater than 0"),
@@ -208,15 +267,41 @@ async def test_failures(flags: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({}, "Command must include exactly one action: --list, --describe, --create or --delete"),
+        (
+            {},
+            "Command must include exactly one action: --list, --describe, --create, --alter or"
+            " --delete",
+        ),
         ({"list_": True, "create": True, "topic": "a"}, "exactly one action"),
         ({"create": True}, 'Missing required argument "[topic]"'),
         ({"list_": True, "partitions": 1}, '"[partitions]" can\'t be used with option "[list]"'),
         ({"create": True, "topic": "a", "if_exists": True}, '"[if-exists]" can\'t be used with'),
         (
             {"create": True, "topic": "a", "replica_assignment": "1", "partitions": 1},
-            '"[partitions]" can\'t be used with option "[replica-assignment]"',
+            'Option "[replica-assignment]" can\'t be used with option "[partitions]"',
         ),
+        ({"list_": True, "bootstrap_server": None}, "--bootstrap-server must be specified"),
+        ({"alter": True, "partitions": 2}, 'Missing required argument "[topic]"'),
+        ({"alter": True, "topic": "a"}, 'Missing required argument "[partitions]"'),
+        (
+            {"alter": True, "topic": "a", "partitions": 2, "config": ("a=b",)},
+            'Option combination "[bootstrap-server],[config]" can\'t be used with option "[alter]"'
+            " (the kafka-configs CLI supports",
+        ),
+        (
+            {"describe": True, "delete_config": ("a",)},
+            'Option "[delete-config]" can\'t be used with option "[bootstrap-server]"',
+        ),
+        (
+            {"describe": True, "at_min_isr_partitions": True, "topics_with_overrides": True},
+            '"[at-min-isr-partitions]" can\'t be used with option "[topics-with-overrides]"',
+        ),
+        ({"describe": True, "if_exists": True}, "--topic or --topic-id is required to describe"),
+        (
+            {"alter": True, "topic": "a", "partitions": 2, "replication_factor": 1},
+            'Option "[replication-factor]" can\'t be used with option "[alter]"',
+        ),
+        ({"list_": True, "at_min_isr_partitions": True}, 'with option "[list]"'),
     ],
 )
 async def test_wrong_usage(flags: dict[str, Any], text: str) -> None:
