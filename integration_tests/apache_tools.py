@@ -92,6 +92,7 @@ class ApacheTools:
 
     def __init__(self, bootstrap: str | None = None) -> None:
         self._bootstrap = bootstrap
+        self._calls = 0
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         self._process = ChildProcess(
             [
@@ -103,9 +104,16 @@ class ApacheTools:
 
     def __call__(self, tool: str, *words: str, stdin: str = "") -> Ran:
         arguments = with_server(tool, words, self._bootstrap)
-        command = {"main": CLASSES[tool], "arguments": arguments, "stdin": stdin}
-        answer = self._process.ask(json.dumps(command), "^RESULT ", seconds=SECONDS_MAX)
-        result = json.loads(answer.removeprefix("RESULT "))
+        self._calls += 1
+        start = f"RESULT {self._calls} "
+        command = {
+            "id": self._calls,
+            "main": CLASSES[tool],
+            "arguments": arguments,
+            "stdin": stdin,
+        }
+        answer = self._process.ask(json.dumps(command), f"^{start}", seconds=SECONDS_MAX)
+        result = json.loads(answer.removeprefix(start))
         return Ran((tool, *arguments), result["code"], result["out"], result["err"])
 
     def close(self) -> None:

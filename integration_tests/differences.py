@@ -2,12 +2,14 @@
 
 Tests that compare tools with Apache's name the rows that they allow, and `docs/compatibility.rst`
 shows the same rows; `integration_tests/test_compatibility.py` holds the two together. A difference
-without a row is a fault.
+without a row is a fault. `python -m integration_tests.differences` prints the rows as that page
+has them.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -17,9 +19,10 @@ Lines = list[str]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`what` and `reason` are sentences of the document. `apache` and `ours` make the lines that
-    are to be compared from those that were printed."""
+    """`tool` is its name, or "all tools". `what` and `reason` are sentences of the document.
+    `apache` and `ours` make the lines that are to be compared from those that were printed."""
 
+    tool: str
     what: str
     reason: str
     apache: Callable[[Lines], Lines] = lambda lines: lines
@@ -36,5 +39,180 @@ def replaced(pattern: str, text: str) -> Callable[[Lines], Lines]:
     return lambda lines: [re.sub(pattern, text, line) for line in lines]
 
 
-DIFFERENCES: Final[Mapping[str, Difference]] = {}
+def without_events(lines: Lines) -> Lines:
+    """Leaves out what the ZooKeeper shell tells of its own connection, with the blank lines and
+    the word around it."""
+    return [
+        line
+        for line in lines
+        if line not in ("", "WATCHER::") and not re.match(r"WatchedEvent .* type:None ", line)
+    ]
+
+
+def until_metrics(lines: Lines) -> Lines:
+    """What stands before the table of metrics."""
+    ends = [number for number, line in enumerate(lines) if line.startswith("Metric Name")]
+    return lines[: ends[0]] if ends else lines
+
+
+DIFFERENCES: Final[Mapping[str, Difference]] = {
+    "errors in one line": Difference(
+        "all tools",
+        "A failure is one line on standard error, and wrong usage is that line and a hint at"
+        " --help. Apache's tools add a Java stack trace or the whole list of options.",
+        "A person has to find the sentence that matters.",
+    ),
+    "json": Difference(
+        "all tools",
+        "There is --format json.",
+        "Scripts need not take apart what is written for people.",
+    ),
+    "spelling of --admin.config": Difference(
+        "all tools",
+        "Both --command-config and --admin.config are taken wherever one of them is known.",
+        "Kafka uses the two in different tools for the same thing.",
+    ),
+    "abbreviated options": Difference(
+        "all tools",
+        "Options are written out. Apache's tools also take --boot for --bootstrap-server.",
+        "A new option could give an old script another meaning.",
+    ),
+    "order of topics": Difference(
+        "configs",
+        "Topics come by name. Apache prints them in the order of a hash table.",
+        "The same cluster prints the same lines.",
+        sorted,
+        sorted,
+    ),
+    "unknown broker": Difference(
+        "configs",
+        "A broker that is not in the cluster is told at once. Apache's tool waits for a minute.",
+        "The cluster knows its brokers.",
+    ),
+    "single broker options": Difference(
+        "configs",
+        "Options of brokers are changed one by one. Apache's tool reads all that was set, and"
+        " writes all of it again, so that it refuses while a password is set.",
+        "Two operators do not undo each other's changes.",
+    ),
+    "quotas": Difference(
+        "configs",
+        "Users, clients, addresses and metrics of clients are refused.",
+        "The broker has no quotas and no credentials yet.",
+    ),
+    "deprecation of ZooKeeper": Difference(
+        "configs",
+        "No warning that --zookeeper will be removed.",
+        "It will not be.",
+        without("^Warning: --zookeeper is deprecated|^Use --bootstrap-server instead to specify"),
+    ),
+    "topics in ZooKeeper": Difference(
+        "configs",
+        "--zookeeper takes topics, as Kafka did until 2.8; 3.9.1 refuses them.",
+        "It is how scripts of that time change a topic while no broker runs.",
+    ),
+    "usable versions": Difference(
+        "broker-api-versions",
+        "[usable: N] is the version that our client uses. On a broker of ours the lines are the"
+        " same; of newer brokers our client uses less, and APIs that it never uses show none.",
+        "The tool tells what this client and that broker do with each other.",
+        replaced(r" \[usable: \d+\]", ""),
+        replaced(r" \[usable: \d+\]", ""),
+    ),
+    "moments of tiered storage": Difference(
+        "get-offsets",
+        "--time takes no earliest-local (-4) and latest-tiered (-5), and no other number below -3."
+        " Apache's tool asks, prints nothing and ends with 0.",
+        "There is no tiered storage in Kafka's ZooKeeper years.",
+    ),
+    "blanks between numbers": Difference(
+        "get-offsets",
+        "--partitions takes blanks after its commas.",
+        "They cannot mean anything else.",
+    ),
+    "failed records": Difference(
+        "producer-perf-test",
+        "The exit code is 1 if a record was not delivered, and ten reasons at most are shown."
+        " Apache ends with 0 after a stack trace for each.",
+        "A measurement without its records is no measurement.",
+    ),
+    "bootstrap server of the test": Difference(
+        "producer-perf-test",
+        "--bootstrap-server is taken, too, beside bootstrap.servers in --producer-props.",
+        "All other tools have it, and Kafka's since 4.1.",
+    ),
+    "transactions": Difference(
+        "producer-perf-test",
+        "--transactional-id and a positive --transaction-duration-ms are refused.",
+        "There are no transactions yet.",
+    ),
+    "throughput of zero": Difference(
+        "producer-perf-test",
+        "--throughput 0 is refused. Apache sends one record and then waits for ever.",
+        "Nobody can want it.",
+    ),
+    "random payloads": Difference(
+        "producer-perf-test",
+        "The random letters are not the same ones, though of the same alphabet.",
+        "Nothing depends on them, and ours are made many at a time.",
+    ),
+    "metrics of the client": Difference(
+        "producer-perf-test and consumer-perf-test",
+        "--print-metrics prints only what the test has counted itself, with Kafka's names.",
+        "Our client keeps few counters.",
+        until_metrics,
+        until_metrics,
+    ),
+    "no group": Difference(
+        "consumer-perf-test",
+        "All partitions are read by assignment; --group is taken and not used, and"
+        " rebalance.time.ms is the time until the partitions were known.",
+        "There are no consumer groups yet.",
+    ),
+    "events of the connection": Difference(
+        "zookeeper-shell",
+        "That the connection is there is told once, before the first answer, and not that it was"
+        " closed. Apache's shell prints each once or twice, somewhere between the answers.",
+        "Output in the same order can be compared and piped.",
+        without_events,
+        without_events,
+    ),
+    "server that does not answer": Difference(
+        "zookeeper-shell",
+        "If no server can be reached the shell says why and ends with 1. Apache's shell goes on"
+        " trying, and each command fails.",
+        "A wrong address should be told at once.",
+    ),
+    "commands of the shell": Difference(
+        "zookeeper-shell",
+        "No quotas, addWatch, removewatches, reconfig, getEphemerals and whoami, no containers and"
+        " nodes with a time to live, no TLS. There is help, which ends with 0.",
+        "Kafka uses none of these; the library that speaks with ZooKeeper lacks most of them.",
+    ),
+    "version of the shell": Difference(
+        "zookeeper-shell",
+        "version prints pybroker's version.",
+        "It is not ZooKeeper's shell.",
+        replaced("^ZooKeeper CLI version: .*", "ZooKeeper CLI version"),
+        replaced("^ZooKeeper CLI version: .*", "ZooKeeper CLI version"),
+    ),
+}
 """By a short name in words."""
+
+
+def render() -> str:
+    """The rows as `docs/compatibility.rst` has them."""
+    parts = []
+    for tool in dict.fromkeys(row.tool for row in DIFFERENCES.values()):
+        parts.append(f"{tool}\n{'~' * len(tool)}\n")
+        for name, row in DIFFERENCES.items():
+            if row.tool == tool:
+                text = f"**{name}**: {row.what} *Why:* {row.reason}"
+                parts.append(
+                    textwrap.fill(text, 99, initial_indent="- ", subsequent_indent="  ") + "\n"
+                )
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(render())

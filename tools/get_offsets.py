@@ -103,7 +103,7 @@ def parse_topic_and_partitions(topic: str | None, partitions: str | None) -> Fil
     """Raises Failure."""
     pattern = _regex(topic) if topic is not None else None
     numbers = None
-    if partitions is not None:
+    if partitions:
         try:
             numbers = {int(word) for word in partitions.split(",") if word.strip()}
         except ValueError:

@@ -16,8 +16,8 @@ import org.apache.zookeeper.util.ServiceUtils;
 
 /**
  * Apache's command line tools, one after the other in one Java machine: one JSON command a line on
- * stdin, {"main": class, "arguments": [...], "stdin": text}; one line "RESULT {json}" each, with
- * code, out and err.
+ * stdin, {"id": number, "main": class, "arguments": [...], "stdin": text}; one line "RESULT id {json}"
+ * each, with code, out and err.
  *
  * <p>The standard streams are replaced once, before a tool is loaded, since Scala keeps the first
  * that it sees. What a tool prints after it has asked for its end is dropped: a process would have
@@ -82,7 +82,8 @@ public final class Tools {
             end0(0);
             ObjectNode result = JSON.createObjectNode();
             result.put("code", code).put("out", out.take()).put("err", err.take());
-            results.println("RESULT " + JSON.writeValueAsString(result));
+            String number = command.path("id").asText();
+            results.println("RESULT " + number + " " + JSON.writeValueAsString(result));
             results.flush();
         }
         Runtime.getRuntime().halt(0);
