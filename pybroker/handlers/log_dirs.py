@@ -7,6 +7,7 @@ last of them. Each partition has one answer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from pybroker.errors import BrokerError, ErrorCode
@@ -24,6 +25,9 @@ from pybroker.wire.messages.log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+
+
+log = logging.getLogger(__name__)
 
 
 def handle_describe_log_dirs(
@@ -86,6 +90,7 @@ async def handle_alter_replica_log_dirs(
             await services.mover.alter(partition, path, exists=exists)
             codes[partition] = ErrorCode.NONE
         except BrokerError as error:
+            log.warning("replica not moved partition=%s to=%s error=%s", partition, path, error)
             codes[partition] = error.code
     return AlterReplicaLogDirsResponse(results=_results(codes))
 

@@ -17,11 +17,11 @@ from pybroker.ports import Blocking
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.filename import can_have_future
 from pybroker.storage.manager import LogManager
-from pybroker.storage.moves import SLICE_BYTES, MoveCancelled, ReplicaMove
+from pybroker.storage.moves import MoveCancelled, ReplicaMove
 
 log = logging.getLogger(__name__)
 
-_PAUSE_S: Final = 0.005
+_PAUSE_S: Final = 0.001
 """Before another try where the last step could not be taken at once."""
 
 
@@ -144,11 +144,12 @@ class ReplicaMover:
     async def _carry_out(self, move: ReplicaMove) -> None:
         moves, partition = self._logs.moves, move.topic_partition
         try:
-            await self._copy(move)
+            while not await self._slice(move):
+                pass
             await self._blocking.run(move.rename)
             origin = self._logs.home(partition)
             while origin is not None and not self._replicas.swap(move):
-                if not await self._slice(move):
+                if await self._slice(move):
                     await asyncio.sleep(_PAUSE_S)
             if origin is not None:
                 await self._blocking.run(
@@ -160,12 +161,7 @@ class ReplicaMover:
             log.error("move failed partition=%s to=%s error=%s", partition, move.target.path, error)
             await self._blocking.run(moves.abandon, move)
 
-    async def _copy(self, move: ReplicaMove) -> None:
-        """Until nothing is missing that is more than a slice."""
-        while await self._slice(move) >= SLICE_BYTES // 2:
-            pass
-
-    async def _slice(self, move: ReplicaMove) -> int:
+    async def _slice(self, move: ReplicaMove) -> bool:
         async with self._turn:
             return await self._blocking.run(move.copy)
 

@@ -133,20 +133,21 @@ class ReplicaMove:
         )
         return read_header(data).base_offset if data else start
 
-    def copy(self) -> int:
-        """Copy a slice; gives how many bytes were copied, 0 when nothing is missing. Raises
+    def copy(self) -> bool:
+        """Copy a slice; whether the copy is now as long as the source was before. Raises
         MoveCancelled, BrokerError, StorageError."""
         with self._lock:
             self._require_wanted()
             self._shorten()
+            end = self.source.log_end_offset
             try:
-                return self._copy(cached_only=False)
+                self._copy(cached_only=False)
             except BrokerError as error:
                 if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
                 # Retention was quicker: what is missing is gone.
                 self.log.truncate_fully_and_start_at(self._first_offset())
-                return 1
+            return self.log.log_end_offset >= end
 
     def _shorten(self) -> None:
         offset, self._lowered = self._lowered, None
@@ -158,7 +159,7 @@ class ReplicaMove:
         else:
             self.log.truncate_to(offset)
 
-    def _copy(self, *, cached_only: bool) -> int:
+    def _copy(self, *, cached_only: bool) -> None:
         source, log = self.source, self.log
         data = source.read(
             log.log_end_offset,
@@ -169,7 +170,6 @@ class ReplicaMove:
         )
         if data:
             log.append_replicated(data, now_ms=self._clock.wall_ms())
-        return len(data or b"")
 
     def rename(self) -> None:
         """Make the copy durable and give it its final name. Raises as `copy`."""

@@ -147,6 +147,8 @@ class Opening:
             (self.opened[partition], self.home[partition]), (_, home) = second, first
         kept.advance_log_start(min(dropped.log_start_offset, kept.log_end_offset))
         dropped.release()
+        if self._was_moved(dropped.directory):
+            self.unfinished_moves[partition] = home.path
         self._set_aside(dropped.topic_partition, dropped.directory, home)
         self._disk.unlink(f"{kept.directory}/{MOVED_HERE}")
         _logger.warning(

@@ -212,10 +212,10 @@ async def test_a_partition_that_cannot_be_opened_is_56_and_does_not_hold_up_othe
 ) -> None:
     create = LogManager.create
 
-    def failing(self: LogManager, key: TopicPartition, *rest: Any) -> Log:
+    def failing(self: LogManager, key: TopicPartition, *rest: Any, **options: Any) -> Log:
         if key == T0:
             raise StorageError("create t-0: no such luck")
-        return create(self, key, *rest)
+        return create(self, key, *rest, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(LogManager, "create", failing)
@@ -234,7 +234,7 @@ async def test_a_partition_that_cannot_be_opened_is_56_and_does_not_hold_up_othe
 async def test_a_partition_that_could_not_be_opened_is_forgotten_with_its_topic(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(self: LogManager, *rest: Any) -> Log:
+    def failing(self: LogManager, *rest: Any, **options: Any) -> Log:
         raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the directory is missing")
 
     with monkeypatch.context() as patched:

@@ -1,0 +1,185 @@
+"""`pybroker dump-log`: Kafka's kafka-dump-log (DumpLogSegments): what is in the files of a
+partition. Reads only, also beside a running broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pybroker.tools._cli import Failure, Tool
+from pybroker.tools._dump_indexes import (
+    IndexView,
+    dump_index,
+    dump_snapshot,
+    dump_time_index,
+    dump_transactions,
+)
+from pybroker.tools._dump_segments import WHOLE, Complaints, Decoder, LogView, dump_log
+
+STRING: Final = "org.apache.kafka.tools.api.StringDecoder"
+_PACKAGE: Final = "org.apache.kafka.tools.api."
+_OLD_PACKAGE: Final = "kafka.serializer."
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _bytes(data: bytes) -> str:
+    return data.hex()
+
+
+def _number(size: int, name: str) -> Decoder:
+    def decode(data: bytes) -> str:
+        if len(data) != size:
+            raise Failure(f"{name} expects {size} bytes, but a record has {len(data)}")
+        return str(int.from_bytes(data, "big", signed=True))
+
+    return decode
+
+
+DECODERS: Final[Mapping[str, Decoder]] = {
+    "StringDecoder": _text,
+    "DefaultDecoder": _bytes,
+    "LongDecoder": _number(8, "LongDecoder"),
+    "IntegerDecoder": _number(4, "IntegerDecoder"),
+}
+
+
+def _decoder_option(name: str, what: str) -> click.Option:
+    return click.Option(
+        [name],
+        is_flag=False,
+        flag_value=STRING,
+        metavar="CLASS",
+        help=f"How {what} are printed: StringDecoder, LongDecoder, IntegerDecoder, or"
+        " DefaultDecoder for hexadecimal digits.",
+    )
+
+
+def _flag(name: str, meaning: str) -> click.Option:
+    return click.Option([name], is_flag=True, help=meaning)
+
+
+def _unsupported(name: str, what: str) -> click.Option:
+    def refuse(_: click.Context, __: click.Parameter, value: bool) -> None:
+        if value:
+            raise Failure(f"{name} is not supported; --print-data-log shows {what} as they are")
+
+    return click.Option([name], is_flag=True, expose_value=False, callback=refuse, hidden=True)
+
+
+def run(
+    files: str,
+    print_data_log: bool,
+    deep_iteration: bool,
+    verify_index_only: bool,
+    index_sanity_check: bool,
+    max_message_size: int,
+    max_bytes: int,
+    key_decoder_class: str | None,
+    value_decoder_class: str | None,
+    skip_record_metadata: bool,
+) -> int:
+    """Print what is in segments (.log), their indexes (.index, .timeindex, .txnindex) and producer
+    snapshots (.snapshot)."""
+    decoded = key_decoder_class is not None or value_decoder_class is not None
+    contents = print_data_log or decoded
+    log_view = LogView(
+        deep=deep_iteration or contents,
+        contents=contents,
+        skip_metadata=skip_record_metadata,
+        max_bytes=max_bytes,
+        key_decoder=decoder(key_decoder_class or STRING),
+        value_decoder=decoder(value_decoder_class or STRING),
+        notices=tuple(outdated(value_decoder_class, key_decoder_class)),
+    )
+    index_view = IndexView(index_sanity_check, verify_index_only, max_message_size)
+    complaints = Complaints()
+    for name in files.split(","):
+        dump(Path(name), log_view, index_view, complaints)
+    for line in complaints.lines():
+        click.echo(line, err=True)
+    return 0
+
+
+def decoder(name: str) -> Decoder:
+    """By the name of Kafka's class. Raises Failure."""
+    short = name.removeprefix(_PACKAGE).removeprefix(_OLD_PACKAGE)
+    found = DECODERS.get(short)
+    if found is None:
+        raise Failure(f"decoder {name} is not known, expected one of {', '.join(DECODERS)}")
+    return found
+
+
+def outdated(*names: str | None) -> list[str]:
+    """What Kafka says before each log about decoders that are named as they were."""
+    return [
+        f"{name} is deprecated. Please use {_PACKAGE}{name.removeprefix(_OLD_PACKAGE)} instead"
+        for name in names
+        if name is not None and name.startswith(_OLD_PACKAGE)
+    ]
+
+
+def dump(path: Path, log_view: LogView, index_view: IndexView, complaints: Complaints) -> None:
+    """One file, by its name. Raises Failure."""
+    click.echo(f"Dumping {path}")
+    try:
+        match path.suffix:
+            case ".log":
+                dump_log(path, log_view, complaints)
+            case ".index":
+                dump_index(path, index_view, complaints)
+            case ".timeindex":
+                dump_time_index(path, index_view, complaints)
+            case ".snapshot":
+                dump_snapshot(path)
+            case ".txnindex":
+                dump_transactions(path)
+            case _:
+                click.echo(f"Ignoring unknown file {path}", err=True)
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror or error}") from error
+
+
+command = Tool(
+    "dump-log",
+    callback=run,
+    help=run.__doc__,
+    params=[
+        click.Option(
+            ["--files"],
+            required=True,
+            metavar="FILE,FILE,...",
+            help="The files, separated by commas.",
+        ),
+        _flag("--print-data-log", "Print keys and values of records; implies --deep-iteration."),
+        _flag("--deep-iteration", "Print each record, not only each batch."),
+        _flag("--verify-index-only", "Compare indexes with the log, but print no entries."),
+        _flag("--index-sanity-check", "Only say whether a start would believe the indexes."),
+        click.Option(
+            ["--max-message-size"],
+            type=click.IntRange(1),
+            default=5 * 1024 * 1024,
+            metavar="BYTES",
+            help="How much of the log to read for an entry of an index. Default: 5242880.",
+        ),
+        click.Option(
+            ["--max-bytes"],
+            type=click.IntRange(0, WHOLE),
+            default=WHOLE,
+            metavar="BYTES",
+            help="Read only so much of each log.",
+        ),
+        _decoder_option("--key-decoder-class", "keys"),
+        _decoder_option("--value-decoder-class", "values"),
+        _flag("--skip-record-metadata", "Print only keys and values of records."),
+        _unsupported("--offsets-decoder", "committed offsets"),
+        _unsupported("--transaction-log-decoder", "states of transactions"),
+        _unsupported("--cluster-metadata-decoder", "metadata records"),
+        _unsupported("--remote-log-metadata-decoder", "metadata records"),
+    ],
+)
