@@ -16,6 +16,7 @@ from typing import Final
 SUB_BUCKETS: Final = 8
 """Buckets between a duration and its double: a quantile is right to an eighth."""
 _FINEST: Final = 2 * SUB_BUCKETS
+_NOTHING: Final = -1024
 API_KEYS: Final = 256
 """One meter for each value of the low byte of an API key, known or not."""
 
@@ -92,16 +93,16 @@ class RequestMeter:
 
 
 def bucket_of(seconds: float) -> int:
-    """The bucket of a duration; those of 0 and below share one."""
-    if seconds <= 0:
-        return -_FINEST * 64
+    """The bucket of a duration; those below a nanosecond share one."""
+    if seconds < 1e-9:
+        return _NOTHING
     fraction, exponent = math.frexp(seconds)
     return exponent * SUB_BUCKETS + int(fraction * _FINEST) - SUB_BUCKETS
 
 
 def bucket_end_s(bucket: int) -> float:
     """The duration above every one in the bucket."""
-    if bucket == -_FINEST * 64:
+    if bucket == _NOTHING:
         return 0.0
     exponent, part = divmod(bucket, SUB_BUCKETS)
     return math.ldexp((part + SUB_BUCKETS + 1) / _FINEST, exponent)

@@ -1,0 +1,95 @@
+"""Requests are counted and timed around the dispatcher, without being changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from pybroker.clock import ManualClock
+from pybroker.errors import MalformedInput
+from pybroker.handlers.dispatch import Answer
+from pybroker.handlers.metering import Metering
+from pybroker.metrics import Metrics
+from pybroker.wire.api import ApiKey
+
+ANSWER: Answer = [b"answer"]
+
+
+def frame(key: int) -> memoryview:
+    return memoryview(bytes([0, key, 0, 7]))
+
+
+class Clients:
+    """Requests that take `seconds` each."""
+
+    def __init__(self, seconds: float = 0.0, answer: Answer = ANSWER) -> None:
+        self.clock = ManualClock()
+        self.metrics = Metrics()
+        self._seconds = seconds
+        self._answer = answer
+        self.metering = Metering(self._dispatch, self.metrics.requests, self.clock)
+
+    def _dispatch(self, frame: memoryview, listener: str, host: str) -> Answer:
+        self.clock.advance(self._seconds)
+        return self._answer
+
+    def ask(self, key: int, times: int = 1) -> list[Answer | Awaitable[Answer]]:
+        return [self.metering.answer(frame(key), "PLAINTEXT", "host") for _ in range(times)]
+
+
+@pytest.mark.parametrize("answer", [ANSWER, None])
+@pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.METADATA])
+def test_answers_pass_and_are_counted(key: ApiKey, answer: Answer) -> None:
+    clients = Clients(answer=answer)
+    assert clients.ask(key, 5) == [answer] * 5
+    assert clients.metrics.requests[key].count == 5
+    assert sum(meter.count for meter in clients.metrics.requests) == 5
+
+
+def test_rare_requests_are_all_timed() -> None:
+    clients = Clients(seconds=0.5)
+    clients.ask(ApiKey.METADATA, 5)
+    times = clients.metrics.requests[ApiKey.METADATA].times
+    assert (times.count, times.total_s) == (5, pytest.approx(2.5))
+
+
+def test_frequent_ones_are_timed_now_and_then_and_stand_for_the_others() -> None:
+    clients = Clients(seconds=0.5)
+    clients.ask(ApiKey.PRODUCE, 64)
+    times = clients.metrics.requests[ApiKey.PRODUCE].times
+    assert (times.count, times.total_s) == (64, pytest.approx(32.0))
+
+
+async def test_a_request_that_waits_is_timed_to_its_answer() -> None:
+    clock, metrics = ManualClock(), Metrics()
+    committed = asyncio.get_running_loop().create_future()
+
+    async def later() -> Answer:
+        await committed
+        return ANSWER
+
+    metering = Metering(lambda *_: later(), metrics.requests, clock)
+    answer = metering.answer(frame(ApiKey.PRODUCE), "PLAINTEXT", "host")
+    assert isinstance(answer, Awaitable)
+    waiting = asyncio.ensure_future(answer)
+    await asyncio.sleep(0)
+    clock.advance(3)
+    committed.set_result(None)
+    assert await waiting == ANSWER
+    times = metrics.requests[ApiKey.PRODUCE].times
+    assert (times.count, times.total_s) == (1, 3)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0", b"\xff\xff"])
+def test_what_is_no_request_is_refused_and_not_counted(sent: bytes) -> None:
+    metrics = Metrics()
+
+    def refuse(*_: object) -> Answer:
+        raise MalformedInput("no header")
+
+    metering = Metering(refuse, metrics.requests, ManualClock())
+    with pytest.raises(MalformedInput):
+        metering.answer(memoryview(sent), "PLAINTEXT", "host")
+    assert not any(meter.count for meter in metrics.requests)
