@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from benchmarks.racing import lifecycle, loads, report
+from benchmarks.racing import lifecycle, loads, processes, report
 from benchmarks.racing.contestants import OURS, Contestant, Field, rotated
 from benchmarks.racing.measures import Figures, Scale, Standing
 from benchmarks.racing.results import Results, Sample, about_this_machine
@@ -26,7 +26,7 @@ from integration_tests.process import WaitFailed
 Lone = Callable[[Field, Sequence[str], Scale], Iterator[tuple[str, Figures]]]
 LONE: Final[dict[str, Lone]] = {"start": lifecycle.start, "partitions": lifecycle.partitions}
 STANDING: Final = tuple(Standing(Scale()).runs)
-FREE_DISK_BYTES_MIN: Final = 20 * 10**9
+DISK_BYTES_A_ROUND: Final = 7 * 10**9
 
 
 class Progress:
@@ -170,18 +170,18 @@ def further_contestants(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def check_machine(folder: Path) -> None:
+def check_machine(folder: Path, rounds: int) -> None:
     """Ends the program with the reason where the race cannot be run."""
     try:
         maven.java()
         maven.class_path()
     except maven.MavenUnavailable as error:
         raise SystemExit(f"race: Apache Kafka cannot be had: {error}") from error
-    free = shutil.disk_usage(folder).free
-    if free < FREE_DISK_BYTES_MIN:
+    free, needed = shutil.disk_usage(folder).free, (rounds + 1) * DISK_BYTES_A_ROUND
+    if free < needed:
         raise SystemExit(
-            f"race: {folder} has {free / 1e9:.0f} GB free, {FREE_DISK_BYTES_MIN / 1e9:.0f} GB are "
-            "needed; choose another --folder"
+            f"race: {folder} has {free / 1e9:.0f} GB free, {needed / 1e9:.0f} GB are needed; "
+            "choose another --folder, or fewer --rounds"
         )
 
 
@@ -213,7 +213,7 @@ def main() -> None:
         prefix="pybroker-race-", dir=options.folder, ignore_cleanup_errors=True
     ) as temporary:
         folder = Path(temporary)
-        check_machine(folder)
+        check_machine(folder, options.rounds)
         loads.allow_files(scale.connections + 1000)
         zookeeper = ApacheZooKeeper(folder / "zookeeper")
         race = Race(
@@ -225,6 +225,9 @@ def main() -> None:
         try:
             with contextlib.closing(zookeeper):
                 zookeeper.start()
+                if not options.quick:
+                    print("race: fills the page cache", file=sys.stderr)
+                    processes.fill_page_cache(folder)
                 race.run(options.rounds)
         except KeyboardInterrupt:
             print("race: stopped; what was measured so far follows", file=sys.stderr)

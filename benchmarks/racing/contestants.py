@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,18 +33,12 @@ from pybroker.wire.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
 )
 
 OURS: Final = "pybroker"
 APACHE: Final = "Apache Kafka"
 HEAP_MIB: Final = 1024
-SERVER_PROPERTIES: Final = {
-    "auto.create.topics.enable": "false",
-    # What a round wrote is off the disk before the next.
-    "log.segment.delete.delay.ms": "1000",
-}
+SERVER_PROPERTIES: Final = {"auto.create.topics.enable": "false"}
 """The same for both, beside their defaults."""
 
 READY_SECONDS_MAX: Final = 300.0
@@ -84,7 +77,8 @@ class CommandServer:
     def __init__(self, command: str, folder: Path) -> None:
         self.port = free_port()
         self.data = folder
-        self._words = [word.format(port=self.port, folder=folder) for word in shlex.split(command)]
+        self._command = command
+        self._starts = itertools.count(1)
         self._process: ChildProcess | None = None
 
     @property
@@ -93,9 +87,11 @@ class CommandServer:
         return self._process
 
     def launch(self) -> ChildProcess:
-        self.data.mkdir(parents=True, exist_ok=True)
-        self._process = ChildProcess(self._words)
-        wait_until(lambda: answers(self.port), what=f"{self._words[0]} listens on its port")
+        folder = self.data / str(next(self._starts))
+        folder.mkdir(parents=True)
+        words = [word.format(port=self.port, folder=folder) for word in shlex.split(self._command)]
+        self._process = ChildProcess(words)
+        wait_until(lambda: answers(self.port), what=f"{self._command} listens on its port")
         return self._process
 
     def stop(self) -> int:
@@ -107,7 +103,6 @@ class CommandServer:
     def close(self) -> None:
         if self._process is not None:
             self._process.close()
-        shutil.rmtree(self.data, ignore_errors=True)
 
 
 class Contestant:
@@ -117,7 +112,6 @@ class Contestant:
         self.name = name
         self._server = server
         self._numbers = itertools.count(1)
-        self._topics: list[str] = []
         self._manages_topics = False
 
     @property
@@ -176,7 +170,6 @@ class Contestant:
         name = f"race-{next(self._numbers)}"
         if self._manages_topics:
             self.create([name], partitions)
-            self._topics.append(name)
         self.wait_for_leaders([name], partitions)
         return name
 
@@ -193,14 +186,6 @@ class Contestant:
         if any(code != _TOPIC_EXISTS for code in failed.values()):
             raise NotReady(f"{self.name}: CreateTopics is answered with errors: {failed}")
 
-    def delete_topics(self) -> None:
-        """Those of `new_topic`."""
-        if self._topics:
-            request = DeleteTopicsRequest(topic_names=self._topics, timeout_ms=30_000)
-            with self.connection() as connection:
-                connection.ask(3, request, DeleteTopicsResponse)
-            self._topics = []
-
     def wait_for_leaders(self, names: Sequence[str], partitions: int) -> None:
         """Returns as soon as a Metadata answer has a leader for every partition of the topics."""
 
@@ -212,7 +197,8 @@ class Contestant:
                 if not topic.error_code
                 for partition in topic.partitions
             ]
-            return len(found) >= partitions * len(names) and min(found) >= 0 or None
+            complete = len(found) >= partitions * len(names) and min(found) >= 0
+            return True if complete else None
 
         wait_for(led, self, f"{len(names)} topics have leaders")
 
@@ -238,10 +224,10 @@ class Contestant:
         return found.offset
 
     def start_afresh(self) -> None:
-        """Gives back what a round has used: topics, or everything where there are none."""
-        if self._manages_topics:
-            self.delete_topics()
-        else:
+        """Lets a broker that cannot have new topics begin with empty logs. Nothing is deleted
+        during a race: the memory of deleted files would go back to the host of a virtual machine,
+        and be dear to the next who uses it."""
+        if not self._manages_topics:
             self.close()
             self.start()
 
@@ -254,16 +240,19 @@ class Meter(Target):
 
 
 def wait_for(condition: Callable[[], bool | None], contestant: Contestant, what: str) -> bool:
-    """The first answer that is not None; what cannot connect or is cut off is asked again."""
+    """The first answer that is not None; what cannot connect or is cut off is asked again.
+
+    The pause between grows with what asking takes, so that the question is no load of its own.
+    """
     deadline = time.monotonic() + READY_SECONDS_MAX
-    while time.monotonic() < deadline:
+    while (begun := time.monotonic()) < deadline:
         with contextlib.suppress(OSError, ConnectionClosed):
             found = condition()
             if found is not None:
                 return found
         if contestant.output_at_end is not None:
             raise NotReady(f"{contestant.name} has ended:\n{contestant.output_at_end}")
-        time.sleep(_POLL_SECONDS)
+        time.sleep(max(_POLL_SECONDS, 4 * (time.monotonic() - begun)))
     raise NotReady(f"{contestant.name}: not within {READY_SECONDS_MAX} s: {what}")
 
 

@@ -97,13 +97,13 @@ class Standing:
                     return
 
     def end_round(self, contestant: Contestant) -> None:
-        """Gives the round's topics back."""
+        """The next round has topics of its own."""
         for key in [key for key in self._written if key[0] == contestant.name]:
             del self._written[key]
         contestant.start_afresh()
 
     def _produce(self, contestant: Contestant, *, size: int, codec: str, acks: str) -> Figures:
-        topic, offset = contestant.new_topic(), 0
+        topic = contestant.new_topic()
         offset = contestant.end_offset(topic)
         done = loads.produce(
             contestant, topic, self.values[size], self.scale.messages[size], codec=codec, acks=acks
