@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
+from urllib.request import urlopen
 
 import pytest
 
@@ -100,7 +101,12 @@ class Run(Protocol):
     """Starts a container; it is removed with the test or the module."""
 
     def __call__(
-        self, *command: str, variables: Mapping[str, str] | None = None, volume: str | None = None
+        self,
+        *command: str,
+        variables: Mapping[str, str] | None = None,
+        volume: str | None = None,
+        network: str = "host",
+        **further: Any,
     ) -> Container: ...
 
 
@@ -141,15 +147,20 @@ def image(engine: Any) -> Iterator[str]:
 
 def _runner(engine: Any, image: str, stack: ExitStack) -> Run:
     def run(
-        *command: str, variables: Mapping[str, str] | None = None, volume: str | None = None
+        *command: str,
+        variables: Mapping[str, str] | None = None,
+        volume: str | None = None,
+        network: str = "host",
+        **further: Any,
     ) -> Container:
         raw = engine.containers.run(
             image,
             list(command) or None,
             detach=True,
-            network_mode="host",
+            network_mode=network,
             environment=dict(variables or {}),
             volumes={volume: {"bind": DATA, "mode": "rw"}} if volume else None,
+            **further,
         )
         container = Container(raw)
         stack.callback(container.remove)
@@ -178,6 +189,7 @@ class Shared(NamedTuple):
 
     container: Container
     port: int
+    http_port: int
 
     @property
     def bootstrap(self) -> str:
@@ -186,17 +198,22 @@ class Shared(NamedTuple):
 
 @pytest.fixture(scope="module")
 def shared(engine: Any, image: str) -> Iterator[Shared]:
-    port = free_port()
-    topics = "from-outside:3:1,compacted:1:1:compact"
+    variables = broker_variables(port := free_port())
+    variables["KAFKA_CREATE_TOPICS"] = "from-outside:3:1,compacted:1:1:compact"
+    http_port = int(variables["KAFKA_PYBROKER_HTTP_LISTENER"].rpartition(":")[2])
     with ExitStack() as stack:
-        run = _runner(engine, image, stack)
-        container = run(variables=broker_variables(port, KAFKA_CREATE_TOPICS=topics))
+        container = _runner(engine, image, stack)(variables=variables)
         container.await_start()
-        yield Shared(container, port)
+        yield Shared(container, port, http_port)
 
 
 def test_it_becomes_healthy(shared: Shared) -> None:
     wait_until(lambda: shared.container.health == "healthy", what="the container is healthy")
+
+
+def test_it_shows_its_health_by_http(shared: Shared) -> None:
+    with urlopen(f"http://127.0.0.1:{shared.http_port}/healthz", timeout=10) as answer:
+        assert answer.status == 200
 
 
 def test_clients_outside_produce_and_consume(shared: Shared, topic: str) -> None:
@@ -262,6 +279,22 @@ def test_the_data_outlive_the_container(engine: Any, run: Run, topic: str) -> No
         second.remove()
     finally:
         volume.remove(force=True)
+
+
+def test_it_needs_no_variables_no_user_id_and_no_root_file_system(run: Run) -> None:
+    container = run(
+        network="none",  # a network of its own, so that the usual ports are free
+        user="12345:0",
+        read_only=True,
+        tmpfs={"/tmp": "", "/home/kafka": ""},
+    )
+    container.await_start()
+    wait_until(lambda: container.health == "healthy", what="the container is healthy")
+    code, output = container.run(
+        "kafka-topics.sh", "--bootstrap-server", "localhost:9092", "--list"
+    )
+    assert (code, output) == (0, "")
+    assert container.stop() == 0, container.log_text
 
 
 def test_what_cannot_be_is_told_in_one_line(run: Run) -> None:

@@ -23,6 +23,7 @@ import click
 from pybroker.broker_config import BrokerConfig
 from pybroker.client.connection import Connection
 from pybroker.client.errors import ClientError
+from pybroker.coordinator.zookeeper.java import JARS_VARIABLE
 from pybroker.errors import ConfigError, StartupError
 from pybroker.listeners import Listener
 from pybroker.properties import read_properties
@@ -82,6 +83,8 @@ def _run(environment: Mapping[str, str]) -> None:
     """Run the broker until a signal."""
     settings = _settings(environment)
     config = _config(settings)
+    if config.zookeeper_connect is None and _lacks_zookeeper(environment):
+        raise Failure("pybroker: KAFKA_ZOOKEEPER_CONNECT is needed: this image has no ZooKeeper")
     create_when_started(settings.topics, own_listener(config))
     try:
         run_broker(replace(config, warnings=(*settings.notices, *config.warnings)))
@@ -109,6 +112,12 @@ def _config(settings: Settings) -> BrokerConfig:
     if faults or config is None:
         raise ConfigError([f"pybroker: {fault}" for fault in faults])
     return config
+
+
+def _lacks_zookeeper(environment: Mapping[str, str]) -> bool:
+    """Whether this is an image that was built without the embedded server."""
+    jars = environment.get(JARS_VARIABLE)
+    return jars is not None and not any(Path(jars).glob("*.jar"))
 
 
 def _become(words: Sequence[str]) -> NoReturn:

@@ -86,6 +86,22 @@ def test_a_start_that_cannot_be_is_one_line(
     assert ran == []
 
 
+def test_an_image_without_zookeeper_needs_one(
+    ran: list[BrokerConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PYBROKER_ZOOKEEPER_JARS", str(tmp_path))
+    assert main(["container"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pybroker: KAFKA_ZOOKEEPER_CONNECT")
+    assert main(["container", "KAFKA_ZOOKEEPER_CONNECT=zoo:2181"]) == 0
+    (tmp_path / "zookeeper-3.9.5.jar").touch()
+    assert main(["container"]) == 0
+    assert [config.zookeeper_connect for config in ran] == ["zoo:2181", None]
+
+
 def test_topics_are_asked_for_as_they_were_wanted() -> None:
     request = request_for([WantedTopic("a"), WantedTopic("b", 3, 2, "compact")])
     shapes = [
