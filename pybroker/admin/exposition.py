@@ -49,7 +49,7 @@ _TRAFFIC: Final[Mapping[str, str]] = {
 
 
 def api_label(key: ApiKey) -> str:
-    """An API as Kafka's metrics name it, such as Produce or LeaderAndIsr."""
+    """An API as Kafka's metrics name it, such as Produce or InitProducerId."""
     return "".join(word.capitalize() for word in key.name.split("_"))
 
 

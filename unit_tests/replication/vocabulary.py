@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pybroker.clock import ManualClock
 from pybroker.errors import BrokerError, ErrorCode
+from pybroker.metrics import Metrics
 from pybroker.model import (
     LEADER_DURING_DELETION,
     LeaderAndIsr,
@@ -49,8 +50,11 @@ def facts(
 class Replicas:
     """The replicas of broker ME, between `open` and whatever end a test gives them."""
 
-    def __init__(self, home: Path, config: LogConfig | None = None) -> None:
+    def __init__(
+        self, home: Path, config: LogConfig | None = None, metrics: Metrics | None = None
+    ) -> None:
         self.home = home
+        self.metrics = metrics
         self.config = config or LogConfig()
         self.config_reads: list[str] = []
         self.open()
@@ -72,6 +76,7 @@ class Replicas:
             topic_config=self._config,
             fetches=Purgatory(),
             produces=Purgatory(),
+            metrics=self.metrics,
         )
 
     async def _config(self, topic: str) -> LogConfig:

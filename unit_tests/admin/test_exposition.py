@@ -1,0 +1,204 @@
+"""The page of metrics: whole, readable by Prometheus' own parser, and made without a stall."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pybroker.admin.exposition import MetricsPage, api_label, meters
+from pybroker.admin.families import FAMILIES
+from pybroker.admin.loop_watch import LoopWatch
+from pybroker.admin.text_format import labels
+from pybroker.admin.view import BrokerView
+from pybroker.broker_config import BrokerConfig
+from pybroker.errors import BrokerError
+from pybroker.model import TopicPartition
+from pybroker.ports import SessionEvent
+from pybroker.wire.api import ApiKey
+from unit_tests.admin.vocabulary import Shown
+from unit_tests.replication.vocabulary import ME, facts
+
+Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+async def page(view: BrokerView) -> str:
+    rooms = view.rooms
+    watch = LoopWatch(lambda: iter(()) if rooms is None else meters(rooms))
+    watch.start()
+    try:
+        return b"".join([chunk async for chunk in MetricsPage(view, watch).chunks()]).decode()
+    finally:
+        watch.stop()
+
+
+def samples(text: str) -> Samples:
+    """(name, labels) -> value. Raises ValueError for a sample that occurs twice."""
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            if key in found:
+                raise ValueError(f"{key} occurs twice")
+            found[key] = sample.value
+    return found
+
+
+async def value(shown: Shown, name: str, **where: str) -> float | None:
+    return samples(await page(shown.view)).get((name, frozenset(where.items())))
+
+
+async def test_every_family_is_on_the_page_once_with_its_kind(shown: Shown) -> None:
+    await shown.hosts(facts())
+    text = await page(shown.view)
+    for family in FAMILIES.values():
+        assert text.count(f"# TYPE {family.name} {family.kind}\n") == 1, family.name
+        assert text.count(f"# HELP {family.name} ") == 1
+    assert samples(text)
+
+
+async def test_no_sample_lies_outside_of_its_family(shown: Shown) -> None:
+    await shown.hosts(facts())
+    family = ""
+    for line in (await page(shown.view)).splitlines():
+        if line.startswith("# HELP"):
+            family = line.split()[2]
+        elif not line.startswith("#"):
+            name = line.split("{")[0].split(" ")[0]
+            assert name in (family, f"{family}_sum", f"{family}_count", f"{family}_created"), line
+
+
+async def test_the_names_of_processes_are_prometheus_own(shown: Shown) -> None:
+    text = await page(shown.view)
+    for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
+        assert f"\n{name} " in f"\n{text}"
+
+
+async def test_before_there_is_a_broker_the_process_is_shown() -> None:
+    text = await page(BrokerView(BrokerConfig()))
+    found = samples(text)
+    assert found["kafka_server_kafkaserver_brokerstate", frozenset()] == 1
+    assert found["pybroker_ready", frozenset({("condition", "started")})] == 0
+
+
+async def test_records_are_counted_for_their_topic_and_in_all(shown: Shown) -> None:
+    other = TopicPartition("other", 0)
+    await shown.hosts(facts(), facts(other))
+    shown.replicas.append(b"a", b"b")
+    shown.replicas.append(b"c", key=other)
+    start = "kafka_server_brokertopicmetrics_messagesin_total"
+    assert await value(shown, start, topic="t") == 2
+    assert await value(shown, start, topic="other") == 1
+    assert await value(shown, start) == 3
+    await shown.replicas.stopped(other)
+    assert await value(shown, start, topic="other") is None
+    assert await value(shown, start) == 3
+
+
+async def test_offsets_and_sizes_are_those_of_the_log(shown: Shown) -> None:
+    await shown.hosts(facts())
+    shown.replicas.append(b"a", b"b", b"c")
+    found = samples(await page(shown.view))
+    where = frozenset({("topic", "t"), ("partition", "0")})
+    assert found["kafka_log_log_logendoffset", where] == 3
+    assert found["kafka_log_log_logstartoffset", where] == 0
+    assert found["kafka_log_log_size", where] == shown.replicas.partition().log.size_bytes
+    assert found["kafka_topic_partition_current_offset", where] == 3
+    assert found["kafka_topic_partition_oldest_offset", where] == 0
+    assert found["kafka_topic_partition_leader", where] == ME
+    assert found["kafka_topic_partition_leader_is_preferred", where] == 1
+
+
+async def test_replicas_are_counted_by_the_leader(shown: Shown) -> None:
+    await shown.hosts(
+        facts(TopicPartition("t", 0), isr=(ME,), replicas=(ME, 2)),
+        facts(TopicPartition("t", 1), leader=2, isr=(ME, 2)),
+        facts(TopicPartition("t", 2), leader=-1, isr=(2,), replicas=(2, ME)),
+    )
+    start = "kafka_server_replicamanager_"
+    found = samples(await page(shown.view))
+    nothing: frozenset[tuple[str, str]] = frozenset()
+    assert found[f"{start}partitioncount", nothing] == 3
+    assert found[f"{start}leadercount", nothing] == 1
+    assert found[f"{start}underreplicatedpartitions", nothing] == 1
+    assert found[f"{start}atminisrpartitioncount", nothing] == 1
+    controller = "kafka_controller_kafkacontroller_"
+    assert found[f"{controller}offlinepartitionscount", nothing] == 1
+    assert found[f"{controller}globalpartitioncount", nothing] == 3
+    told = {dict(where)["partition"] for name, where in found if name.endswith("partition_leader")}
+    assert told == {"0", "2"}, "led here, or without a leader"
+
+
+async def test_only_the_controller_tells_of_the_cluster(shown: Shown) -> None:
+    await shown.hosts(facts(TopicPartition("t", 2), leader=-1, isr=(2,), replicas=(2, ME)))
+    shown.controller.is_active = False
+    text = await page(shown.view)
+    assert "\nkafka_brokers " not in text and "\nkafka_topic_partitions{" not in text
+    assert "\nkafka_controller_kafkacontroller_offlinepartitionscount 0\n" in text
+
+
+async def test_requests_have_kafkas_names_and_times_in_ms(shown: Shown) -> None:
+    meter = shown.metrics.requests[ApiKey.INIT_PRODUCER_ID]
+    meter.count = 2
+    meter.times.add(0.25)
+    meter.times.add(0.75)
+    found = samples(await page(shown.view))
+    where = frozenset({("request", "InitProducerId")})
+    assert found["kafka_network_requestmetrics_requests_total", where] == 2
+    assert found["kafka_network_requestmetrics_totaltimems_sum", where] == 1000
+    assert found["kafka_network_requestmetrics_totaltimems_count", where] == 2
+
+
+def test_apis_are_named_as_kafka_names_them() -> None:
+    assert [api_label(key) for key in (ApiKey.PRODUCE, ApiKey.API_VERSIONS)] == [
+        "Produce",
+        "ApiVersions",
+    ]
+
+
+async def test_sessions_and_connections(shown: Shown) -> None:
+    for event in (SessionEvent.SUSPENDED, SessionEvent.EXPIRED):
+        shown.session.heard(event)
+    shown.metrics.connection_closed("idle")
+    assert await value(shown, "pybroker_zookeeper_connected") == 0
+    start = "kafka_server_sessionexpirelistener_zookeeper"
+    assert await value(shown, f"{start}expires_total") == 1
+    assert await value(shown, f"{start}disconnects_total") == 1
+    assert await value(shown, "pybroker_connections_closed_total", reason="idle") == 1
+    assert await value(shown, "pybroker_connections", listener="PLAINTEXT") == 3
+    assert await value(shown, "pybroker_unsent_bytes") == 17
+
+
+async def test_a_replica_that_is_not_served_is_counted(shown: Shown) -> None:
+    shown.knows(facts(TopicPartition("t", 7)))
+    with pytest.raises(BrokerError):
+        shown.replicas.partition(TopicPartition("t", 7))
+    assert await value(shown, "kafka_server_replicamanager_offlinereplicacount") == 1
+
+
+def test_labels_are_escaped() -> None:
+    assert labels({"topic": 'a"b\\c\nd'}) == r'{topic="a\"b\\c\nd"}'
+    assert labels({}) == ""
+
+
+async def test_thousands_of_partitions_do_not_stall_the_loop(shown: Shown) -> None:
+    """The bound is ten times what it takes on a quiet machine."""
+    shown.knows(*(facts(TopicPartition(f"topic-{n // 10}", n % 10)) for n in range(5000)))
+    waits: list[float] = []
+    done = asyncio.Event()
+
+    async def breathe() -> None:
+        while not done.is_set():
+            before = time.perf_counter()
+            await asyncio.sleep(0)
+            waits.append(time.perf_counter() - before)
+
+    breathing = asyncio.create_task(breathe())
+    text = await page(shown.view)
+    done.set()
+    await breathing
+    assert text.count("\nkafka_topic_partitions{") == 500
+    assert len(waits) > 20 and max(waits) < 0.2

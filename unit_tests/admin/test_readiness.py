@@ -1,0 +1,105 @@
+"""What `/readyz` asks for, condition by condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pybroker.admin.readiness import conditions
+from pybroker.admin.view import BrokerView, Phase
+from pybroker.broker_config import BrokerConfig
+from pybroker.errors import StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import SessionEvent
+from unit_tests.admin.vocabulary import Shown
+from unit_tests.replication.vocabulary import ME, facts
+
+
+async def faults(view: BrokerView) -> dict[str, str]:
+    """Condition -> fault, of those that do not hold."""
+    return {each.name: each.fault for each in await conditions(view) if not each.holds}
+
+
+def _session(event: SessionEvent) -> Callable[[Shown], None]:
+    return lambda shown: shown.session.heard(event)
+
+
+def _unregister(shown: Shown) -> None:
+    shown.registered = False
+
+
+def _forget_controller(shown: Shown) -> None:
+    shown.controller.controller_id = None
+
+
+def _stop(shown: Shown) -> None:
+    shown.view.phase = Phase.STOPPING
+
+
+def _not_told_of_us(shown: Shown) -> None:
+    shown.knows(brokers=(2,))
+
+
+BROKEN: dict[str, tuple[Callable[[Shown], None], str, str]] = {
+    "it stops": (_stop, "started", "stopping"),
+    "the connection is lost": (_session(SessionEvent.SUSPENDED), "zookeeper_session", "suspended"),
+    "the session expired": (_session(SessionEvent.EXPIRED), "zookeeper_session", "expired"),
+    "it is not registered": (_unregister, "registered", "broker 1"),
+    "the cluster does not know it": (_not_told_of_us, "registered", "controller"),
+    "there is no controller": (_forget_controller, "controller", "no controller"),
+}
+
+
+async def test_a_broker_whose_replicas_are_in_sync_is_ready(shown: Shown) -> None:
+    others = facts(TopicPartition("t", 9), leader=2, isr=(2,))
+    await shown.hosts(facts(), facts(TopicPartition("t", 1), isr=(ME, 2)), others)
+    assert await faults(shown.view) == {}
+    assert len(await conditions(shown.view)) == 5
+
+
+@pytest.mark.parametrize(("breaks", "condition", "word"), BROKEN.values(), ids=BROKEN)
+async def test_one_fault_is_told_and_no_other(
+    shown: Shown, breaks: Callable[[Shown], None], condition: str, word: str
+) -> None:
+    await shown.hosts(facts())
+    breaks(shown)
+    found = await faults(shown.view)
+    assert list(found) == [condition] and word in found[condition]
+
+
+async def test_a_session_that_comes_back_is_alive(shown: Shown) -> None:
+    await shown.hosts(facts())
+    for event in (SessionEvent.SUSPENDED, SessionEvent.RECONNECTED):
+        shown.session.heard(event)
+    assert await faults(shown.view) == {}
+    assert (shown.session.disconnected, shown.session.expired) == (1, 0)
+
+
+async def test_a_replica_that_is_not_open_is_named(shown: Shown) -> None:
+    shown.knows(facts(TopicPartition("orders", 3)))
+    assert "orders-3 is not open" in (await faults(shown.view))["replicas"]
+
+
+async def test_a_replica_that_is_behind_is_named(shown: Shown) -> None:
+    await shown.hosts(facts(leader=2, isr=(2,), replicas=(ME, 2)))
+    assert await faults(shown.view) == {"replicas": "t-0 is not in sync"}
+
+
+async def test_a_replica_without_its_disk_is_named(shown: Shown) -> None:
+    await shown.hosts(facts())
+    shown.replicas.partition().log.fail(StorageError("sync: input/output error"))
+    assert "t-0 has lost its disk" in (await faults(shown.view))["replicas"]
+
+
+async def test_many_faults_are_counted(shown: Shown) -> None:
+    shown.knows(*(facts(TopicPartition("t", number)) for number in range(2500)))
+    fault = (await faults(shown.view))["replicas"]
+    assert fault.count("is not open") == 5 and fault.endswith("and 2495 more")
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RECOVERING])
+async def test_before_there_is_a_broker_nothing_is_ready(tmp_path: Path, phase: Phase) -> None:
+    view = BrokerView(BrokerConfig(), phase)
+    assert await faults(view) == {"started": f"the broker is {phase.name.lower()}"}

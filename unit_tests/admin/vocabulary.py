@@ -1,0 +1,64 @@
+"""A broker as the pages see it: real logs, a cluster of our choice, and nothing running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pybroker.admin.view import BrokerView, Phase, Rooms, SessionWatch
+from pybroker.broker_config import BrokerConfig
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.layered_config import LayeredConfig
+from pybroker.metrics import Metrics
+from pybroker.model import Broker, PartitionFacts, UpdateMetadata
+from unit_tests.replication.vocabulary import ME, Replicas
+
+
+@dataclass
+class FakeController:
+    """What is shown of a controller."""
+
+    controller_id: int | None = ME
+    is_active: bool = True
+    unclean_elections: int = 0
+
+
+@dataclass
+class Shown:
+    """Broker ME with its pages. Everything may be changed before a page is asked for."""
+
+    home: Path
+    metadata: MetadataView = field(default_factory=MetadataView)
+    metrics: Metrics = field(default_factory=Metrics)
+    controller: FakeController = field(default_factory=FakeController)
+    session: SessionWatch = field(default_factory=SessionWatch)
+    registered: bool = True
+    given: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.replicas = Replicas(self.home, metrics=self.metrics)
+        self.view = BrokerView(BrokerConfig.parse(self.given), Phase.RUNNING)
+        self.view.rooms = Rooms(
+            broker_id=ME,
+            cluster_id="cluster",
+            replicas=self.replicas.manager,
+            metadata=self.metadata,
+            controller=self.controller,
+            logs=self.replicas.logs,
+            metrics=self.metrics,
+            session=self.session,
+            is_registered=lambda: self.registered,
+            connections=lambda: {"PLAINTEXT": 3},
+            unsent_bytes=lambda: 17,
+            layers=lambda: LayeredConfig(self.view.config),
+        )
+
+    def knows(self, *partitions: PartitionFacts, brokers: tuple[int, ...] = (ME,)) -> None:
+        """The controller has told of these partitions and brokers."""
+        live = tuple(Broker(each, ()) for each in brokers)
+        self.metadata.apply(UpdateMetadata(ME, 1, -1, partitions, live))
+
+    async def hosts(self, *partitions: PartitionFacts) -> None:
+        """The same, and those of ME are open."""
+        self.knows(*partitions)
+        await self.replicas.told(*(each for each in partitions if ME in each.replicas))
