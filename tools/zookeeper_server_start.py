@@ -35,11 +35,13 @@ def command(config: str) -> None:
     """
     if not Path(config).is_file():
         raise Failure(f"{config} is no file; give a zookeeper.properties")
-    logging = Path(tempfile.gettempdir()) / f"zookeeper-log4j2-{os.getpid()}.properties"
-    logging.write_text(_LOGGING)
+    descriptor, logging = tempfile.mkstemp(prefix="zookeeper-", suffix=".log4j2.properties")
+    os.write(descriptor, _LOGGING.encode())
+    os.close(descriptor)
     flags = shlex.split(os.environ.get("KAFKA_HEAP_OPTS", ""))
     try:
-        words = server_command(Path(config), logging, flags)
+        words = server_command(Path(config), Path(logging), flags)
     except StartupError as error:
+        Path(logging).unlink()
         raise Failure(str(error)) from error
     os.execv(words[0], words)
