@@ -80,8 +80,9 @@ class File(Protocol):
         """Up to `length` bytes from `position`; fewer only at the end of the file. May wait for
         the disk."""
 
-    def pread_cached(self, position: int, length: int) -> bytes | None:
-        """As `pread`, but None if any byte would have to come from the disk. Never waits."""
+    def pread_cached(self, position: int, length: int) -> Buffer | None:
+        """As `pread`, but None if any byte would have to come from the disk. Never waits. The
+        memory of a long read may be used again when nobody holds it any more."""
 
     def truncate(self, size: int) -> None: ...
 

@@ -6,10 +6,11 @@ id 0, so that clients go on with full fetches. Answers hold slices of the log as
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
@@ -34,27 +35,41 @@ _FINAL_SESSION_EPOCH = -1
 _INITIAL_SESSION_EPOCH = 0
 
 
-_ON_LOOP_BYTES_MAX = 4 * 1024 * 1024
-"""Copying more than half of this out of the page cache would hold up everybody else for too long;
-an answer that turns out to be larger is read again where blocking is allowed."""
+_ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Copying more than half of this out of the page cache at once would hold up everybody else for too
+long; a partition that turns out to give more is read where blocking is allowed."""
+_TURN_BYTES_MAX: Final = 2 * 1024 * 1024
+_TURN_PARTITIONS_MAX: Final = 500
+"""After so much, everybody else has a turn before the next partition is read."""
 
 
 class _WouldBlock(Exception):
     """A page-cache miss on the event loop, or too much to copy: read where blocking is allowed."""
 
 
+_Item = tuple[list[PartitionData], TopicPartition, FetchPartition]
+"""A partition of the request, and the list that gets its answer."""
+
+
 @dataclass(slots=True)
 class _Reading:
-    """The state of one pass over a request's partitions."""
+    """One pass over a request's partitions, in the order of the request."""
 
-    cached_only: bool
+    items: list[_Item]
+    responses: list[FetchableTopicResponse]
     budget_bytes: int
     enough_bytes: int
     read_committed: bool
     version: int
+    position: int = 0
+    """The item that is read next."""
+    cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False
-    keys: list[TopicPartition] = field(default_factory=list)
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        return [key for _, key, _ in self.items]
 
 
 def handle_fetch(
@@ -65,48 +80,44 @@ def handle_fetch(
     if not full:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     seen = services.replicas.fetches.changes
-    try:
-        reading, response = _read_all(services, request, message, cached_only=True)
-    except _WouldBlock:
-        return _read_until_enough(services, request, message, None, seen)
-    if _is_enough(message, reading):
-        return _counted(services.metrics, response)
+    reading = _begin(services, request, message)
+    if _advance(services, reading) and _is_enough(message, reading):
+        return _counted(services.metrics, FetchResponse(responses=reading.responses))
     return _read_until_enough(services, request, message, reading, seen)
 
 
 async def _read_until_enough(
-    services: Services, request: Request, message: FetchRequest, reading: _Reading | None, seen: int
+    services: Services, request: Request, message: FetchRequest, reading: _Reading, seen: int
 ) -> FetchResponse:
-    """Wait and read again until there is enough, or the client's patience ends. `reading` is what
-    was found when `seen` changes had been made; those made since then may not be waited for."""
+    """Wait and read again until there is enough, or the client's patience ends. `reading` was begun
+    when `seen` changes had been made; those made since then may not be waited for."""
     fetches, clock = services.replicas.fetches, services.clock
     deadline = clock.monotonic() + message.max_wait_ms / 1000
     while True:
-        if reading is None or fetches.changes != seen:
-            seen = fetches.changes
-            reading, response = await _read(services, request, message)
-            if _is_enough(message, reading) or clock.monotonic() >= deadline:
-                return _counted(services.metrics, response)
-            del response  # who waits holds no records
-            if fetches.changes != seen:
-                continue
-        await fetches.wait(
-            reading.keys,
-            missing_bytes=max(reading.enough_bytes - reading.total_bytes, 1),
-            timeout_s=deadline - clock.monotonic(),
-        )
-        reading = None
+        await _complete(services, reading)
+        if _is_enough(message, reading) or clock.monotonic() >= deadline:
+            return _counted(services.metrics, FetchResponse(responses=reading.responses))
+        reading.responses = []  # who waits holds no records
+        if fetches.changes == seen:
+            await fetches.wait(
+                reading.keys,
+                missing_bytes=max(reading.enough_bytes - reading.total_bytes, 1),
+                timeout_s=deadline - clock.monotonic(),
+            )
+        seen = fetches.changes
+        reading = _begin(services, request, message)
 
 
-async def _read(
-    services: Services, request: Request, message: FetchRequest
-) -> tuple[_Reading, FetchResponse]:
-    """From the page cache, or where blocking is allowed."""
-    try:
-        return _read_all(services, request, message, cached_only=True)
-    except _WouldBlock:
-        read = partial(_read_all, services, request, message, cached_only=False)
-        return await services.blocking.run(read)
+async def _complete(services: Services, reading: _Reading) -> None:
+    """Read to the end, in turns; what is not in the page cache where blocking is allowed."""
+    while True:
+        if not reading.cached_only:
+            await services.blocking.run(_read_next, services, reading)
+            reading.cached_only = True
+        if _advance(services, reading):
+            return
+        if reading.cached_only:
+            await asyncio.sleep(0)
 
 
 def _counted(metrics: Metrics, response: FetchResponse) -> FetchResponse:
@@ -131,39 +142,59 @@ def _is_enough(message: FetchRequest, reading: _Reading) -> bool:
     )
 
 
-def _read_all(
-    services: Services, request: Request, message: FetchRequest, *, cached_only: bool
-) -> tuple[_Reading, FetchResponse]:
-    """One pass in the order of the request. The first partition that has data gives at least one
-    whole batch, even above the limits (KIP-74)."""
+def _begin(services: Services, request: Request, message: FetchRequest) -> _Reading:
+    """A pass that has read nothing yet. The first partition that has data gives at least one whole
+    batch, even above the limits (KIP-74)."""
     options = services.options
     room_bytes = max(options.unsent_bytes_max - services.unsent_bytes(), 0)
     budget_bytes = min(message.max_bytes, options.fetch_bytes_max, room_bytes)
-    reading = _Reading(
-        cached_only=cached_only,
+    responses, items = [], []
+    for topic in message.topics:
+        answers: list[PartitionData] = []
+        responses.append(FetchableTopicResponse(topic=topic.topic, partitions=answers))
+        items += [
+            (answers, TopicPartition(topic.topic, wanted.partition), wanted)
+            for wanted in topic.partitions
+        ]
+    return _Reading(
+        items=items,
+        responses=responses,
         budget_bytes=budget_bytes,
         # As in Kafka, nobody waits for more than fits into the answer.
         enough_bytes=min(message.min_bytes, max(budget_bytes, 1)),
         read_committed=message.isolation_level == _READ_COMMITTED,
         version=request.version,
     )
-    responses = []
-    for topic in message.topics:
-        answered = [
-            _read_partition(services.replicas.leader, topic.topic, wanted, reading)
-            for wanted in topic.partitions
-        ]
-        responses.append(FetchableTopicResponse(topic=topic.topic, partitions=answered))
-    return reading, FetchResponse(responses=responses)
+
+
+def _advance(services: Services, reading: _Reading) -> bool:
+    """Go on from the page cache. False if the pass is not at its end: `cached_only` of it is unset
+    if the next partition has to be read where blocking is allowed, else others have to have their
+    turn."""
+    begun, bytes_max = reading.position, reading.total_bytes + _TURN_BYTES_MAX
+    while reading.position < len(reading.items):
+        if reading.position - begun >= _TURN_PARTITIONS_MAX or reading.total_bytes >= bytes_max:
+            return False
+        try:
+            _read_next(services, reading)
+        except _WouldBlock:
+            reading.cached_only = False
+            return False
+    return True
+
+
+def _read_next(services: Services, reading: _Reading) -> None:
+    answers, key, wanted = reading.items[reading.position]
+    answers.append(_read_partition(services.replicas.leader, key, wanted, reading))
+    reading.position += 1
 
 
 def _read_partition(
     leader: Callable[[TopicPartition, int], Partition],
-    topic: str,
+    key: TopicPartition,
     wanted: FetchPartition,
     reading: _Reading,
 ) -> PartitionData:
-    key = TopicPartition(topic, wanted.partition)
     answer = PartitionData(
         partition_index=wanted.partition,
         high_watermark=NO_OFFSET,
@@ -173,7 +204,6 @@ def _read_partition(
         preferred_read_replica=-1,
         records=b"",
     )
-    reading.keys.append(key)
     try:
         partition = leader(key, wanted.current_leader_epoch)
         if partition.log.config.compression_type == "zstd":
@@ -212,7 +242,7 @@ def _read_records(
     )
     if data is None:
         raise _WouldBlock
-    if reading.cached_only and reading.total_bytes + len(data) > _ON_LOOP_BYTES_MAX // 2:
+    if reading.cached_only and len(data) > _ON_LOOP_BYTES_MAX // 2:
         raise _WouldBlock
     answer.records = data
     if reading.read_committed:

@@ -21,9 +21,11 @@ from typing import Final
 from pybroker.errors import DiskFull, StorageError
 from pybroker.metrics import TimeMeter
 from pybroker.ports import Buffer, Clock
+from pybroker.storage.buffers import ReadBuffers
 
 HANDLES_DEFAULT: Final = 4096
-SCRATCH_BYTES: Final = 1024**2
+SMALL_BYTES: Final = 16 * 1024
+"""Up to here a read is copied, so that it holds no large buffer."""
 _FILE_MODE: Final = 0o644
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -199,19 +201,18 @@ class SystemFile:
             done += len(part)
         return b"".join(parts)
 
-    def pread_cached(self, position: int, length: int) -> bytes | None:
+    def pread_cached(self, position: int, length: int) -> Buffer | None:
         if self._plain is not None:
             return self.pread(position, length) if self._plain else None
         expected = min(length, self._size - position)
         if expected <= 0:
             return b""
-        scratch = self._disk.take_scratch(expected)
         descriptor = self._handles.acquire(self)
         try:
-            with memoryview(scratch)[:expected] as view:
-                if os.preadv(descriptor, [view], position, _NOWAIT) < expected:
-                    return None
-                return bytes(view)
+            view = self._disk.buffers.take(expected)
+            if os.preadv(descriptor, [view], position, _NOWAIT) < expected:
+                return None
+            return view if expected > SMALL_BYTES else bytes(view)
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 return None
@@ -221,7 +222,6 @@ class SystemFile:
             raise StorageError(f"read {self._path}: {error.strerror}") from error
         finally:
             self._handles.release(self)
-            self._disk.give_back(scratch)
 
     def truncate(self, size: int) -> None:
         self.unsynced = True
@@ -267,7 +267,7 @@ class SystemDisk:
         self._clock = clock
         self._syncs = syncs
         self._handles = _Handles(handles_max)
-        self._scratch: list[bytearray] = []
+        self.buffers = ReadBuffers()
         self._in_memory: dict[int, bool] = {}
 
     def is_in_memory(self, device: int) -> bool:
@@ -285,18 +285,6 @@ class SystemDisk:
         began = self._clock.monotonic()
         os.fdatasync(descriptor)
         self._syncs.add(self._clock.monotonic() - began)
-
-    def take_scratch(self, length: int) -> bytearray:
-        if length > SCRATCH_BYTES:
-            return bytearray(length)
-        try:
-            return self._scratch.pop()
-        except IndexError:
-            return bytearray(SCRATCH_BYTES)
-
-    def give_back(self, scratch: bytearray) -> None:
-        if len(scratch) == SCRATCH_BYTES and len(self._scratch) < 4:
-            self._scratch.append(scratch)
 
     def open(self, path: str, *, create: bool = False) -> SystemFile:
         with _reported_write("open", path):

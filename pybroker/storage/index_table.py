@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from pybroker.ports import Disk, File
+from pybroker.ports import Buffer, Disk, File
 from pybroker.storage.reading import fetch
 
 TAIL_BYTES: Final = 4096
@@ -117,7 +117,7 @@ class IndexTable:
         block = fetch(self._opened(), low * size, (high - low) * size, cached_only=cached_only)
         return low + self._search(block, len(block) // size, key, field)
 
-    def _search(self, block: bytes | bytearray, count: int, key: int, field: int) -> int:
+    def _search(self, block: Buffer, count: int, key: int, field: int) -> int:
         """Number of the last of `count` entries with a field of at most `key`, or -1."""
         unpack = self._entry.unpack_from
         size = self._entry.size

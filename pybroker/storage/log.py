@@ -285,7 +285,7 @@ class Log:
         upper_offset: int,
         at_least_one_batch: bool,
         cached_only: bool,
-    ) -> bytes | None:
+    ) -> Buffer | None:
         """Whole batches from the one that holds `offset` on, all of them below `upper_offset`, in
         all at most `max_bytes` long; b"" if there is none.
 

@@ -76,7 +76,7 @@ def read(
     upper_offset: int,
     at_least_one_batch: bool,
     cached_only: bool,
-) -> bytes | None:
+) -> Buffer | None:
     """See `Log.read`. Does not go on into the next segment: who reads on comes again."""
     try:
         for segment in segments.from_offset(offset):

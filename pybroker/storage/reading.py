@@ -7,7 +7,7 @@ in memory; instead the first miss raises `NotCached` and the whole lookup is don
 from __future__ import annotations
 
 from pybroker.errors import PybrokerError
-from pybroker.ports import File
+from pybroker.ports import Buffer, File
 
 
 class NotCached(PybrokerError):
@@ -15,7 +15,7 @@ class NotCached(PybrokerError):
     is allowed."""
 
 
-def fetch(file: File, position: int, length: int, *, cached_only: bool) -> bytes:
+def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffer:
     """Up to `length` bytes from `position`, fewer only at the end of the file.
 
     Raises NotCached if `cached_only` is set and a byte is not in memory.

@@ -214,7 +214,7 @@ class Segment:
 
         Raises CorruptionError at a header that is none, NotCached.
         """
-        chunk = b""
+        chunk: Buffer = b""
         start = position
         while limit - position >= HEADER_SIZE:
             if position + HEADER_SIZE > start + len(chunk):
@@ -321,7 +321,7 @@ class Segment:
         *,
         at_least_one_batch: bool,
         cached_only: bool,
-    ) -> bytes | None:
+    ) -> Buffer | None:
         """Whole batches from the one that holds `offset`, all of them below `upper_offset`.
 
         None if the segment has nothing at or after `offset`; b"" if there is something, but above
@@ -357,7 +357,7 @@ class Segment:
         return data[:end]
 
     def _whole_batches(
-        self, data: bytes, position: int, first: BatchHeader, cached_only: bool
+        self, data: Buffer, position: int, first: BatchHeader, cached_only: bool
     ) -> tuple[int, int]:
         """How far the whole batches in `data` reach, which was read at `position`, and the offset
         that follows them."""

@@ -151,13 +151,14 @@ class Bench:
         at_least_one: bool = True,
         cached_only: bool = False,
     ) -> bytes | None:
-        return self.log.read(
+        data = self.log.read(
             offset,
             max_bytes,
             upper_offset=upper,
             at_least_one_batch=at_least_one,
             cached_only=cached_only,
         )
+        return None if data is None else bytes(data)
 
     def records(self, start: int | None = None, max_bytes: int = 300) -> list[Record]:
         """All records from `start` on, by reads of about `max_bytes`."""

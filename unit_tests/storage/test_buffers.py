@@ -1,0 +1,45 @@
+"""Buffers are used again, but never while somebody still looks at one."""
+
+from __future__ import annotations
+
+from pybroker.storage.buffers import BUFFER_BYTES, BUFFERS_MAX, ReadBuffers
+
+
+def owner(view: memoryview) -> int:
+    """Which buffer a view belongs to."""
+    return id(view.obj)
+
+
+def test_a_buffer_that_nobody_holds_is_used_again() -> None:
+    buffers = ReadBuffers()
+    first = owner(buffers.take(100))
+    assert owner(buffers.take(BUFFER_BYTES)) == first
+
+
+def test_a_part_of_a_view_holds_the_buffer() -> None:
+    buffers = ReadBuffers()
+    view = buffers.take(100)
+    view[:] = b"x" * 100
+    part = view[10:20]
+    first = owner(view)
+    del view
+    other = buffers.take(100)
+    assert owner(other) != first
+    other[:] = b"y" * 100
+    assert bytes(part) == b"x" * 10
+
+
+def test_no_more_than_a_few_are_kept() -> None:
+    buffers = ReadBuffers()
+    views = [buffers.take(10) for _ in range(2 * BUFFERS_MAX)]
+    assert len({owner(view) for view in views}) == 2 * BUFFERS_MAX
+    kept = {owner(view) for view in views[:BUFFERS_MAX]}
+    views.clear()
+    again = [buffers.take(10) for _ in range(BUFFERS_MAX)]
+    assert {owner(view) for view in again} == kept
+
+
+def test_what_is_larger_is_made_for_one_use() -> None:
+    buffers = ReadBuffers()
+    assert len(buffers.take(BUFFER_BYTES + 1)) == BUFFER_BYTES + 1
+    assert owner(buffers.take(10)) != owner(buffers.take(BUFFER_BYTES + 1))
