@@ -7,8 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 ARGS ?=
 TESTS ?=
+FRAMES ?= 200000
+SEED ?=
 
-.PHONY: run test lint test-unit test-integration bench docs install clean
+.PHONY: run test lint test-unit test-integration fuzz bench docs install clean
 
 run: $(VENV)/.installed-embedded
 	$(BIN)/pybroker start $(ARGS)
@@ -26,10 +28,14 @@ test-unit: $(VENV)/.installed-test
 test-integration: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests $(TESTS)
 
+# Hostile frames against a broker: make fuzz SEED=text sends the same ones again.
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m integration_tests.fuzzing --frames $(FRAMES) --seed "$(SEED)"
+
 bench: $(VENV)/.installed-test
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 
-# docs/configuration.rst is made from the tables of options.
+# docs/configuration.rst and the files of config/ are made from the tables of options.
 docs: $(VENV)/.installed-test
 	$(BIN)/python -m docs.make_configuration
 

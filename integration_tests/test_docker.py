@@ -293,7 +293,7 @@ def test_it_needs_no_variables_no_user_id_and_no_root_file_system(run: Run) -> N
     code, output = container.run(
         "kafka-topics.sh", "--bootstrap-server", "localhost:9092", "--list"
     )
-    assert (code, output) == (0, "")
+    assert (code, output.strip()) == (0, "")
     assert container.stop() == 0, container.log_text
 
 
