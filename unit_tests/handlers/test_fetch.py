@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ import pytest
 
 from pybroker.errors import ErrorCode
 from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
-from pybroker.ports import Buffer
 from pybroker.records.batch import read_header
 from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
 from pybroker.replication.partition import Partition
 from pybroker.server.listener import Server
-from pybroker.storage.log import Log
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import FetchRequest, FetchResponse
 from unit_tests.handlers.bench import (
@@ -346,59 +343,6 @@ async def test_who_leaves_is_forgotten(bench: Bench) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert len(bench.app.replicas.fetches) == 0
-
-
-async def test_a_page_cache_miss_is_read_elsewhere(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await bench.produce("t", batch(b"a"))
-    cached = Log.read
-
-    def cold(self: Log, *args: Any, cached_only: bool, **options: Any) -> Buffer | None:
-        return None if cached_only else cached(self, *args, cached_only=False, **options)
-
-    monkeypatch.setattr(Log, "read", cold)
-    bench.blocking.done.clear()
-    assert values_of(await bench.fetch("t", 0)) == [b"a"]
-    assert len(bench.blocking.done) == 1
-
-
-async def test_a_large_answer_is_copied_elsewhere_and_comes_whole(
-    bench: Bench, topic: None
-) -> None:
-    large = [b"%d" % number + bytes(900_000) for number in range(6)]
-    for value in large:
-        await bench.produce("t", batch(value))
-    bench.blocking.done.clear()
-    assert values_of(await bench.fetch("t", 0, max_bytes=50_000_000)) == large
-    assert len(bench.blocking.done) == 1
-    assert values_of(await bench.fetch("t", 0, max_bytes=1_000_000)) == large[:1]
-    assert len(bench.blocking.done) == 1, "a small one is not"
-
-
-async def test_a_large_answer_of_many_partitions_leaves_others_their_turn(bench: Bench) -> None:
-    await bench.create("wide", partitions=8)
-    values = [b"%d" % number + bytes(900_000) for number in range(8)]
-    for number, value in enumerate(values):
-        await bench.produce("wide", batch(value), partition=number)
-    bench.blocking.done.clear()
-    request = fetch_request(*(("wide", number, 0) for number in range(8)))
-    answer = asyncio.ensure_future(bench.ask(ApiKey.FETCH, 11, request))
-    turns = 0
-    while not answer.done():
-        turns += 1
-        await asyncio.sleep(0)
-    topics = (await answer).responses
-    assert [values_of(the_only(topic.partitions)) for topic in topics] == [[v] for v in values]
-    assert bench.blocking.done == []
-    assert turns > 1
-
-
-async def test_an_answer_of_very_many_partitions_leaves_others_their_turn(bench: Bench) -> None:
-    request = fetch_request(*(("t", 0, 0) for _ in range(1200)), max_bytes=1000)
-    answer = bench.dispatch(ApiKey.FETCH, 11, request)
-    assert isinstance(answer, Awaitable)
-    assert len(bench.decode(ApiKey.FETCH, 11, await answer).responses) == 1200
 
 
 # transactions
