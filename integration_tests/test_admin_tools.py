@@ -24,10 +24,8 @@ def tools(jars: str, shared_broker: Broker) -> Iterator[Tools]:
 def both_ways(tools: Tools, *words: str, names: Sequence[str], says: str = "") -> None:
     """A command that changes something, by either side on a topic of its own; `TOPIC` in `words`
     stands for the name."""
-    theirs, ours = (
-        side("topics", *(word.replace("TOPIC", name) for word in words))
-        for side, name in zip((tools.apache, tools.ours), names, strict=True)
-    )
+    theirs = tools.apache("topics", *(word.replace("TOPIC", names[0]) for word in words))
+    ours = tools.ours("topics", *(word.replace("TOPIC", names[1]) for word in words))
     assert_same(theirs, ours, says=says, mask=["|".join(names), ID])
 
 

@@ -72,7 +72,10 @@ def test_the_life_of_a_topic(shell: Shell, topic: str) -> None:
         header,
     )
     for number, line in enumerate([first, second]):
-        pattern = rf"\tTopic: {topic}\tPartition: {number}\tLeader: (\d+)\tReplicas: \1\tIsr: \1\tElr: N/A\tLastKnownElr: N/A"
+        pattern = (
+            rf"\tTopic: {topic}\tPartition: {number}\tLeader: (\d+)\tReplicas: \1\tIsr: \1"
+            r"\tElr: N/A\tLastKnownElr: N/A"
+        )
         assert re.fullmatch(pattern, line)
     assert shell("topics", "--describe", "--unavailable-partitions").lines == []
     assert shell("topics", "--delete", "--topic", topic).code == 0
