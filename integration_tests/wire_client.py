@@ -87,6 +87,10 @@ class Connection:
         """How long sending and receiving may take from now on."""
         self._socket.settimeout(seconds)
 
+    def end_sending(self) -> None:
+        """Close our direction; answers may still come."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def send_bytes(self, data: bytes) -> None:
         """Bytes as they are."""
         self._socket.sendall(data)

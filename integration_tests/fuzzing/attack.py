@@ -1,0 +1,255 @@
+"""Attackers against one broker, a well-behaved client beside them, and what must hold afterwards.
+
+Nothing here knows what a test is: `attack` returns what it saw, and the one who calls it judges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from integration_tests.broker import Broker
+from integration_tests.fuzzing.frames import Move, Moves
+from integration_tests.process import wait_until
+from integration_tests.sample_requests import NAME
+from integration_tests.stored import batches
+from integration_tests.wire_client import (
+    Connection,
+    ConnectionClosed,
+    batch_of,
+    create_topic,
+    fetch_one,
+    produce,
+)
+from pybroker.records.batch import iter_headers
+from pybroker.records.record import decode_records
+
+ATTACKERS: Final = 4
+PATIENCE_SECONDS: Final = 0.02
+PROBE_TOPIC: Final = "probe"
+OVERRIDES: Final = {"auto.create.topics.enable": "false"}
+_DECOMPRESSED_BYTES_MAX: Final = 1 << 20
+
+
+class Probe:
+    """A well-behaved client that produces and reads while others misbehave; it knows how large the
+    broker's memory became."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.rounds = 0
+        self.seconds: list[float] = []
+        self.rss_bytes_max = 0
+        self.error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            with Connection(self._broker.bootstrap) as connection:
+                while not self._end.wait(0.02):
+                    begin = time.monotonic()
+                    self._round(connection)
+                    self.seconds.append(time.monotonic() - begin)
+                    self.rss_bytes_max = max(self.rss_bytes_max, self._broker.process.rss_bytes())
+        except BaseException as error:  # told to the test, in whose thread it can fail
+            self.error = error
+
+    def _round(self, connection: Connection) -> None:
+        value = _value(self.rounds)
+        result = produce(connection, PROBE_TOPIC, batch_of(value))
+        assert (result.error_code, result.base_offset) == (0, self.rounds)
+        found = fetch_one(connection, PROBE_TOPIC, self.rounds)
+        assert found.records is not None and value in bytes(found.records)
+        self.rounds += 1
+
+    def __enter__(self) -> Probe:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+@dataclass
+class Outcome:
+    """What an attack was met with."""
+
+    seed: str
+    frames: int = 0
+    answers: int = 0
+    seconds: float = 0.0
+    probe_rounds: int = 0
+    probe_seconds: list[float] = field(default_factory=list)
+    rss_bytes_max: int = 0
+    faults: list[str] = field(default_factory=list)
+    """What must not be, in words; empty if all is well."""
+
+    def latency_seconds(self, share: float) -> float:
+        """What that share of the probe's rounds stayed below."""
+        return sorted(self.probe_seconds)[int(share * (len(self.probe_seconds) - 1))]
+
+    def __str__(self) -> str:
+        return (
+            f"seed={self.seed} frames={self.frames} frames/s={self.frames / self.seconds:.0f}"
+            f" answers={self.answers} seconds={self.seconds:.0f}"
+            f" probe_rounds={self.probe_rounds} probe_p50_ms={self.latency_seconds(0.5) * 1000:.1f}"
+            f" probe_p99_ms={self.latency_seconds(0.99) * 1000:.1f}"
+            f" probe_max_ms={self.latency_seconds(1) * 1000:.0f}"
+            f" rss_max_mib={self.rss_bytes_max >> 20}"
+        )
+
+
+def attack(
+    broker: Broker, *, seed: str, frames: int, rss_bytes_max: int, probe_seconds_max: float
+) -> Outcome:
+    """Send that many frames, and look at everything that must hold."""
+    with Connection(broker.bootstrap) as connection:
+        create_topic(connection, NAME, partitions=4)
+        create_topic(connection, PROBE_TOPIC)
+    open_before = _connections(broker)
+    outcome = Outcome(seed)
+    begin = time.monotonic()
+    with Probe(broker) as probe, ThreadPoolExecutor(ATTACKERS) as attackers:
+        shares = [
+            attackers.submit(_attacker, broker, Moves(f"{seed}-{share}"), frames // ATTACKERS)
+            for share in range(ATTACKERS)
+        ]
+        for share in shares:
+            sent, answered = share.result()
+            outcome.frames += sent
+            outcome.answers += answered
+    outcome.seconds = time.monotonic() - begin
+    outcome.probe_rounds, outcome.probe_seconds = probe.rounds, probe.seconds or [0.0]
+    outcome.rss_bytes_max = probe.rss_bytes_max
+    outcome.faults = list(
+        _faults(broker, probe, outcome, open_before, rss_bytes_max, probe_seconds_max)
+    )
+    return outcome
+
+
+def _attacker(broker: Broker, moves: Moves, frames: int) -> tuple[int, int]:
+    """One attacker's share. Each move is given the time to be handled; a connection is used until
+    the broker closes it or says nothing. Returns how many frames were sent and answers came."""
+    sent = answers = 0
+    stream = iter(moves)
+    move: Move | None = None
+    while sent < frames:
+        with contextlib.suppress(OSError, ConnectionClosed), Connection(broker.bootstrap) as peer:
+            peer.set_timeout(PATIENCE_SECONDS)
+            while sent < frames:
+                move = next(stream)
+                sent += move.frames
+                for piece in move.pieces:
+                    peer.send_bytes(piece)
+                if move.close:
+                    break
+                if move.half_close:
+                    peer.end_sending()
+                for _ in range(move.frames):
+                    peer.receive_frame()
+                    answers += 1
+    return sent, answers
+
+
+def _faults(
+    broker: Broker,
+    probe: Probe,
+    outcome: Outcome,
+    open_before: int,
+    rss_bytes_max: int,
+    probe_seconds_max: float,
+) -> Iterator[str]:
+    if not broker.process.running:
+        yield "the broker has ended"
+        return
+    if probe.error is not None:
+        yield f"the well-behaved client was not served: {probe.error!r}"
+        return
+    slowest = outcome.latency_seconds(1)
+    if slowest > probe_seconds_max:
+        yield f"the well-behaved client waited {slowest:.1f} s"
+    if outcome.answers < outcome.frames // 50:
+        yield f"only {outcome.answers} frames were answered"
+    if outcome.rss_bytes_max > rss_bytes_max:
+        yield f"the broker took {outcome.rss_bytes_max >> 20} MiB"
+    for line in sorted(unhandled(broker)):
+        yield f"the broker was surprised: {line}"
+    try:
+        wait_until(
+            lambda: _connections(broker) <= open_before, what="connections closed", seconds=20
+        )
+    except AssertionError:
+        yield f"{_connections(broker) - open_before} connections are still open"
+    yield from _damage(broker.data)
+    yield from _lost(broker, probe.rounds)
+
+
+def unhandled(broker: Broker) -> set[str]:
+    """The last lines of the stack traces that the broker printed: an input may be refused, but it
+    must not surprise."""
+    traces = broker.log_text.split("Traceback (most recent call last):\n")[1:]
+    ends = (
+        next((line for line in trace.splitlines() if not line.startswith(" ")), "")
+        for trace in traces
+    )
+    return set(ends)
+
+
+def _connections(broker: Broker) -> int:
+    """The sockets that clients have open at the broker."""
+    found = psutil.Process(broker.process.pid).net_connections("tcp")
+    return sum(
+        1 for one in found if one.laddr.port == broker.port and one.status != psutil.CONN_LISTEN
+    )
+
+
+def _damage(data: Path) -> Iterator[str]:
+    """Reading is the check: batches whole, checksums right, no hole."""
+    for topic, partition in sorted(set(_logs_below(data))):
+        try:
+            for _ in batches(data, topic, partition):
+                pass
+        except AssertionError as error:
+            yield f"log of {topic}-{partition}: {error}"
+
+
+def _logs_below(data: Path) -> Iterator[tuple[str, int]]:
+    """Topic and partition of every log."""
+    for segment in data.rglob("*.log"):
+        topic, dash, partition = segment.parent.name.rpartition("-")
+        if dash and partition.isdigit() and segment.stem.isdigit():
+            yield topic, int(partition)
+
+
+def _lost(broker: Broker, rounds: int) -> Iterator[str]:
+    """What the probe wrote must be there, and nothing else."""
+    found: list[bytes | None] = []
+    with Connection(broker.bootstrap) as connection:
+        while len(found) < rounds:
+            records = fetch_one(connection, PROBE_TOPIC, len(found)).records
+            if not records:
+                break
+            data = bytes(records)
+            for position, header in iter_headers(data):
+                batch = data[position : position + header.size]
+                read = decode_records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
+                found += [record.value for record in read]
+        if found != [_value(number) for number in range(rounds)]:
+            yield f"of {rounds} records of the probe {len(found)} were read, or others"
+        result = produce(connection, PROBE_TOPIC, batch_of(b"after"))
+        if (result.error_code, result.base_offset) != (0, rounds):
+            yield f"the broker does not take records any more: {result}"
+
+
+def _value(number: int) -> bytes:
+    return b"round %d" % number

@@ -1,0 +1,1 @@
+"""Inputs found by fuzzers, and the fuzzers that need no broker."""

@@ -1,0 +1,114 @@
+"""What is fuzzed: functions from any bytes to nothing, which raise when a promise is broken.
+
+The promises: the codec gives a message or MalformedInput, and says again what it understood; the
+readers of records give records or CorruptionError or BrokerError, the compiled ones what the pure
+ones give; what decompresses stays within its limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Final
+
+from pybroker.errors import BrokerError, CorruptionError, MalformedInput
+from pybroker.records import _pure
+from pybroker.records.batch import TimestampType, crc_matches, iter_headers
+from pybroker.records.compression import Codec, decompress
+from pybroker.records.loops import read_records as fast_read_records
+from pybroker.records.loops import scan_records as fast_scan_records
+from pybroker.records.record import Record, decode_records, record_times
+from pybroker.records.validate import BatchRules, validate_produced
+from pybroker.wire.api import APIS
+from pybroker.wire.codec import decode_request, encode_request
+from pybroker.wire.headers import parse_request_header
+
+DECOMPRESSED_BYTES_MAX: Final = 1 << 20
+RULES: Final = (
+    BatchRules(max_message_bytes=1 << 20, segment_bytes=1 << 30),
+    BatchRules(
+        max_message_bytes=1 << 10,
+        segment_bytes=1 << 30,
+        compacted=True,
+        timestamp_before_max_ms=1_000_000,
+        timestamp_after_max_ms=1_000,
+    ),
+)
+NOW_MS: Final = 1_600_000_000_000
+_KEYS: Final = {int(key): api for key, api in APIS.items()}
+
+
+def requests(data: bytes) -> None:
+    """A frame without its size, as the broker reads it."""
+    with contextlib.suppress(MalformedInput):
+        header, body_start = parse_request_header(memoryview(data))
+        api = _KEYS.get(header.api_key)
+        if api is None or not api.supports(header.version):
+            return
+        message = decode_request(api, header.version, memoryview(data)[body_start:])
+        said = encode_request(api, header.version, message)
+        again = decode_request(api, header.version, said)
+        assert encode_request(api, header.version, again) == said, (api.key, header.version)
+
+
+def batches(data: bytes) -> None:
+    """What stands in a log or comes from a producer."""
+    with contextlib.suppress(CorruptionError):
+        for position, header in iter_headers(data):
+            batch = data[position : position + header.size]
+            crc_matches(batch, 0, len(batch))
+            with contextlib.suppress(BrokerError, CorruptionError):
+                decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+            with contextlib.suppress(BrokerError, CorruptionError):
+                for _ in record_times(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
+                    pass
+    for rules in RULES:
+        with contextlib.suppress(BrokerError):
+            validate_produced(data, rules, NOW_MS)
+
+
+def records(data: bytes) -> None:
+    """The inside of a batch: one byte of record count, then the records. Both implementations."""
+    if not data:
+        return
+    count, payload = data[0], data[1:]
+    pure = _outcome(lambda: _read(_pure, payload, count))
+    fast = _outcome(
+        lambda: fast_read_records(
+            payload, count, 0, max(count - 1, 0), 0, None, TimestampType.CREATE_TIME, Record
+        )
+    )
+    assert pure == fast, f"pure {pure!r}, compiled {fast!r}"
+    pure = _outcome(lambda: _pure.scan_records(payload, count))
+    fast = _outcome(lambda: fast_scan_records(payload, count))
+    assert pure == fast, f"pure {pure!r}, compiled {fast!r}"
+
+
+def compressed(data: bytes) -> None:
+    """One byte for the codec, then what it should unpack."""
+    if not data:
+        return
+    codec, payload = data[0] % (max(Codec) + 2), data[1:]
+    with contextlib.suppress(BrokerError, CorruptionError):
+        found = decompress(codec, payload, DECOMPRESSED_BYTES_MAX)
+        assert len(found) <= DECOMPRESSED_BYTES_MAX
+
+
+def _read(loops: ModuleType, payload: bytes, count: int) -> object:
+    return loops.read_records(
+        payload, count, 0, max(count - 1, 0), 0, None, TimestampType.CREATE_TIME, Record
+    )
+
+
+def _outcome(call: Callable[[], object]) -> object:
+    """The value, or the name of the error that bad input may give."""
+    try:
+        return call()
+    except (BrokerError, CorruptionError) as error:
+        return type(error).__name__
+
+
+TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
+    {"requests": requests, "batches": batches, "records": records, "compressed": compressed}
+)
