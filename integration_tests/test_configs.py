@@ -29,6 +29,7 @@ from integration_tests.wire_client import (
     list_offsets_request,
     metadata,
     produce,
+    wait_for_leader,
 )
 from pybroker.errors import ErrorCode
 from pybroker.wire.messages.configs import (
@@ -161,10 +162,11 @@ def test_a_change_outlives_the_broker(new_broker: BrokerMaker, topic: str) -> No
     admin.change(topic_resource(topic), SET, "max.message.bytes", "200")
     broker.stop()
     broker.start()
+    with Connection(broker.bootstrap) as connection:
+        wait_for_leader(connection, topic)
+        assert refused_as_too_large(connection, topic)
     found = Admin(broker.bootstrap).describe(topic_resource(topic))
     assert (found["segment.bytes"].value, found["segment.bytes"].source) == ("123456", 3)
-    with Connection(broker.bootstrap) as connection:
-        assert refused_as_too_large(connection, topic)
 
 
 def test_what_is_written_to_zookeeper_holds(

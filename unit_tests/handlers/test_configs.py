@@ -1,160 +1,32 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+"""DescribeConfigs, and what holds after a change."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
 from pybroker.layered_config import Source
-from pybroker.model import TopicPartition
-from pybroker.ports import CreateOp, SetOp
-from pybroker.wire.api import ApiKey
-from pybroker.wire.messages.configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResult,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
+from unit_tests.handlers.bench import Bench, batch, code
+from unit_tests.handlers.config_words import (
+    BROKER,
+    DELETE,
+    LOGGER,
+    ME,
+    SET,
+    TOPIC,
+    Resource,
+    change,
+    config,
+    describe,
+    option,
+    shown,
+    until,
+    until_largest_is,
+    write_as_a_tool,
 )
-from unit_tests.handlers.bench import BROKER_ID, Bench, batch, code, the_only
-
-TOPIC, BROKER, LOGGER = 2, 4, 8
-ME = str(BROKER_ID)
-SET, DELETE, APPEND, SUBTRACT = range(4)
-Resource = tuple[int, str]
-Operation = tuple[int, str, str | None]
-
-
-async def describe(
-    bench: Bench, *resources: Resource, keys: list[str] | None = None, version: int = 4
-) -> list[DescribeConfigsResult]:
-    request = DescribeConfigsRequest(
-        resources=[
-            DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-            for kind, name in resources
-        ]
-    )
-    if version >= 1:
-        request.include_synonyms = True
-    if version >= 3:
-        request.include_documentation = True
-    answer = await bench.ask(ApiKey.DESCRIBE_CONFIGS, version, request)
-    results: list[DescribeConfigsResult] = answer.results
-    assert [(item.resource_type, item.resource_name) for item in results] == list(resources)
-    return results
-
-
-async def option(bench: Bench, resource: Resource, name: str) -> DescribeConfigsResourceResult:
-    (result,) = await describe(bench, resource, keys=[name])
-    assert code(result) is ErrorCode.NONE
-    return the_only(result.configs)
-
-
-async def shown(bench: Bench, resource: Resource, name: str) -> tuple[str | None, int]:
-    """Value and source."""
-    found = await option(bench, resource, name)
-    return found.value, found.config_source
-
-
-async def change(
-    bench: Bench,
-    resource: Resource,
-    *operations: Operation,
-    validate_only: bool = False,
-    version: int = 1,
-) -> tuple[ErrorCode, str | None]:
-    request = IncrementalAlterConfigsRequest(
-        resources=[
-            IncrementalAlterConfigsResource(
-                resource_type=resource[0],
-                resource_name=resource[1],
-                configs=[
-                    IncrementalAlterableConfig(name=name, config_operation=kind, value=text)
-                    for kind, name, text in operations
-                ],
-            )
-        ],
-        validate_only=validate_only,
-    )
-    answer = await bench.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, request)
-    result = the_only(answer.responses)
-    return code(result), result.error_message
-
-
-async def replace(
-    bench: Bench,
-    resource: Resource,
-    values: dict[str, str | None],
-    *,
-    validate_only: bool = False,
-    version: int = 2,
-) -> tuple[ErrorCode, str | None]:
-    request = AlterConfigsRequest(
-        resources=[
-            AlterConfigsResource(
-                resource_type=resource[0],
-                resource_name=resource[1],
-                configs=[AlterableConfig(name=name, value=text) for name, text in values.items()],
-            )
-        ],
-        validate_only=validate_only,
-    )
-    answer = await bench.ask(ApiKey.ALTER_CONFIGS, version, request)
-    result = the_only(answer.responses)
-    return code(result), result.error_message
-
-
-def stored(bench: Bench, entity: str) -> Any:
-    found = bench.tree.node(f"/config/{entity}")
-    return None if found is None else json.loads(found[0])["config"]
-
-
-def notes(bench: Bench) -> int:
-    return sum(path.startswith(paths.CONFIG_CHANGE_PREFIX) for path in bench.tree.paths())
-
-
-def write_as_a_tool(bench: Bench, entity: str, data: bytes) -> None:
-    """What Apache's kafka-configs does through ZooKeeper: the node, then the notification."""
-    path = f"/config/{entity}"
-    exists = bench.tree.node(path) is not None
-    note = json.dumps({"version": 2, "entity_path": entity}).encode()
-    session = bench.coord.session_id
-    bench.tree.apply([SetOp(path, data) if exists else CreateOp(path, data)], session)
-    bench.tree.apply([CreateOp(paths.CONFIG_CHANGE_PREFIX, note, sequence=True)], session)
-
-
-def config(**values: str) -> bytes:
-    texts = {name.replace("_", "."): text for name, text in values.items()}
-    return json.dumps({"version": 1, "config": texts}).encode()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-async def until_largest_is(bench: Bench, size: int) -> None:
-    """Until batches of topic t may be so large."""
-    log = bench.logs.log(TopicPartition("t", 0))
-    assert log is not None
-    await until(lambda: log.config.max_message_bytes == size)
-
-
-# describing
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -243,154 +115,6 @@ async def test_what_nobody_knows_is_shown_without_its_value(bench: Bench) -> Non
     assert (await change(bench, (BROKER, ME), (SET, "my.plugin.password", "p")))[0] == 0
     found = await option(bench, (BROKER, ME), "my.plugin.password")
     assert (found.value, found.is_sensitive, found.config_type) == (None, True, 0)
-
-
-# changing: what lies in ZooKeeper afterwards
-
-
-async def test_a_script_of_changes_to_a_topic(bench: Bench) -> None:
-    await bench.create("t")
-    topic = (TOPIC, "t")
-    script: list[tuple[Operation, dict[str, str]]] = [
-        ((SET, "retention.ms", "1000"), {"retention.ms": "1000"}),
-        (
-            (APPEND, "cleanup.policy", "compact"),
-            {"retention.ms": "1000", "cleanup.policy": "delete,compact"},
-        ),
-        ((DELETE, "retention.ms", None), {"cleanup.policy": "delete,compact"}),
-        ((SUBTRACT, "cleanup.policy", "delete"), {"cleanup.policy": "compact"}),
-        ((DELETE, "never.was.there", ""), {"cleanup.policy": "compact"}),
-    ]
-    for number, (operation, left) in enumerate(script, 1):
-        assert await change(bench, topic, operation) == (ErrorCode.NONE, None)
-        assert stored(bench, "topics/t") == left
-        assert notes(bench) == number
-    assert await replace(bench, topic, {"segment.bytes": "2000"}) == (ErrorCode.NONE, None)
-    assert stored(bench, "topics/t") == {"segment.bytes": "2000"}
-    assert await replace(bench, topic, {}) == (ErrorCode.NONE, None)
-    assert stored(bench, "topics/t") == {}
-
-
-@pytest.mark.parametrize("version", [0, 1])
-async def test_each_version_changes(bench: Bench, version: int) -> None:
-    await change(bench, (BROKER, ""), (SET, "log.retention.ms", "7"), version=version)
-    assert stored(bench, "brokers/<default>") == {"log.retention.ms": "7"}
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-async def test_each_version_replaces(bench: Bench, version: int) -> None:
-    await change(bench, (BROKER, ME), (SET, "log.retention.ms", "7"))
-    await replace(bench, (BROKER, ME), {"log.roll.ms": "8"}, version=version)
-    assert stored(bench, f"brokers/{ME}") == {"log.roll.ms": "8"}
-
-
-@pytest.mark.parametrize("resource", [(TOPIC, "t"), (BROKER, ME), (BROKER, "")])
-async def test_to_validate_changes_nothing(bench: Bench, resource: Resource) -> None:
-    await bench.create("t")
-    name = "retention.ms" if resource[0] == TOPIC else "log.retention.ms"
-    before = bench.tree.paths()
-    assert (await change(bench, resource, (SET, name, "5"), validate_only=True))[0] == 0
-    assert (await replace(bench, resource, {name: "5"}, validate_only=True))[0] == 0
-    bad, _ = await change(bench, resource, (SET, name, "x"), validate_only=True)
-    assert bad in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
-    assert bench.tree.paths() == before
-
-
-@pytest.mark.parametrize(
-    ("resource", "operations", "expected", "words"),
-    [
-        ((TOPIC, "t"), [(SET, "retention.ms", "x")], 40, "retention.ms=x: expected an integer"),
-        ((TOPIC, "t"), [(SET, "nope", "1")], 40, "Unknown topic config name: nope"),
-        ((TOPIC, "t"), [(APPEND, "retention.ms", "1")], 40, "append is not allowed"),
-        (
-            (TOPIC, "t"),
-            [(SET, "min.compaction.lag.ms", "9"), (SET, "max.compaction.lag.ms", "8")],
-            40,
-            "min.compaction.lag.ms=9",
-        ),
-        (
-            (TOPIC, "t"),
-            [(SET, "retention.ms", None), (SET, "flush.ms", None)],
-            42,
-            "Null value not supported for : retention.ms, flush.ms",
-        ),
-        (
-            (TOPIC, "t"),
-            [(SET, "retention.ms", "1"), (DELETE, "retention.ms", "")],
-            42,
-            "Error due to duplicate config keys",
-        ),
-        ((TOPIC, "t"), [(9, "retention.ms", "1")], 42, "Unknown operations type 9"),
-        ((TOPIC, "gone"), [(SET, "retention.ms", "1")], 3, "The topic 'gone' does not exist."),
-        ((TOPIC, ""), [(SET, "retention.ms", "1")], 42, "Default topic resources are not allowed"),
-        ((BROKER, "7"), [(SET, "log.retention.ms", "1")], 42, "Unexpected broker id"),
-        (
-            (BROKER, ME),
-            [(SET, "num.partitions", "3")],
-            42,
-            "Cannot update these configs dynamically: Set(num.partitions)",
-        ),
-        ((BROKER, ""), [(SET, "log.segment.bytes", "1")], 42, "Invalid value 1 for configuration"),
-        ((LOGGER, ME), [(SET, "nobody", "INFO")], 40, "Logger nobody does not exist!"),
-        ((LOGGER, ME), [(SET, "root", "LOUD")], 40, "is not a supported log level"),
-        ((LOGGER, ME), [(DELETE, "root", "")], 42, "Removing the log level of the root logger"),
-        ((LOGGER, ME), [(APPEND, "root", "INFO")], 42, "APPEND operation is not allowed"),
-        ((16, "x"), [(SET, "a", "b")], 42, "only supported for topics and brokers"),
-        ((99, "x"), [(SET, "a", "b")], 42, "Unknown resource type 99"),
-    ],
-)
-async def test_a_change_that_is_refused_changes_nothing(
-    bench: Bench, resource: Resource, operations: list[Operation], expected: int, words: str
-) -> None:
-    await bench.create("t")
-    before = bench.tree.paths()
-    found, message = await change(bench, resource, *operations)
-    assert (found, words in str(message)) == (expected, True), message
-    assert bench.tree.paths() == before
-
-
-async def test_a_resource_named_twice_is_refused_both_times(bench: Bench) -> None:
-    await bench.create("t")
-    resource = IncrementalAlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[])
-    other = IncrementalAlterConfigsResource(resource_type=BROKER, resource_name=ME, configs=[])
-    request = IncrementalAlterConfigsRequest(resources=[resource, other, resource])
-    answer = await bench.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
-    assert [code(item) for item in answer.responses] == [
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NONE,
-        ErrorCode.INVALID_REQUEST,
-    ]
-    assert answer.responses[0].error_message == "Each resource must appear at most once."
-
-
-async def test_replacing_has_no_loggers(bench: Bench) -> None:
-    assert await replace(bench, (LOGGER, ME), {"root": "INFO"}) == (
-        ErrorCode.INVALID_REQUEST,
-        "Unknown resource type 8",
-    )
-
-
-async def test_without_zookeeper_every_item_is_answered(bench: Bench) -> None:
-    await bench.create("t")
-    bench.coord.suspend()
-    expected = ErrorCode.REQUEST_TIMED_OUT
-    assert (await change(bench, (TOPIC, "t"), (SET, "retention.ms", "1")))[0] is expected
-    assert (await replace(bench, (BROKER, ""), {"log.retention.ms": "1"}))[0] is expected
-    topic, broker = await describe(bench, (TOPIC, "t"), (BROKER, ME))
-    assert (code(topic), code(broker)) == (expected, ErrorCode.NONE)
-    bench.coord.resume()
-
-
-async def test_a_damaged_node_is_told_and_can_be_replaced(bench: Bench) -> None:
-    await bench.create("t")
-    write_as_a_tool(bench, "topics/t", b"nonsense")
-    (result,) = await describe(bench, (TOPIC, "t"))
-    assert code(result) is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert "/config/topics/t" in str(result.error_message)
-    found, _ = await change(bench, (TOPIC, "t"), (SET, "retention.ms", "1"))
-    assert found is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert (await replace(bench, (TOPIC, "t"), {"retention.ms": "1"}))[0] is ErrorCode.NONE
-    assert stored(bench, "topics/t") == {"retention.ms": "1"}
 
 
 # what holds
