@@ -59,7 +59,9 @@ class Disks:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.broker = PybrokerProcess(home, overrides={"log.dirs": self.listed(*NAMES)})
+        self.broker = PybrokerProcess(
+            home, overrides={"log.dirs": self.listed(*NAMES), "broker.id": "0"}
+        )
 
     def listed(self, *names: str) -> str:
         return ",".join(self.path(name) for name in names)
@@ -274,7 +276,7 @@ def test_kill_9_during_a_move_loses_nothing(disks: Disks, moment: str) -> None:
             "done": "move done" in disks.broker.log_text,
         }[moment]
 
-    for _ in range(3):
+    for _ in range(1 if moment == "begun" else 2):
         assert disks.move("killed", target) == ErrorCode.NONE
         wait_until(reached, what=moment)
         disks.broker.kill9()
@@ -370,6 +372,31 @@ def leader_of(connection: Connection, topic: str, partition: int) -> int:
     (found,) = metadata(connection, topic).topics
     (leader,) = [p.leader_id for p in found.partitions if p.partition_index == partition]
     return leader
+
+
+def test_a_directory_that_fails_takes_its_partitions_along_and_no_others(disks: Disks) -> None:
+    """The directory is replaced by a file while the broker runs: no file can be made there."""
+    disks.broker.start()
+    with disks.connect() as connection:
+        create_topic(connection, "t", partitions=3, configs={"segment.bytes": "1000"})
+        for partition in range(3):
+            produce(connection, "t", batch_of(b"x"), partition=partition)
+        broken = next(number for number in range(3) if disks.home_of("t", number) == "c")
+        (disks.home / "c").rename(disks.home / "kept")
+        (disks.home / "c").write_text("no directory")
+        wait_until(lambda: leader_of(connection, "t", broken) == -1, what="it has no leader")
+        assert describe(connection)["c"] == (ErrorCode.KAFKA_STORAGE_ERROR, {})
+        for partition in range(3):
+            answer = produce(connection, "t", batch_of(b"y" * 900), partition=partition)
+            expected = ErrorCode.KAFKA_STORAGE_ERROR if partition == broken else ErrorCode.NONE
+            assert answer.error_code == expected
+    disks.broker.stop()
+    (disks.home / "c").unlink()
+    (disks.home / "kept").rename(disks.home / "c")
+    disks.broker.start()
+    with disks.connect() as connection:
+        wait_until(lambda: leader_of(connection, "t", broken) == 0, what="it is led again")
+        assert log_end_of(connection, "t", broken) == 1
 
 
 # tools

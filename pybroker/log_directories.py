@@ -68,6 +68,7 @@ class DirectoryFailures:
         self._logs.listen(listen)
         for path, error in self._logs.failed_directories.items():
             self._replicas.directory_failed(path, error)
+            self._failed.set()
 
     async def stop(self) -> None:
         """Idempotent."""

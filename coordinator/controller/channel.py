@@ -14,7 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pybroker.coordinator.controller.events import Deposed, Event, ReplicasDeleted
+from pybroker.coordinator.controller.events import (
+    Deposed,
+    Event,
+    ReplicasAccepted,
+    ReplicasDeleted,
+    ReplicasRefused,
+)
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 from pybroker.model import (
     LEADER_DURING_DELETION,
@@ -78,12 +84,12 @@ class PendingWork:
 
     def lead_or_follow(self, facts: PartitionFacts) -> None:
         topic_partition = facts.topic_partition
-        self._deferred.pop(topic_partition, None)
+        deferred = self._deferred.pop(topic_partition, None)
         waiting = self._stops.get(topic_partition)
         if waiting is not None and not waiting.delete:
             del self._stops[topic_partition]
-        replaced = self._leaders.get(topic_partition)
-        if replaced is not None and replaced.is_new:
+        replaced = self._leaders.get(topic_partition, deferred)
+        if isinstance(replaced, PartitionFacts) and replaced.is_new:
             facts = dataclasses.replace(facts, is_new=True)
         self._leaders[topic_partition] = facts
 
@@ -247,7 +253,9 @@ class BrokerSender:
     def _note_answers(
         self, command: AnyCommand, answers: Mapping[TopicPartition, ErrorCode]
     ) -> None:
-        deleted = set()
+        if isinstance(command, UpdateMetadata):
+            return  # what a broker thinks of its replicas is not in this answer
+        deleted, refused, accepted = set(), set(), set()
         for item in command.partitions:
             topic_partition = item.topic_partition
             code = answers.get(topic_partition, ErrorCode.NONE)
@@ -256,10 +264,19 @@ class BrokerSender:
                 deleted.add(topic_partition)
             elif code is not ErrorCode.NONE and (removes or code not in NEWER_IS_KNOWN):
                 self._try_later(item, code)
+                if isinstance(command, LeaderAndIsr) and code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    refused.add(topic_partition)
                 continue
-            self._attempts.pop(topic_partition, None)
-        if deleted:
-            self._on_event(ReplicasDeleted(self.broker.id, self.broker.epoch, frozenset(deleted)))
+            tried_before = self._attempts.pop(topic_partition, None) is not None
+            if tried_before and code is ErrorCode.NONE and isinstance(command, LeaderAndIsr):
+                accepted.add(topic_partition)
+        for keys, event in (
+            (deleted, ReplicasDeleted),
+            (refused, ReplicasRefused),
+            (accepted, ReplicasAccepted),
+        ):
+            if keys:
+                self._on_event(event(self.broker.id, self.broker.epoch, frozenset(keys)))
 
     def _try_later(self, item: Item, code: ErrorCode) -> None:
         topic_partition = item.topic_partition

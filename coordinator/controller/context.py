@@ -6,7 +6,7 @@ The picture is never authority: every write is conditional on what was read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pybroker.coordinator.controller.deletion import Deletion
@@ -36,6 +36,10 @@ class ClusterContext:
     deletions: dict[str, Deletion] = field(default_factory=dict)
     unclean_elections: int = 0
     """Leaders chosen outside the in-sync replicas, in this reign."""
+    failed_log_dirs: set[int] = field(default_factory=set)
+    """Live brokers that have lost a log directory."""
+    offline: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    """Replicas that a live broker cannot open, by broker."""
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
 
     def put_topic(self, topic: TopicDescription) -> None:
@@ -79,6 +83,7 @@ class ClusterContext:
                 LEADER_DURING_DELETION, state.leader_epoch, (), self.controller_epoch
             )
         topic = self.topics.get(name)
+        hosts = self.hosts_of(partition)
         return PartitionFacts(
             topic_partition=partition.topic_partition,
             topic_id=NO_TOPIC_ID if topic is None else topic.topic_id,
@@ -86,10 +91,17 @@ class ClusterContext:
             partition_epoch=partition.version,
             replicas=partition.replicas,
             offline_replicas=tuple(
-                replica for replica in partition.replicas if replica not in self.brokers
+                replica for replica in partition.replicas if replica not in hosts
             ),
             is_new=is_new,
         )
+
+    def hosts_of(self, partition: Partition) -> Collection[int]:
+        """The live brokers, without those that cannot open their replica of the partition."""
+        if not self.offline:
+            return self.brokers
+        key = partition.topic_partition
+        return [broker for broker in self.brokers if key not in self.offline.get(broker, ())]
 
     def live(self, replicas: Iterable[int]) -> tuple[int, ...]:
         return tuple(replica for replica in replicas if replica in self.brokers)

@@ -48,6 +48,29 @@ class ReplicasDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirsFailed:
+    """The children of /log_dir_event_notification changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasRefused:
+    """A broker (in the incarnation `broker_epoch`) could not open these replicas."""
+
+    broker_id: int
+    broker_epoch: int
+    topic_partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasAccepted:
+    """A broker has opened these replicas, which it had refused before."""
+
+    broker_id: int
+    broker_epoch: int
+    topic_partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """Try again what failed."""
 
@@ -64,6 +87,9 @@ Event = (
     | TopicChanged
     | DeletionRequested
     | ReplicasDeleted
+    | LogDirsFailed
+    | ReplicasRefused
+    | ReplicasAccepted
     | Retry
     | Deposed
 )

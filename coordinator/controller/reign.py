@@ -21,12 +21,16 @@ from pybroker.coordinator.controller.events import (
     BrokersChanged,
     DeletionRequested,
     Event,
+    LogDirsFailed,
+    ReplicasAccepted,
     ReplicasDeleted,
+    ReplicasRefused,
     Retry,
     TopicChanged,
     TopicsChanged,
 )
 from pybroker.coordinator.controller.failover import Loader, Watches
+from pybroker.coordinator.controller.log_dirs import LogDirFailures
 from pybroker.coordinator.controller.partitions import (
     Partition,
     PartitionStatus,
@@ -95,6 +99,13 @@ class Reign:
             deletions=lambda _: enqueue(DeletionRequested()),
         )
         self._loader = Loader(coord, self._writer, self.context, self._watches, rng)
+        self._log_dirs = LogDirFailures(
+            coord,
+            self._writer,
+            self.context,
+            lambda _: enqueue(LogDirsFailed()),
+            self._tell_roles_again,
+        )
         self._senders: dict[int, BrokerSender] = {}
         self._to_describe: set[TopicPartition] = set()
         self._events_to_repeat: set[Event] = set()
@@ -115,6 +126,7 @@ class Reign:
         self._start_deletions(deletions & self.context.topics.keys())
         self._tell_current_state(self.context.brokers)
         await self._repair(self.context.partitions)
+        await self._log_dirs.take()
         if deletions:
             await self._deletion_requested()
         self._tell()
@@ -133,6 +145,10 @@ class Reign:
                 await self._deletion_requested()
             case ReplicasDeleted():
                 await self._replicas_deleted(event)
+            case LogDirsFailed():
+                await self._log_dirs.take()
+            case ReplicasRefused() | ReplicasAccepted():
+                await self._replicas_answered(event)
             case Retry():
                 await self._retry()
         self._tell()
@@ -185,6 +201,7 @@ class Reign:
             for broker_id, broker in context.brokers.items()
             if broker_id not in lost
         }
+        self._log_dirs.forget(lost)
         for name, deletion in context.deletions.items():
             for broker_id in lost:
                 deletion = deletion.without_broker(broker_id)
@@ -199,7 +216,7 @@ class Reign:
         await self._machine.move(
             affected,
             lambda partition: decide_loss(
-                partition, lost, context.brokers, context.controller_epoch
+                partition, lost, context.hosts_of(partition), context.controller_epoch
             ),
         )
 
@@ -373,6 +390,18 @@ class Reign:
             logger.warning("topic_removal_interrupted topic=%s reason=%r", name, error)
             return False
 
+    # ---- log directories
+
+    async def _replicas_answered(self, event: ReplicasRefused | ReplicasAccepted) -> None:
+        changed = self._log_dirs.answered(event)
+        self._to_describe.update(changed)
+        await self._repair(changed)
+
+    def _tell_roles_again(self, broker_id: int) -> None:
+        for partition in self.context.kept_partitions():
+            if partition.state is not None and broker_id in partition.replicas:
+                self._senders[broker_id].work.lead_or_follow(self.context.facts(partition))
+
     # ---- moves and retries
 
     async def _repair(self, keys: Iterable[TopicPartition]) -> None:
@@ -381,7 +410,7 @@ class Reign:
         await self._machine.move(kept, self._decide_repair)
 
     def _decide_repair(self, partition: Partition) -> StateWrite | None:
-        live, epoch = self.context.brokers, self.context.controller_epoch
+        live, epoch = self.context.hosts_of(partition), self.context.controller_epoch
         if partition.status is not PartitionStatus.ONLINE:
             online = decide_online(partition, live, epoch)
             if online is not None:
