@@ -209,7 +209,14 @@ def render() -> str:
             if row.tool == tool:
                 text = f"**{name}**: {row.what} *Why:* {row.reason}"
                 parts.append(
-                    textwrap.fill(text, 99, initial_indent="- ", subsequent_indent="  ") + "\n"
+                    textwrap.fill(
+                        text,
+                        99,
+                        initial_indent="- ",
+                        subsequent_indent="  ",
+                        break_on_hyphens=False,
+                    )
+                    + "\n"
                 )
     return "\n".join(parts)
 

@@ -114,9 +114,10 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
     Example: pybroker producer-perf-test --topic orders --num-records 100000 --record-size 100
              --throughput -1 --producer-props bootstrap.servers=127.0.0.1:9092
     """
-    options = producer_options(flags, more_properties)
     if flags["throughput"] == 0:
         raise Failure("--throughput 0 would never end; give a number above 0, or -1 for no limit")
+    check_payload(flags)
+    options = producer_options(flags, more_properties)
     wish = Wish(
         topic=flags["topic"],
         record_count=flags["record_count"],
@@ -125,6 +126,8 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
         print_metrics=flags["print_metrics"],
         as_json=flags["output_format"] == "json",
     )
+    if "bootstrap_servers" not in options:
+        raise Failure("bootstrap.servers is missing; say --producer-props bootstrap.servers=...")
     return run_async(Test(wish, options).run())
 
 
@@ -148,15 +151,16 @@ def producer_options(flags: Mapping[str, Any], more: tuple[str, ...]) -> dict[st
         raise Failure("there are no transactions yet; leave out the transactional id")
     if flags["bootstrap_server"] is not None:
         options["bootstrap_servers"] = flags["bootstrap_server"]
-    if "bootstrap_servers" not in options:
-        raise Failure("bootstrap.servers is missing; say --producer-props bootstrap.servers=...")
     return {"client_id": "perf-producer-client", **options}
 
 
-def choose_payloads(flags: Mapping[str, Any]) -> Payloads:
-    """Raises click.UsageError, Failure."""
-    size, file = flags["record_size"], flags["payload_file"]
-    ways = [size is not None, file is not None, flags["payload_monotonic"]]
+def check_payload(flags: Mapping[str, Any]) -> None:
+    """There is one way to make the records. Raises click.UsageError."""
+    ways = [
+        flags["record_size"] is not None,
+        flags["payload_file"] is not None,
+        flags["payload_monotonic"],
+    ]
     if sum(ways) == 0:
         raise click.UsageError(
             "one of the arguments --record-size --payload-file --payload-monotonic is required"
@@ -165,6 +169,11 @@ def choose_payloads(flags: Mapping[str, Any]) -> Payloads:
         raise click.UsageError(
             "only one of --record-size, --payload-file and --payload-monotonic can be given"
         )
+
+
+def choose_payloads(flags: Mapping[str, Any]) -> Payloads:
+    """Raises Failure."""
+    size, file = flags["record_size"], flags["payload_file"]
     rng = random.Random(0)
     if size is not None:
         return lambda _: rng.randbytes(size).translate(_LETTERS)

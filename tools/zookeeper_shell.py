@@ -217,7 +217,8 @@ class Shell:
         if again[0] == "redo":
             raise ShellError("No redoing redos")
         self._history[-1] = self._history[number]
-        return self.perform(again)
+        self.perform(again)
+        return 0  # whatever came of it, as in ZooKeeper's shell
 
     def _lines(self, on_terminal: bool) -> Iterator[str]:
         if not on_terminal:
