@@ -1,0 +1,200 @@
+"""Several log directories: those that cannot be used, those that fail, and those that are lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import ErrorCode, StartupError, StorageError
+from pybroker.storage.files import SystemDisk
+from pybroker.storage.manager import LogManager
+from unit_tests.storage.bench import refused
+from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, C, Host, existing, fill, make
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """A machine with three disks, on which three partitions are spread."""
+    host = Host(tmp_path)
+    host.directories = [str(tmp_path / name) for name in ("data", "more", "last")]
+    yield host
+    host.release()
+
+
+def spread(host: Host) -> LogManager:
+    manager = host.start()
+    for partition in (A, B, C):
+        make(manager, partition)
+    manager.write_checkpoints({A: 3, B: 3, C: 3})
+    return manager
+
+
+def not_opened(manager: LogManager) -> None:
+    """B has no log, and gets no empty one."""
+    assert manager.log(B) is None
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.create(B, SMALL, TOPIC_ID, is_new=False)
+
+
+def replace_by_a_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("")
+
+
+def garble(path: Path) -> None:
+    (path / "meta.properties").write_text("version=0\nbroker.id=one\n")
+
+
+def lock_out(path: Path) -> None:
+    shutil.rmtree(path)
+    path.symlink_to(path / "itself")
+
+
+@pytest.mark.parametrize("spoil", [replace_by_a_file, garble, lock_out])
+def test_what_cannot_be_used_is_offline_and_the_rest_goes_on(
+    host: Host, spoil: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    spread(host).shutdown({})
+    assert callable(spoil)
+    spoil(host.home / "more")
+    manager = host.start()
+    assert list(manager.failed_directories) == [host.directories[1]]
+    assert manager.all().keys() == {A, C}
+    assert sum("log directory offline" in message for message in caplog.messages) == 1
+    not_opened(manager)
+    fill(existing(manager, A))
+    made = manager.create(B, SMALL, TOPIC_ID, is_new=True)
+    assert not made.directory.startswith(host.directories[1])
+
+
+def test_no_usable_directory_is_no_start(host: Host) -> None:
+    for path in host.directories:
+        Path(path).write_text("")
+    with pytest.raises(StartupError, match="is not a directory"):
+        host.start()
+    with pytest.raises(StartupError, match="is not a directory"):
+        LogManager.peek(host.directories, SystemDisk())
+
+
+def test_anothers_directory_stops_the_start(host: Host) -> None:
+    spread(host).shutdown({})
+    meta = host.home / "more" / "meta.properties"
+    meta.write_text(meta.read_text().replace("broker.id=1", "broker.id=2"))
+    with pytest.raises(StartupError, match="belongs to broker 2"):
+        host.start()
+
+
+def test_a_copied_directory_stops_the_start(host: Host) -> None:
+    spread(host).shutdown({})
+    shutil.rmtree(host.home / "last")
+    shutil.copytree(host.home / "data", host.home / "last", ignore=shutil.ignore_patterns("*-*"))
+    with pytest.raises(StartupError, match="one is a copy of the other"):
+        host.start()
+
+
+def test_each_directory_knows_all(host: Host) -> None:
+    spread(host)
+    files = [Path(path) / "pybroker.directories" for path in host.directories]
+    (content,) = {file.read_text() for file in files}
+    known = {row["path"]: row["id"] for row in json.loads(content)["directories"]}
+    assert list(known) and sorted(known) == sorted(host.directories)
+    for path, directory_id in known.items():
+        assert f"directory.id={directory_id}\n" in (Path(path) / "meta.properties").read_text()
+
+
+# lost directories
+
+
+def test_an_empty_directory_in_the_place_of_a_lost_one_is_not_filled(host: Host) -> None:
+    spread(host).shutdown({})
+    shutil.rmtree(host.home / "more")
+    for _ in range(2):
+        manager = host.start()
+        assert "mount the disk" in str(manager.failed_directories[host.directories[1]])
+        not_opened(manager)
+        manager.shutdown({})
+    assert not (host.home / "more" / "meta.properties").exists()
+
+
+def test_a_directory_that_comes_back_is_as_it_was(host: Host) -> None:
+    spread(host).shutdown({})
+    (host.home / "more").rename(host.home / "kept")
+    host.start().shutdown({})
+    shutil.rmtree(host.home / "more")
+    (host.home / "kept").rename(host.home / "more")
+    manager = host.start()
+    assert manager.failed_directories == {}
+    assert existing(manager, B).log_end_offset == 3
+
+
+def test_a_directory_may_be_mounted_elsewhere(host: Host) -> None:
+    spread(host).shutdown({})
+    (host.home / "more").rename(host.home / "elsewhere")
+    host.directories[1] = str(host.home / "elsewhere")
+    manager = host.start()
+    assert existing(manager, B).log_end_offset == 3
+    manager.shutdown({})
+    assert host.start().create(B, SMALL, TOPIC_ID, is_new=False).log_end_offset == 3
+
+
+def test_a_directory_that_is_not_in_log_dirs_any_more_is_missed(host: Host) -> None:
+    spread(host).shutdown({})
+    del host.directories[1]
+    not_opened(host.start())
+    not_opened(host.restart())
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_the_operator_accepts_a_loss_once(
+    host: Host, removed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    spread(host).shutdown({})
+    lost = host.directories[1]
+    shutil.rmtree(lost)
+    if removed:
+        del host.directories[1]
+    host.start().shutdown({})
+    consent = host.home / "last" / "pybroker.accept-loss"
+    consent.write_text(f"{lost}/\n")
+    manager = host.start()
+    assert not consent.exists()
+    assert any("loss of a log directory accepted" in message for message in caplog.messages)
+    assert manager.failed_directories == {}
+    assert manager.create(B, SMALL, TOPIC_ID, is_new=False).log_end_offset == 0
+    manager.shutdown({})
+    assert len(host.start().all()) == 3
+
+
+def test_all_directories_empty_although_there_were_partitions(host: Host) -> None:
+    manager = host.manager()
+    manager.start(1, "cluster-A", expects_data=True)
+    not_opened(manager)
+    manager.create(A, SMALL, TOPIC_ID, is_new=True)
+    not_opened(host.restart())
+    host.managers[-1].shutdown({})
+    consent = host.data / "pybroker.accept-loss"
+    consent.write_text("\n".join(host.directories))
+    assert host.start().create(B, SMALL, TOPIC_ID, is_new=False).log_end_offset == 0
+
+
+# failing while in use
+
+
+def test_a_failure_takes_the_logs_of_its_directory_along(host: Host) -> None:
+    manager = spread(host)
+    told: list[tuple[str, str]] = []
+    manager.listen(lambda path, error: told.append((path, str(error))))
+    existing(manager, B).fail(StorageError("read-only"))
+    assert told == [(host.directories[1], "read-only")]
+    assert manager.partitions_in(host.directories[1]) == [B]
+    assert manager.usable_directories == [host.directories[0], host.directories[2]]
+    fill(existing(manager, A))
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.create(B, SMALL, TOPIC_ID, is_new=False)
+    manager.shutdown({})
+    marks = [(Path(path) / ".kafka_cleanshutdown").exists() for path in host.directories]
+    assert marks == [True, False, True]
