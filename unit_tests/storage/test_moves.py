@@ -1,0 +1,353 @@
+"""Moving a partition between log directories: the copy is the log, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.model import TopicPartition
+from pybroker.records.batch import read_header
+from pybroker.storage.filename import can_have_future
+from pybroker.storage.log import Log
+from pybroker.storage.manager import LogManager
+from pybroker.storage.moves import MoveCancelled, ReplicaMove
+from unit_tests.storage.batches import batch
+from unit_tests.storage.bench import refused
+from unit_tests.storage.faulty_disk import FaultyDisk
+from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, Host, existing, fill, make
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    host.directories = [str(tmp_path / name) for name in ("data", "more")]
+    yield host
+    host.release()
+
+
+def target(host: Host) -> str:
+    return host.directories[1]
+
+
+def begin(host: Host, manager: LogManager) -> ReplicaMove:
+    move = manager.moves.begin(A, target(host))
+    assert move is not None
+    return move
+
+
+def copy_all(move: ReplicaMove) -> None:
+    while not move.copy():
+        pass
+
+
+def swap(manager: LogManager, move: ReplicaMove) -> None:
+    for _ in range(100):
+        if manager.moves.swap(move):
+            return
+        move.copy()
+    raise AssertionError("the copy never became the log")
+
+
+def finish(manager: LogManager, move: ReplicaMove) -> None:
+    origin = manager.home(A)
+    assert origin is not None
+    swap(manager, move)
+    manager.moves.finish(move, origin, existing(manager).log_end_offset)
+
+
+def moved(host: Host, manager: LogManager) -> Log:
+    """A, after a whole move."""
+    move = begin(host, manager)
+    copy_all(move)
+    move.rename()
+    finish(manager, move)
+    return existing(manager)
+
+
+def content(log: Log) -> bytes:
+    data = bytearray()
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        piece = log.read(
+            offset, 10_000, upper_offset=2**62, at_least_one_batch=True, cached_only=False
+        )
+        assert piece
+        data += piece
+        position = 0
+        while position < len(piece):
+            header = read_header(piece, position)
+            offset, position = header.next_offset, position + header.size
+    return bytes(data)
+
+
+def directories_of(host: Host, partition: TopicPartition = A) -> list[tuple[str, str]]:
+    return sorted(
+        (path.parent.name, path.name.split(".")[0] + path.name[-7:] * ("." in path.name))
+        for path in host.home.glob(f"*/{partition}*")
+    )
+
+
+def test_the_copy_has_everything_and_takes_the_place(host: Host) -> None:
+    manager = host.start()
+    log = make(manager, count=40)
+    log.begin_epoch(5, 40)
+    manager.write_checkpoints({A: 40})
+    before = content(log)
+    after = moved(host, manager)
+    assert after is not log and after.directory == f"{target(host)}/orders-0"
+    assert content(after) == before
+    assert (after.latest_epoch, after.topic_id) == (5, TOPIC_ID)
+    assert directories_of(host) == [("data", "orders-0-delete"), ("more", "orders-0")]
+    points = [(Path(path) / "recovery-point-offset-checkpoint") for path in host.directories]
+    assert [path.read_text() for path in points] == ["0\n0\n", "0\n1\norders 0 40\n"]
+    assert manager.high_watermark_checkpoint(A) == 40
+    assert not (host.home / "more" / "orders-0" / "pybroker.moved").exists()
+    fill(after, 2)
+    assert existing(host.kill()).log_end_offset == 42
+    assert content(existing(host.restart()))[: len(before)] == before
+
+
+def test_what_is_written_meanwhile_is_copied_too(host: Host) -> None:
+    manager = host.start()
+    log = make(manager, count=10)
+    move = begin(host, manager)
+    fill(log, 30)
+    copy_all(move)
+    fill(log, 30)
+    move.rename()
+    fill(log, 3)
+    expected = content(log)
+    finish(manager, move)
+    assert content(existing(manager)) == expected
+
+
+def test_a_log_that_begins_inside_a_batch_or_was_cut_by_retention(host: Host) -> None:
+    manager = host.start()
+    log = make(manager, count=40)
+    log.advance_log_start(7)
+    move = begin(host, manager)
+    assert move.copied[1] == 7
+    log.advance_log_start(30)
+    copy_all(move)
+    log.advance_log_start(33)
+    move.rename()
+    finish(manager, move)
+    after = existing(manager)
+    assert (after.log_start_offset, after.log_end_offset) == (33, 40)
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        after.read(32, 1000, upper_offset=40, at_least_one_batch=True, cached_only=False)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 20])
+def test_a_source_that_is_cut_cuts_its_copy(host: Host, keep: int) -> None:
+    manager = host.start()
+    log = make(manager, count=40)
+    move = begin(host, manager)
+    copy_all(move)
+    log.truncate_to(keep)
+    fill(log, 5)
+    assert not manager.moves.swap(move)
+    copy_all(move)
+    move.rename()
+    expected = content(log)
+    finish(manager, move)
+    assert content(existing(manager)) == expected
+    assert existing(manager).log_end_offset == keep + 5
+
+
+def test_producers_are_known_after_the_move(host: Host) -> None:
+    manager = host.start()
+    log = manager.create(A, SMALL, TOPIC_ID)
+    for sequence in range(8):
+        data = batch(producer=9, sequence=sequence)
+        log.append(data, read_header(data), leader_epoch=0, now_ms=0)
+    after = moved(host, manager)
+    for current in (after, existing(host.kill())):
+        again = batch(producer=9, sequence=7)
+        result = current.append(again, read_header(again), leader_epoch=0, now_ms=0)
+        assert (result.duplicate, result.first_offset) == (True, 7)
+        gap = batch(producer=9, sequence=99)
+        with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+            current.append(gap, read_header(gap), leader_epoch=0, now_ms=0)
+
+
+# a process that dies
+
+
+def just_begun(manager: LogManager, move: ReplicaMove) -> None:
+    del manager, move
+
+
+def half_copied(manager: LogManager, move: ReplicaMove) -> None:
+    move.copy()
+
+
+def renamed(manager: LogManager, move: ReplicaMove) -> None:
+    copy_all(move)
+    move.rename()
+
+
+def written_after_the_name(manager: LogManager, move: ReplicaMove) -> None:
+    renamed(manager, move)
+    fill(move.source, 5)
+
+
+def swapped(manager: LogManager, move: ReplicaMove) -> None:
+    renamed(manager, move)
+    swap(manager, move)
+
+
+def written_after_the_swap(manager: LogManager, move: ReplicaMove) -> None:
+    swapped(manager, move)
+    fill(existing(manager), 5)
+
+
+def deleted_after_the_swap(manager: LogManager, move: ReplicaMove) -> None:
+    swapped(manager, move)
+    existing(manager).advance_log_start(20)
+    manager.write_checkpoints({A: 40})
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize(
+    "phase",
+    [
+        just_begun,
+        half_copied,
+        renamed,
+        written_after_the_name,
+        swapped,
+        written_after_the_swap,
+        deleted_after_the_swap,
+    ],
+)
+def test_a_kill_in_any_phase_loses_nothing(
+    host: Host, phase: Callable[[LogManager, ReplicaMove], None], power: bool
+) -> None:
+    manager = host.start()
+    make(manager, count=40)
+    phase(manager, begin(host, manager))
+    log = existing(manager)
+    expected, start = content(log), log.log_start_offset
+    manager = host.lose_power() if power else host.kill()
+    after = existing(manager)
+    assert content(after)[-len(expected) :] == expected
+    assert after.log_start_offset == start
+    assert manager.damaged() == {}
+    is_there = after.directory.startswith(target(host))
+    assert manager.moves.unfinished == ({} if is_there else {A: target(host)})
+    live = [name for _, name in directories_of(host) if not name.endswith("-delete")]
+    assert live == ["orders-0"]
+    if not is_there:
+        assert content(moved(host, manager)) == expected
+    assert content(existing(host.restart()))[-len(expected) :] == expected
+
+
+@pytest.mark.parametrize("phase", [just_begun, half_copied, renamed])
+def test_a_proper_stop_leaves_one_log_and_the_wish(
+    host: Host, phase: Callable[[LogManager, ReplicaMove], None]
+) -> None:
+    manager = host.start()
+    make(manager, count=40)
+    move = begin(host, manager)
+    phase(manager, move)
+    manager.shutdown({})
+    assert directories_of(host) == [("data", "orders-0"), ("more", "orders-0-future")]
+    with pytest.raises(MoveCancelled):
+        move.copy()
+    assert host.start().moves.unfinished == {A: target(host)}
+
+
+def test_a_copy_whose_origin_is_offline_is_left_alone(host: Host) -> None:
+    manager = host.start()
+    make(manager, count=40)
+    begin(host, manager)
+    host.managers[-1].unlock()
+    host.data.rename(host.home / "kept")
+    host.data.write_text("")
+    manager = host.start()
+    assert manager.log(A) is None
+    assert directories_of(host) == [("kept", "orders-0"), ("more", "orders-0-future")]
+
+
+# giving up
+
+
+@pytest.mark.parametrize("phase", [just_begun, half_copied, renamed, swapped])
+def test_deleting_the_topic_ends_the_move(
+    host: Host, phase: Callable[[LogManager, ReplicaMove], None]
+) -> None:
+    manager = host.start()
+    make(manager, count=40)
+    move = begin(host, manager)
+    phase(manager, move)
+    manager.delete(A)
+    if move.done:
+        manager.moves.finish(move, host.directories[0], 40)
+    else:
+        with pytest.raises(MoveCancelled):
+            move.copy()
+    manager.remove_deleted(10**15)
+    assert directories_of(host) == []
+    assert manager.moves.current == {}
+    assert host.kill().all() == {}
+
+
+def test_a_failed_target_leaves_the_log_as_it_is(host: Host) -> None:
+    disk = host.disk = FaultyDisk()
+    manager = host.start()
+    log = make(manager, count=40)
+    move = begin(host, manager)
+    copy_all(move)
+    disk.faults.sync_fails = True
+    with pytest.raises(BrokerError, match="Input/output error"):
+        move.rename()
+    disk.faults.sync_fails = False
+    assert host.failed == [target(host)]
+    assert existing(manager) is log
+    fill(log)
+
+
+def test_a_full_target_is_no_failed_one(host: Host) -> None:
+    disk = host.disk = FaultyDisk()
+    manager = host.start()
+    make(manager, count=40)
+    disk.faults.room_bytes = 100
+    move = begin(host, manager)
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        move.copy()
+    disk.faults.room_bytes = None
+    copy_all(move)
+    assert host.failed == []
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/nowhere", ErrorCode.LOG_DIR_NOT_FOUND),
+        ("failed", ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+def test_where_nothing_can_move(host: Host, path: str, code: ErrorCode) -> None:
+    manager = host.start()
+    make(manager, A)
+    make(manager, B).fail(StorageError("broken"))
+    with refused(code):
+        manager.moves.begin(A, target(host) if path == "failed" else path)
+    with refused(code):
+        manager.moves.wish(A, target(host) if path == "failed" else path)
+
+
+def test_a_wish_is_kept_for_the_partition_that_is_made_later(host: Host) -> None:
+    manager = host.start()
+    manager.moves.wish(A, f"{target(host)}/")
+    assert make(manager, A).directory.startswith(target(host))
+    assert manager.moves.begin(A, target(host)) is None
+
+
+def test_a_name_may_be_too_long_to_be_moved() -> None:
+    assert can_have_future(TopicPartition("x" * 213, 0))
+    assert not can_have_future(TopicPartition("x" * 214, 0))
