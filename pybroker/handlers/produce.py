@@ -16,7 +16,7 @@ from pybroker.handlers.context import Request, Services
 from pybroker.model import INTERNAL_TOPICS, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
-from pybroker.records.validate import has_to_decompress, validate_produced
+from pybroker.records.validate import has_to_decompress, stored_form, validate_produced
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import AppendResult
 from pybroker.wire.messages.produce import (
@@ -34,7 +34,7 @@ _ADMIN_CLIENT_ID = "__admin_client"
 _WAITING = tuple[TopicPartition, Partition, int, PartitionProduceResponse]
 """A batch that is written but not yet committed: partition, end offset that must be committed."""
 _UNCHECKED = tuple[TopicPartition, memoryview, PartitionProduceResponse]
-"""A batch that has to be decompressed to be checked."""
+"""A batch that has to be decompressed to be checked, or is stored in another codec."""
 
 
 @dataclass(slots=True)
@@ -179,10 +179,10 @@ async def _check_and_finish(
         try:
             rules = services.replicas.leader(key).batch_rules(request.version)
             now_ms = services.clock.wall_ms()
-            header = await services.blocking.run(validate_produced, data, rules, now_ms)
+            stored, header = await services.blocking.run(stored_form, data, rules, now_ms)
             # Looked up again: it may have gone, or have another leader, in the meantime.
             partition = services.replicas.leader(key)
-            _append(services, message.acks, partition, data, header, now_ms, result, progress)
+            _append(services, message.acks, partition, stored, header, now_ms, result, progress)
         except (BrokerError, StorageError) as error:
             _refuse(services, key, result, error)
     finished = _finish(services, message, response, progress)

@@ -26,8 +26,9 @@ from pybroker.records.batch import (
     BatchHeader,
     TimestampType,
     crc_matches,
+    seal,
 )
-from pybroker.records.compression import Codec
+from pybroker.records.compression import Codec, compress
 from pybroker.records.crc32c import checksum
 from pybroker.records.loops import scan_records
 from pybroker.records.record import records_payload
@@ -62,6 +63,8 @@ class BatchRules:
     """How much older than now a record may be (KIP-937)."""
     timestamp_after_max_ms: int = NO_TIMESTAMP_LIMIT
     """How far ahead of now a record may be."""
+    stored_codec: Codec | None = None
+    """The codec in which batches are stored (`compression.type`); None keeps what came."""
     api_version: int = 9
     """Of the Produce request."""
     _bytes_max: int = field(init=False, repr=False, compare=False)
@@ -74,7 +77,8 @@ class BatchRules:
         walks = self.compacted or _limits_age(self)
         zstd = self.api_version >= _ZSTD_API_VERSION_MIN
         codec_max = Codec.ZSTD if zstd else Codec.LZ4
-        bytes_max = -1 if walks else min(self.max_message_bytes, self.segment_bytes)
+        looks_again = walks or self.stored_codec is not None
+        bytes_max = -1 if looks_again else min(self.max_message_bytes, self.segment_bytes)
         ahead_max_ms = self.timestamp_after_max_ms if creates else NO_TIMESTAMP_LIMIT
         object.__setattr__(self, "_bytes_max", bytes_max)
         object.__setattr__(self, "_ahead_max_ms", ahead_max_ms)
@@ -137,10 +141,35 @@ def plainly_good(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeader | 
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
-    """Whether `validate_produced` would decompress these records, which may take long."""
-    if not (rules.compacted or _limits_age(rules)):
+    """Whether `stored_form` would decompress or compress these records, which may take long."""
+    if len(data) <= _CODEC_POSITION:
         return False
-    return len(data) > _CODEC_POSITION and bool(data[_CODEC_POSITION] & CODEC_MASK)
+    codec = data[_CODEC_POSITION] & CODEC_MASK
+    if rules.stored_codec is not None and codec != rules.stored_codec:
+        return True
+    return bool(codec) and (rules.compacted or _limits_age(rules))
+
+
+def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
+    """The one batch in `data` as it is to be stored, and its header: itself, or a new one if the
+    topic stores another codec. Raises as `validate_produced` does."""
+    header = validate_produced(data, rules, now_ms)
+    codec = rules.stored_codec
+    if codec is None or codec == header.codec:
+        return data, header
+    try:
+        payload = records_payload(data, header, _decompressed_bytes_max(rules))
+        scan_records(payload, header.record_count)
+    except CorruptionError as error:
+        raise _invalid(str(error)) from error
+    records = compress(codec, payload)
+    attributes = header.attributes & ~CODEC_MASK | codec
+    length = HEADER_SIZE - LOG_OVERHEAD + len(records)
+    header = header._replace(attributes=attributes, batch_length=length)
+    _check_size(header, rules)
+    stored = bytearray(HEADER.pack(*header) + records)
+    seal(stored, 0, len(stored))
+    return memoryview(stored), BatchHeader._make(HEADER.unpack_from(stored))
 
 
 def _invalid(detail: str) -> BrokerError:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import uuid
+from collections.abc import Mapping
+from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.metrics import TopicCounters
@@ -20,11 +22,22 @@ from pybroker.model import (
     TopicPartition,
 )
 from pybroker.records.batch import BatchHeader
+from pybroker.records.compression import Codec
 from pybroker.records.validate import BatchRules
 from pybroker.replication.isr import committed_end, has_enough_replicas
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import AppendResult
+
+_STORED_CODECS: Final[Mapping[str, Codec | None]] = {
+    "producer": None,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+"""By the words of `compression.type`; None keeps what came."""
 
 
 class Role(enum.Enum):
@@ -123,6 +136,7 @@ class Partition:
                 timestamp_type=config.timestamp_type,
                 timestamp_before_max_ms=config.message_timestamp_before_max_ms,
                 timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+                stored_codec=_STORED_CODECS[config.compression_type],
                 api_version=api_version,
             )
         return rules

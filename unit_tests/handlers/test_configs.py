@@ -9,7 +9,9 @@ import pytest
 
 from pybroker.errors import ErrorCode
 from pybroker.layered_config import Source
-from unit_tests.handlers.bench import Bench, batch, code
+from pybroker.records.batch import iter_headers
+from pybroker.records.compression import Codec
+from unit_tests.handlers.bench import Bench, batch, code, values_of
 from unit_tests.handlers.config_words import (
     BROKER,
     DELETE,
@@ -223,3 +225,44 @@ async def test_creating_a_topic_tells_the_same_sources(tmp_path: Path) -> None:
             ("9000", Source.ALL_BROKERS),
             ("604800000", Source.DEFAULT),
         ]
+
+
+@pytest.mark.parametrize("sent", list(Codec))
+@pytest.mark.parametrize(
+    ("word", "stored"),
+    [
+        ("uncompressed", Codec.NONE),
+        ("gzip", Codec.GZIP),
+        ("snappy", Codec.SNAPPY),
+        ("lz4", Codec.LZ4),
+        ("zstd", Codec.ZSTD),
+        ("producer", None),
+    ],
+)
+async def test_batches_are_stored_in_the_codec_of_the_topic(
+    bench: Bench, word: str, stored: Codec | None, sent: Codec
+) -> None:
+    await bench.create("t")
+    await change(bench, (TOPIC, "t"), (SET, "compression.type", word))
+    values = [b"one" * 100, b"two" * 100]
+    bench.blocking.done.clear()
+    for first_sequence in (0, 2, 2):  # the last is the second once more
+        sent_batch = batch(*values, codec=sent, producer=(5, 0, first_sequence))
+        assert code(await bench.produce("t", sent_batch)) is ErrorCode.NONE
+    expected = sent if stored is None else stored
+    assert ("stored_form" in bench.blocking.done) is (expected != sent)
+    answer = await bench.fetch("t", 0)
+    assert values_of(answer) == values * 2
+    assert answer.records is not None
+    headers = [header for _, header in iter_headers(answer.records)]
+    assert [header.codec for header in headers] == [expected] * 2
+    assert [header.base_sequence for header in headers] == [0, 2]
+
+
+async def test_a_batch_that_is_too_large_in_the_codec_of_the_topic_is_refused(
+    bench: Bench,
+) -> None:
+    limits = {"compression.type": "uncompressed", "max.message.bytes": "500"}
+    await bench.create("t", configs=limits)
+    result = await bench.produce("t", batch(bytes(5000), codec=Codec.GZIP))
+    assert code(result) is ErrorCode.MESSAGE_TOO_LARGE

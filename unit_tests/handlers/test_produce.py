@@ -351,7 +351,7 @@ async def test_only_compressed_batches_of_such_topics_are_checked_off_the_event_
     now_ms = bench.clock.wall_ms()
     good = await bench.produce(topic, batch(b"a", timestamp=now_ms, codec=codec))
     assert (code(good), good.base_offset) == (ErrorCode.NONE, 0)
-    expected = [] if codec is Codec.NONE else ["validate_produced"]
+    expected = [] if codec is Codec.NONE else ["stored_form"]
     assert bench.blocking.done == expected
     await bench.produce("t", batch(b"a", codec=codec))
     assert bench.blocking.done == expected
