@@ -1,0 +1,122 @@
+"""`dump-log` and `log-dirs`: what is refused, and what needs no other broker to compare with."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from pybroker.client.admin_log_dirs import BrokerLogDirs, LogDir, ReplicaLog
+from pybroker.client.errors import ResponseError
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.records.builder import BatchBuilder
+from pybroker.tools import dump_log, log_dirs
+from pybroker.tools._cli import Failure, run
+
+NAME = f"{0:020}"
+
+
+def dumped(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
+    exit_code = run(dump_log.command, words, "pybroker dump-log")
+    printed = capsys.readouterr()
+    return exit_code, printed.out.splitlines(), printed.err
+
+
+def segment(folder: Path, *pairs: tuple[bytes | None, bytes | None]) -> str:
+    builder = BatchBuilder()
+    for key, value in pairs:
+        builder.append(5, key, value, ())
+    path = folder / f"{NAME}.log"
+    path.write_bytes(builder.build())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "printed"),
+    [
+        ("org.apache.kafka.tools.api.DefaultDecoder", "payload: 0000000000000007"),
+        ("org.apache.kafka.tools.api.LongDecoder", "payload: 7"),
+        ("LongDecoder", "payload: 7"),
+    ],
+)
+def test_decoders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], decoder: str, printed: str
+) -> None:
+    path = segment(tmp_path, (b"k", struct.pack(">q", 7)), (None, None))
+    exit_code, lines, _ = dumped(
+        capsys, "--files", path, "--value-decoder-class", decoder, "--skip-record-metadata"
+    )
+    assert exit_code == 0
+    assert lines[3:] == [f"| key: k {printed}", ""]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), 'Missing required argument "[files]"'),
+        (("--files", "x.log", "--offsets-decoder"), "--offsets-decoder is not supported"),
+        (("--files", "x.log", "--value-decoder-class", "my.Own"), "decoder my.Own is not known"),
+        (("--files", f"/nowhere/{NAME}.log"), "No such file"),
+        (("--files", f"/nowhere/{NAME}.index"), "the log of the index is not there"),
+    ],
+)
+def test_what_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
+) -> None:
+    exit_code, _, err = dumped(capsys, *words)
+    assert exit_code == 1
+    assert complaint in err
+    assert "Traceback" not in err
+
+
+def test_a_decoder_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = segment(tmp_path, (None, b"text"))
+    _, _, err = dumped(capsys, "--files", path, "--value-decoder-class", "LongDecoder")
+    assert err == "LongDecoder expects 8 bytes, but a record has 4\n"
+
+
+def test_a_message_of_an_old_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / f"{NAME}.log"
+    body = struct.pack(">bbqii", 1, 0, 77, -1, -1)
+    path.write_bytes(struct.pack(">qiI", 4, 4 + len(body), 1) + body)
+    exit_code, lines, _ = dumped(capsys, "--files", str(path))
+    assert exit_code == 0
+    assert lines[2] == (
+        "offset: 4 position: 0 CreateTime: 77 size: 34 magic: 1 compresscodec: none crc: 1"
+        " isvalid: false"
+    )
+    exit_code, _, err = dumped(capsys, "--files", str(path), "--deep-iteration")
+    assert exit_code == 1 and "format 1 are not looked into" in err
+
+
+def test_the_document_of_log_dirs() -> None:
+    replicas = {
+        TopicPartition("t", 1): ReplicaLog(10, 0, False),
+        TopicPartition("t", 0): ReplicaLog(5, 2, True),
+        TopicPartition("u", 0): ReplicaLog(1, 0, False),
+    }
+    offline = ResponseError(ErrorCode.KAFKA_STORAGE_ERROR, "offline")
+    answer = BrokerLogDirs(3, (LogDir("/a", replicas), LogDir("/b", error=offline)))
+    assert log_dirs.document([answer], {"t"}) == {
+        "brokers": [
+            {
+                "broker": 3,
+                "logDirs": [
+                    {
+                        "partitions": [
+                            {"partition": "t-0", "size": 5, "offsetLag": 2, "isFuture": True},
+                            {"partition": "t-1", "size": 10, "offsetLag": 0, "isFuture": False},
+                        ],
+                        "error": None,
+                        "logDir": "/a",
+                    },
+                    {"partitions": [], "error": log_dirs.JAVA_ERROR, "logDir": "/b"},
+                ],
+            }
+        ],
+        "version": 1,
+    }
+    with pytest.raises(Failure, match="expects broker ids"):
+        log_dirs.parse_brokers("0,one")
