@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -37,7 +37,6 @@ from pybroker.replication.housekeeping import Housekeeping, Intervals
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
 from pybroker.replication.purgatory import Purgatory
-from pybroker.server.connection import Answer, Peer
 from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Server
 from pybroker.storage.log_config import LogConfig
@@ -220,9 +219,6 @@ class BrokerApp:
 
     # how the rooms reach each other
 
-    def _answer(self, frame: memoryview, peer: Peer) -> Answer | Awaitable[Answer]:
-        return self._metering.answer(frame, peer.listener, peer.host)
-
     def _channel(self, broker: Broker) -> BrokerChannel:
         if broker.id != self._broker.id:
             raise StartupError(
@@ -254,7 +250,7 @@ class BrokerApp:
 
     def _new_server(self) -> Server:
         return Server(
-            handle=self._answer,
+            handle=self._metering.answer,
             limits=_server_limits(self._config),
             clock=self._world.clock,
             metrics=self._world.metrics,

@@ -8,7 +8,7 @@ them; everything else is timed always. Bodies of requests are nobody's business 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from pybroker.handlers.dispatch import Answer
 from pybroker.metrics import RequestMeter
@@ -18,6 +18,17 @@ from pybroker.wire.api import ApiKey
 _SAMPLE: Final = 16
 _MASK: Final = _SAMPLE - 1
 _FREQUENT: Final = max(ApiKey.PRODUCE, ApiKey.FETCH)
+
+
+class Asking(Protocol):
+    """Who asks."""
+
+    @property
+    def listener(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
 
 Answering = Callable[[memoryview, str, str], Answer | Awaitable[Answer]]
 
@@ -32,20 +43,21 @@ class Metering:
         self._meters = meters
         self._clock = clock
 
-    def answer(
-        self, frame: memoryview, listener: str, peer_host: str
-    ) -> Answer | Awaitable[Answer]:
+    def answer(self, frame: memoryview, peer: Asking) -> Answer | Awaitable[Answer]:
         """Raises what the dispatcher raises; so does the awaitable."""
-        key = frame[1] if len(frame) > 1 else 0
+        try:
+            key = frame[1]
+        except IndexError:
+            key = 0  # no request at all, as the dispatcher will find out
         meter = self._meters[key]
         if key <= _FREQUENT and meter.count & _MASK:
-            answer = self._answering(frame, listener, peer_host)
+            answer = self._answering(frame, peer.listener, peer.host)
             meter.count += 1
             if answer is None or isinstance(answer, list):
                 return answer
             return self._later(meter, answer, self._clock.monotonic())
         began = self._clock.monotonic()
-        answer = self._answering(frame, listener, peer_host)
+        answer = self._answering(frame, peer.listener, peer.host)
         meter.count += 1
         if answer is None or isinstance(answer, list):
             meter.times.add(self._clock.monotonic() - began, _SAMPLE if key <= _FREQUENT else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Final
 
 import pytest
 
@@ -12,8 +13,10 @@ from pybroker.errors import MalformedInput
 from pybroker.handlers.dispatch import Answer
 from pybroker.handlers.metering import Metering
 from pybroker.metrics import Metrics
+from pybroker.server.connection import Peer
 from pybroker.wire.api import ApiKey
 
+PEER: Final = Peer("PLAINTEXT", "host", 1)
 ANSWER: Answer = [b"answer"]
 
 
@@ -36,7 +39,7 @@ class Clients:
         return self._answer
 
     def ask(self, key: int, times: int = 1) -> list[Answer | Awaitable[Answer]]:
-        return [self.metering.answer(frame(key), "PLAINTEXT", "host") for _ in range(times)]
+        return [self.metering.answer(frame(key), PEER) for _ in range(times)]
 
 
 @pytest.mark.parametrize("answer", [ANSWER, None])
@@ -71,7 +74,7 @@ async def test_a_request_that_waits_is_timed_to_its_answer() -> None:
         return ANSWER
 
     metering = Metering(lambda *_: later(), metrics.requests, clock)
-    answer = metering.answer(frame(ApiKey.PRODUCE), "PLAINTEXT", "host")
+    answer = metering.answer(frame(ApiKey.PRODUCE), PEER)
     assert isinstance(answer, Awaitable)
     waiting = asyncio.ensure_future(answer)
     await asyncio.sleep(0)
@@ -91,5 +94,5 @@ def test_what_is_no_request_is_refused_and_not_counted(sent: bytes) -> None:
 
     metering = Metering(refuse, metrics.requests, ManualClock())
     with pytest.raises(MalformedInput):
-        metering.answer(memoryview(sent), "PLAINTEXT", "host")
+        metering.answer(memoryview(sent), PEER)
     assert not any(meter.count for meter in metrics.requests)
