@@ -2,7 +2,8 @@
 
 Who has to wait stays in the system's queue and is not refused, as in Kafka: for a place
 (max.connections), for the next second (max.connection.creation.rate), for a file descriptor. What
-is a place is decided by the owner.
+is a place is decided by the owner. Connections do not get the last descriptors: a log whose file
+cannot be opened counts as broken, and no crowd of clients may bring that about.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 from collections.abc import Callable
 from typing import Final
 
+from pybroker.log_limit import LogLimit
 from pybroker.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -22,7 +25,9 @@ ACCEPTED_PER_TURN_MAX: Final = 256
 """After so many, connections that are open already have their turn."""
 RETRY_S: Final = 0.2
 """How long to wait when the system has no descriptor or no memory for a connection."""
+LINES_APART_S: Final = 60.0
 _WITHOUT_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+ANY_DESCRIPTOR: Final = 2_147_483_647
 _RATE_UNLIMITED: Final = 2_147_483_647
 
 
@@ -67,19 +72,26 @@ class Acceptor:
         name: str,
         listening: socket.socket,
         *,
+        clock: Clock,
         delay_s: Callable[[], float | None],
         adopt: Callable[[socket.socket], None],
+        descriptors_max: Callable[[], int] = lambda: ANY_DESCRIPTOR,
     ) -> None:
+        """Descriptors from the number `descriptors_max()` on are not for connections; the system
+        gives away the lowest that is free."""
         self._name = name
         self._listening = listening
         self._delay_s = delay_s
         self._adopt = adopt
+        self._descriptors_max = descriptors_max
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
         self._needs_place = False
         self._closed = False
         self._without_room = False
+        self._lines = LogLimit(clock, lines=1, interval_s=LINES_APART_S)
+        self._told = False
 
     def open(self, backlog: int) -> None:
         self._listening.listen(backlog)
@@ -115,6 +127,9 @@ class Acceptor:
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._resume)
 
     def _accept(self) -> None:
+        if self._without_room and not self._has_descriptors():
+            self._pause(RETRY_S)
+            return
         for _ in range(ACCEPTED_PER_TURN_MAX):
             delay_s = self._delay_s()
             if delay_s is None or delay_s > 0:
@@ -128,22 +143,44 @@ class Acceptor:
             except OSError as error:
                 self._fail(error)
                 return
+            is_last = connected.fileno() >= self._descriptors_max() - 1
+            self._adopt(connected)
+            if is_last:
+                self._wait_for_room("few file descriptors are left")
+                return
             if self._without_room:
                 self._without_room = False
-                log.info("accepting connections again listener=%s", self._name)
-            self._adopt(connected)
+                if self._told:
+                    log.info("accepting connections again listener=%s", self._name)
+
+    def _has_descriptors(self) -> bool:
+        try:
+            number = os.dup(self._listening.fileno())
+        except OSError:
+            return False
+        os.close(number)
+        return number < self._descriptors_max() - 1
 
     def _fail(self, error: OSError) -> None:
-        """Told once until it is over. Other errors concern the one peer that was to be accepted,
-        and are no reason to stop either."""
-        if error.errno in _WITHOUT_ROOM and not self._without_room:
-            self._without_room = True
-            log.error(
-                "no connection can be accepted listener=%s error=%s: those who come wait until "
-                "some are closed; raise the limit of open files (ulimit -n) or set max.connections",
-                self._name,
-                error.strerror,
-            )
-        elif error.errno not in _WITHOUT_ROOM:
+        """Errors that are not for want of room concern the one peer that was to be accepted, and
+        are no reason to stop either."""
+        if error.errno in _WITHOUT_ROOM:
+            self._wait_for_room(error.strerror)
+        else:
             log.warning("connection not accepted listener=%s error=%s", self._name, error)
+            self._pause(RETRY_S)
+
+    def _wait_for_room(self, reason: str | None) -> None:
+        """Told once until it is over, and not each time when it comes and goes."""
+        if not self._without_room:
+            self._without_room = True
+            self._told = self._lines.allow() is not None
+            if self._told:
+                log.error(
+                    "no connection can be accepted listener=%s reason=%s: those who come wait "
+                    "until some are closed; raise the limit of open files (ulimit -n) or set "
+                    "max.connections",
+                    self._name,
+                    reason,
+                )
         self._pause(RETRY_S)

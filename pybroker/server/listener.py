@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from functools import partial
 from pybroker.errors import StartupError
 from pybroker.metrics import Metrics
 from pybroker.ports import Clock
-from pybroker.server.acceptor import Acceptor, CreationRate
+from pybroker.server.acceptor import ANY_DESCRIPTOR, Acceptor, CreationRate
 from pybroker.server.connection import Connection, FrameHandler
 from pybroker.server.limits import ServerLimits
 from pybroker.server.refusals import RefusalLog
@@ -28,6 +29,7 @@ from pybroker.server.request_memory import RequestMemory
 log = logging.getLogger(__name__)
 
 _REAPER_INTERVAL_S = 10.0
+_KEPT_DESCRIPTORS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,14 @@ def bind(listener: Bind) -> socket.socket:
         raise StartupError(f"listener {listener.name}: {listener.port} is not a port") from error
     opened.setblocking(False)
     return opened
+
+
+def _descriptors_for_connections() -> int:
+    """Connections do not get descriptors from this number on; logs and ZooKeeper need some."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return ANY_DESCRIPTOR
+    return limit - min(limit // 4, _KEPT_DESCRIPTORS_MAX)
 
 
 class Server:
@@ -116,8 +126,10 @@ class Server:
             acceptor = Acceptor(
                 name,
                 listening,
+                clock=self._clock,
                 delay_s=partial(self._delay_s, name),
                 adopt=partial(self._adopt, name),
+                descriptors_max=_descriptors_for_connections,
             )
             self._acceptors.append(acceptor)
             acceptor.open(self._limits.backlog)

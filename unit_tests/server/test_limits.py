@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -14,7 +15,7 @@ import pytest
 
 from pybroker.clock import ManualClock, SystemClock
 from pybroker.errors import MalformedInput
-from pybroker.server.acceptor import Acceptor, CreationRate
+from pybroker.server.acceptor import RETRY_S, Acceptor, CreationRate
 from pybroker.server.connection import Answer, Peer
 from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Bind, Server, bind
@@ -142,6 +143,7 @@ async def test_without_file_descriptors_accepting_pauses_and_comes_back(
     acceptor = Acceptor(
         "PLAINTEXT",
         listening,  # type: ignore[arg-type]  # as a socket, but for its accept
+        clock=SystemClock(),
         delay_s=lambda: 0.0,
         adopt=came.set_result,
     )
@@ -155,6 +157,44 @@ async def test_without_file_descriptors_accepting_pauses_and_comes_back(
         assert len(told) == 2, "one line when it begins, one when it is over"
         assert "no connection can be accepted" in told[0] and "ulimit -n" in told[0]
         assert "accepting connections again" in told[1]
+
+
+async def test_connections_do_not_get_the_last_descriptors(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    came: list[socket.socket] = []
+    changed = asyncio.Event()
+    limit = 0
+
+    def adopt(connected: socket.socket) -> None:
+        came.append(connected)
+        changed.set()
+
+    listening = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
+    acceptor = Acceptor(
+        "PLAINTEXT",
+        listening,
+        clock=SystemClock(),
+        delay_s=lambda: 0.0,
+        adopt=adopt,
+        descriptors_max=lambda: limit,
+    )
+    acceptor.open(5)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(socket.create_connection(listening.getsockname()))
+        await asyncio.wait_for(changed.wait(), SOON_S)
+        await asyncio.sleep(3 * RETRY_S)
+        assert len(came) == 1, "the one that showed how few are left"
+        limit = 1_000_000
+        while len(came) < 3:
+            changed.clear()
+            await asyncio.wait_for(changed.wait(), SOON_S)
+        for connected in came:
+            connected.close()
+    acceptor.close()
+    assert [each.split(" ")[0] for each in caplog.messages] == ["no", "accepting"]
 
 
 async def test_per_address_limits_refuse_in_a_bounded_number_of_lines(

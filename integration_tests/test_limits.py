@@ -1,0 +1,263 @@
+"""What a client can do to a broker by asking for much, by connecting often, or by speaking as if it
+were a broker: bounded, and others are served."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import selectors
+import socket
+import struct
+import threading
+import time
+from typing import Final
+
+import psutil
+import pytest
+
+from integration_tests.broker import Broker
+from integration_tests.conftest import BrokerMaker
+from integration_tests.process import wait_until
+from integration_tests.wire_client import (
+    Connection,
+    ConnectionClosed,
+    batch_of,
+    create_topic,
+    fetch_one,
+    frame_of,
+    metadata,
+    produce,
+    produce_request,
+)
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from pybroker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from pybroker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+
+BROKER_OVERRIDES: Final = {"auto.create.topics.enable": "false"}
+MANY_CONNECTIONS: Final = 500
+CONNECT_SECONDS_MAX: Final = 5.0
+OTHERS_WAIT_SECONDS_MAX: Final = 2.0
+RSS_BYTES_MAX: Final = 300 * 1024 * 1024
+API_VERSIONS_0: Final = frame_of(0, ApiVersionsRequest())
+INTER_BROKER_KEYS: Final = {
+    "LeaderAndIsr": 4,
+    "StopReplica": 5,
+    "UpdateMetadata": 6,
+    "ControlledShutdown": 7,
+    "AlterPartition": 56,
+}
+
+
+def connect_all_at_once(port: int, count: int) -> list[socket.socket]:
+    """Sockets that are connected, none of which waited for another."""
+    opened: list[socket.socket] = []
+    with selectors.DefaultSelector() as selector:
+        for _ in range(count):
+            one = socket.socket()
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+            selector.register(one, selectors.EVENT_WRITE)
+            opened.append(one)
+        waiting = count
+        while waiting:
+            for key, _ in selector.select(CONNECT_SECONDS_MAX):
+                selector.unregister(key.fileobj)
+                waiting -= 1
+    return opened
+
+
+def ask_and_close(peers: list[socket.socket]) -> int:
+    """How many are answered."""
+    answered = 0
+    for one in peers:
+        one.settimeout(CONNECT_SECONDS_MAX)
+        one.sendall(struct.pack(">i", len(API_VERSIONS_0)) + API_VERSIONS_0)
+    for one in peers:
+        with one:
+            answered += len(one.recv(4)) == 4
+    return answered
+
+
+@pytest.mark.ours  # whose queue of those who wait for Apache holds 50, and the rest try again later
+def test_many_clients_that_come_at_once_are_all_served_at_once(broker: Broker) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(MANY_CONNECTIONS, soft // 2)
+    begin = time.monotonic()
+    assert ask_and_close(connect_all_at_once(broker.port, count)) == count
+    assert time.monotonic() - begin < CONNECT_SECONDS_MAX
+
+
+@pytest.mark.ours
+def test_without_file_descriptors_clients_wait_and_are_served_later(
+    new_broker: BrokerMaker,
+) -> None:
+    broker = new_broker()
+    broker.start()
+    process = psutil.Process(broker.process.pid)
+    _, hard = process.rlimit(psutil.RLIMIT_NOFILE)
+    with Connection(broker.bootstrap) as early:
+        create_topic(early, "t")
+        process.rlimit(psutil.RLIMIT_NOFILE, (2 * process.num_fds(), hard))
+        peers = connect_all_at_once(broker.port, 100)
+        wait_until(
+            lambda: "no connection can be accepted" in broker.log_text, what="the line in the log"
+        )
+        assert produce(early, "t", batch_of(b"x")).error_code == 0
+        assert ask_and_close_in_turn(peers) == 100
+        wait_until(
+            lambda: "accepting connections again" in broker.log_text, what="the line in the log"
+        )
+    assert broker.log_text.count("no connection can be accepted") == 1
+    with Connection(broker.bootstrap) as late:
+        assert fetch_one(late, "t", 0).high_watermark == 1
+
+
+def ask_and_close_in_turn(peers: list[socket.socket]) -> int:
+    """As `ask_and_close`, where later ones are accepted only when earlier ones have gone."""
+    return sum(ask_and_close([one]) for one in peers)
+
+
+def test_what_came_before_the_client_closed_its_side_is_answered(broker: Broker) -> None:
+    with Connection(broker.bootstrap) as connection:
+        create_topic(connection, "half-closed")
+        versions = [connection.send(0, ApiVersionsRequest()) for _ in range(3)]
+        connection.end_sending()
+        for correlation_id in versions:
+            connection.receive(0, ApiVersionsResponse, correlation_id)
+        with pytest.raises(ConnectionClosed):
+            connection.receive_frame()
+
+
+def test_records_that_nobody_waits_for_are_kept_although_the_client_has_gone(
+    broker: Broker,
+) -> None:
+    topic = "sent-and-gone"
+    with Connection(broker.bootstrap) as connection:
+        create_topic(connection, topic)
+        for number in range(20):
+            connection.send(7, produce_request(topic, batch_of(b"%d" % number), acks=0))
+    with Connection(broker.bootstrap) as connection:
+        wait_until(
+            lambda: fetch_one(connection, topic, 0).high_watermark == 20, what="all are there"
+        )
+
+
+class Beside:
+    """The longest that another client had to wait meanwhile."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.seconds = 0.0
+
+    def _run(self) -> None:
+        with Connection(self._broker.bootstrap) as connection:
+            while not self._end.is_set():
+                begin = time.monotonic()
+                produce(connection, self._topic, batch_of(b"x"))
+                self.seconds = max(self.seconds, time.monotonic() - begin)
+
+    def __enter__(self) -> Beside:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def test_a_hundred_thousand_partitions_in_a_request_hold_up_nobody_for_long(
+    broker: Broker,
+) -> None:
+    with Connection(broker.bootstrap) as connection:
+        create_topic(connection, "many-asked")
+        partitions = [
+            ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(100_000)
+        ]
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name="many-asked", partitions=partitions)]
+        )
+        with Beside(broker, "many-asked") as beside:
+            answer = connection.ask(5, request, ListOffsetsResponse)
+    assert len(answer.topics[0].partitions) == 100_000
+    assert beside.seconds < OTHERS_WAIT_SECONDS_MAX
+
+
+@pytest.mark.ours  # Apache takes gigabytes for it
+@pytest.mark.parametrize("key", [ApiKey.METADATA, ApiKey.DELETE_TOPICS])
+def test_fifty_megabytes_of_empty_names_close_the_connection_at_once(
+    broker: Broker, key: ApiKey
+) -> None:
+    count = 25_000_000
+    head = struct.pack(">hhih", key, 1, 1, -1)
+    frame = head + struct.pack(">i", count) + bytes(2 * count + 4 * (key is ApiKey.DELETE_TOPICS))
+    with Connection(broker.bootstrap) as other:
+        create_topic(other, f"beside-{key.name}")
+    with Beside(broker, f"beside-{key.name}") as beside, Connection(broker.bootstrap) as connection:
+        with contextlib.suppress(OSError):
+            connection.send_frame(frame)
+        with pytest.raises((ConnectionClosed, OSError)):
+            connection.receive_frame()
+    assert beside.seconds < OTHERS_WAIT_SECONDS_MAX
+    assert broker.process.rss_bytes() < RSS_BYTES_MAX
+    assert "too many elements" in broker.log_text
+
+
+def test_a_topic_that_is_named_twice_is_described_once(broker: Broker) -> None:
+    with Connection(broker.bootstrap) as connection:
+        create_topic(connection, "named-twice")
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name="named-twice") for _ in range(3)],
+            allow_auto_topic_creation=False,
+        )
+        answer = connection.ask(8, request, MetadataResponse)
+    assert [topic.name for topic in answer.topics] == ["named-twice"]
+
+
+@pytest.mark.ours  # Apache without an authorizer obeys
+@pytest.mark.parametrize("name", INTER_BROKER_KEYS)
+def test_a_client_that_speaks_as_a_broker_is_cut_off_and_changes_nothing(
+    broker: Broker, name: str
+) -> None:
+    topic = f"not-commanded-{name}"
+    with Connection(broker.bootstrap) as connection:
+        create_topic(connection, topic)
+        before = metadata(connection)
+    for version in range(5):
+        with Connection(broker.bootstrap) as connection:
+            connection.send_frame(
+                struct.pack(">hhih", INTER_BROKER_KEYS[name], version, 1, -1) + bytes(64)
+            )
+            assert connection.is_closed_by_broker()
+    with Connection(broker.bootstrap) as connection:
+        assert metadata(connection) == before
+        assert produce(connection, topic, batch_of(b"x")).error_code == 0
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (bytes.fromhex("16030100c8010000c40303") + bytes(200), "TLS handshake"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP request"),
+    ],
+)
+def test_the_log_says_in_words_who_took_the_port_for_another(
+    broker: Broker, data: bytes, told: str
+) -> None:
+    with Connection(broker.bootstrap) as connection:
+        connection.send_bytes(data)
+        assert connection.is_closed_by_broker()
+    wait_until(lambda: told in broker.log_text, what="the line in the log")
