@@ -282,7 +282,7 @@ class Shell:
 
 def split_words(line: str) -> list[str]:
     """The words of a command; quotes of either kind keep blanks together."""
-    found = _WORD.findall(line)
+    found = _WORD.findall(line.strip())
     return [
         word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" else word
         for word in found
