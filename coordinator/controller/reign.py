@@ -122,11 +122,11 @@ class Reign:
         """
         deletions, left_out = await self._loader.load()
         self._repeat_if(left_out, TopicsChanged())
+        await self._log_dirs.take()
         self._open_senders(self.context.brokers)
         self._start_deletions(deletions & self.context.topics.keys())
         self._tell_current_state(self.context.brokers)
         await self._repair(self.context.partitions)
-        await self._log_dirs.take()
         if deletions:
             await self._deletion_requested()
         self._tell()
@@ -398,6 +398,8 @@ class Reign:
         await self._repair(changed)
 
     def _tell_roles_again(self, broker_id: int) -> None:
+        if broker_id not in self._senders:
+            return  # it will be told all anyway
         for partition in self.context.kept_partitions():
             if partition.state is not None and broker_id in partition.replicas:
                 self._senders[broker_id].work.lead_or_follow(self.context.facts(partition))
