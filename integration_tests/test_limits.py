@@ -212,7 +212,7 @@ def test_fifty_megabytes_of_empty_names_close_the_connection_at_once(
             connection.receive_frame()
     assert beside.seconds < OTHERS_WAIT_SECONDS_MAX
     assert broker.process.rss_bytes() < RSS_BYTES_MAX
-    assert "too many elements" in broker.log_text
+    wait_until(lambda: "too many elements" in broker.log_text, what="the line in the log")
 
 
 def test_a_topic_that_is_named_twice_is_described_once(broker: Broker) -> None:

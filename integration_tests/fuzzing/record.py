@@ -197,78 +197,51 @@ def aiokafka_group(bootstrap: str) -> Iterator[Callable[[], object]]:
     yield lambda: asyncio.run(transact())
 
 
+TOOLS: Final = """
+org.apache.kafka.tools.TopicCommand --create --topic recorded-tools
+org.apache.kafka.tools.TopicCommand --describe
+org.apache.kafka.tools.TopicCommand --alter --topic recorded-tools --partitions 2
+kafka.admin.ConfigCommand --describe --entity-type topics
+kafka.admin.ConfigCommand --alter --entity-type topics --entity-name recorded-tools --add-config retention.ms=1000000
+kafka.admin.ConfigCommand --describe --entity-type users
+org.apache.kafka.tools.DeleteRecordsCommand --offset-json-file RECORDS
+org.apache.kafka.tools.LogDirsCommand --describe
+org.apache.kafka.tools.GetOffsetShell
+org.apache.kafka.tools.LeaderElectionCommand --election-type preferred --all-topic-partitions
+org.apache.kafka.tools.reassign.ReassignPartitionsCommand --execute --reassignment-json-file MOVES
+org.apache.kafka.tools.reassign.ReassignPartitionsCommand --list
+org.apache.kafka.tools.TransactionsCommand WHERE list
+org.apache.kafka.tools.TransactionsCommand WHERE describe-producers --topic recorded-tools --partition 0
+org.apache.kafka.tools.ClusterTool cluster-id
+kafka.admin.AclCommand --list
+org.apache.kafka.tools.consumer.ConsoleConsumer --topic recorded-tools --group g-java --timeout-ms 5000
+org.apache.kafka.tools.consumer.group.ConsumerGroupCommand --describe --all-groups
+org.apache.kafka.tools.consumer.group.ConsumerGroupCommand --delete-offsets --group g-java --topic recorded-tools
+org.apache.kafka.tools.consumer.group.ConsumerGroupCommand --delete --group g-java
+org.apache.kafka.tools.TopicCommand --delete --topic recorded-tools
+"""  # noqa: E501  (one command a line)
+"""Apache's programs, which use the Java admin client and group consumer. WHERE stands at the end
+where it is left out."""
+
+
 def apache_tools(bootstrap: str) -> Iterator[Callable[[], object]]:
-    """The Java admin client and group consumer, by Apache's own programs."""
-    where = ("--bootstrap-server", bootstrap)
-    topic = ("--topic", "recorded-tools")
+    where = ["--bootstrap-server", bootstrap]
+    partition = '"topic":"recorded-tools","partition":0'
     with tempfile.TemporaryDirectory() as folder:
-        records = Path(folder, "records.json")
-        records.write_text(
-            '{"partitions":[{"topic":"recorded-tools","partition":0,"offset":0}],"version":1}'
-        )
-        moves = Path(folder, "moves.json")
-        moves.write_text(
-            '{"partitions":[{"topic":"recorded-tools","partition":0,"replicas":[0]}],"version":1}'
-        )
-        admin = "org.apache.kafka.tools."
-        for main, *words in (
-            (admin + "TopicCommand", "--create", *topic, *where),
-            (admin + "TopicCommand", "--describe", *where),
-            (admin + "TopicCommand", "--alter", *topic, "--partitions", "2", *where),
-            ("kafka.admin.ConfigCommand", "--describe", "--entity-type", "topics", *where),
-            (
-                *("kafka.admin.ConfigCommand", "--alter", "--entity-type", "topics"),
-                *("--entity-name", "recorded-tools", "--add-config", "retention.ms=1000000"),
-                *where,
-            ),
-            ("kafka.admin.ConfigCommand", "--describe", "--entity-type", "users", *where),
-            (admin + "DeleteRecordsCommand", "--offset-json-file", str(records), *where),
-            (admin + "LogDirsCommand", "--describe", *where),
-            (admin + "GetOffsetShell", *where),
-            (
-                admin + "LeaderElectionCommand",
-                "--election-type",
-                "preferred",
-                *where,
-                "--all-topic-partitions",
-            ),
-            (
-                *(admin + "reassign.ReassignPartitionsCommand", "--execute"),
-                *("--reassignment-json-file", str(moves), *where),
-            ),
-            (admin + "reassign.ReassignPartitionsCommand", "--list", *where),
-            (admin + "TransactionsCommand", *where, "list"),
-            (
-                admin + "TransactionsCommand",
-                *where,
-                "describe-producers",
-                *topic,
-                "--partition",
-                "0",
-            ),
-            (admin + "ClusterTool", "cluster-id", *where),
-            ("kafka.admin.AclCommand", "--list", *where),
-            (
-                *(admin + "consumer.ConsoleConsumer", *topic, "--group", "g-java"),
-                *("--timeout-ms", "5000", *where),
-            ),
-            (admin + "consumer.group.ConsumerGroupCommand", "--describe", "--all-groups", *where),
-            (
-                *(admin + "consumer.group.ConsumerGroupCommand", "--delete-offsets"),
-                *("--group", "g-java", *topic, *where),
-            ),
-            (
-                admin + "consumer.group.ConsumerGroupCommand",
-                "--delete",
-                "--group",
-                "g-java",
-                *where,
-            ),
-            (admin + "TopicCommand", "--delete", *topic, *where),
-        ):
-            command = [maven.java(), "-cp", maven.class_path(), main, *words]
+        records, moves = Path(folder, "records.json"), Path(folder, "moves.json")
+        records.write_text(f'{{"partitions":[{{{partition},"offset":0}}],"version":1}}')
+        moves.write_text(f'{{"partitions":[{{{partition},"replicas":[0]}}],"version":1}}')
+        places = {"RECORDS": [str(records)], "MOVES": [str(moves)], "WHERE": where}
+        for line in TOOLS.strip().splitlines():
+            words = line.split() if "WHERE" in line else [*line.split(), "WHERE"]
+            arguments = [part for word in words for part in places.get(word, [word])]
+            command = [maven.java(), "-cp", maven.class_path(), *arguments]
             yield partial(
-                subprocess.run, command, capture_output=True, timeout=TOOL_SECONDS_MAX, check=False
+                subprocess.run,
+                command,
+                capture_output=True,
+                timeout=TOOL_SECONDS_MAX,
+                check=False,
             )
 
 

@@ -129,7 +129,8 @@ class StructuredWriter:
 
     def _records(self) -> bytes:
         values = [self._rng.randbytes(self._rng.randrange(50)) for _ in range(3)]
-        return batch_of(*values, codec=self._rng.choice(list(Codec)))
+        codec = self._rng.choice(list(Codec))
+        return batch_of(*values, timestamps=[1_700_000_000_000] * 3, codec=codec)
 
     def _tags(self, known: list[Wire]) -> bytes:
         """The section of tagged fields: mostly empty, else known and unknown ones."""
