@@ -138,6 +138,8 @@ class ErrorCode(enum.IntEnum):
     INCONSISTENT_CLUSTER_ID = (104, False, "The cluster id in the request is not that of this cluster.")
     TRANSACTIONAL_ID_NOT_FOUND = (105, False, "The transactional id is not known.")
     FETCH_SESSION_TOPIC_ID_ERROR = (106, True, "The fetch session mixes topic names and topic ids.")
+    MISMATCHED_ENDPOINT_TYPE = (114, False, "The request was sent to an endpoint of another type.")
+    UNSUPPORTED_ENDPOINT_TYPE = (115, False, "There is no such type of endpoint.")
     # fmt: on
 
 

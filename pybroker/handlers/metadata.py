@@ -17,6 +17,8 @@ from pybroker.handlers.context import Request, Services
 from pybroker.handlers.metadata_view import TopicView
 from pybroker.model import INTERNAL_TOPICS, NO_LEADER, NO_TOPIC_ID, PartitionFacts, topic_name_fault
 from pybroker.wire.messages.cluster import (
+    ENDPOINT_BROKERS,
+    ENDPOINT_CONTROLLERS,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -62,6 +64,8 @@ def handle_metadata(
 async def handle_describe_cluster(
     services: Services, request: Request, message: DescribeClusterRequest
 ) -> DescribeClusterResponse:
+    if message.endpoint_type != ENDPOINT_BROKERS:
+        return _wrong_endpoint(message.endpoint_type)
     brokers = []
     for broker in services.metadata.brokers.values():
         endpoint = broker.endpoint(request.listener)
@@ -77,6 +81,20 @@ async def handle_describe_cluster(
         controller_id=services.controller_id,
         brokers=brokers,
         cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else NOT_REQUESTED,
+    )
+
+
+def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
+    """Only KRaft has controllers that can be asked (KIP-919)."""
+    if endpoint_type == ENDPOINT_CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an"
+            " endpoint of type CONTROLLER",
+        )
+    return DescribeClusterResponse(
+        error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+        error_message=f"Unsupported endpoint type {endpoint_type}",
     )
 
 

@@ -1,7 +1,8 @@
 """The one list of APIs: what is advertised, what dispatch must cover, what the codec decodes.
 
 The versions form one coherent profile, that of a ZooKeeper-mode Kafka 3.0: clients infer features
-from the set as a whole. Produce starts at 0 although old formats are refused, because older
+from the set as a whole. DescribeCluster has its version 1, too, because kafka-python cannot read
+the answer of version 0. Produce starts at 0 although old formats are refused, because older
 librdkafka turns compression off when its lowest version is above 0 (KAFKA-18659).
 """
 
@@ -197,7 +198,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
      scram.AlterUserScramCredentialsRequest, scram.AlterUserScramCredentialsResponse, 0, 0, 0),
     (ApiKey.DESCRIBE_CLUSTER,
-     cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, 0, 0, 0),
+     cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, 0, 1, 0),
     (ApiKey.DESCRIBE_PRODUCERS,
      transaction_admin.DescribeProducersRequest,
      transaction_admin.DescribeProducersResponse, 0, 0, 0),

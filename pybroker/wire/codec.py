@@ -26,15 +26,18 @@ def decode_message(
     flexible: bool,
     body: Buffer,
     elements_max: int = ANY_NUMBER,
+    *,
+    to_the_end: bool = True,
 ) -> MessageT:
-    """The structure that `body` holds from its first to its last byte. Fields of kind `records` are
-    slices of `body`. `elements_max` bounds all arrays together. Raises MalformedInput."""
+    """The structure that `body` begins with, and unless not `to_the_end` ends with. Fields of kind
+    `records` are slices of `body`. `elements_max` bounds all arrays together. Raises
+    MalformedInput."""
     data = body if type(body) is memoryview else memoryview(body)
     try:
         message, end = decoder(message_class, version, flexible)(data, elements_max)
     except DECODING_ERRORS as error:
         raise MalformedInput(f"{message_class.__name__} v{version}: {error}") from error
-    if end != len(data):
+    if to_the_end and end != len(data):
         raise MalformedInput(f"{message_class.__name__} v{version}: {len(data) - end} bytes follow")
     return message
 
@@ -55,11 +58,14 @@ def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]
 
 
 def decode_request(api: Api, version: int, body: Buffer) -> Message:
-    """The request in `body`, all of it. Raises MalformedInput, also for more elements than a
-    request may have; ValueError if the version is not one of ours, which the caller should have
-    asked `api.supports` before."""
+    """The request in `body`. Bytes that follow it are ignored, as Kafka does: librdkafka writes
+    some behind a Metadata request for all topics. Raises MalformedInput, also for more elements
+    than a request may have; ValueError if the version is not one of ours, which the caller should
+    have asked `api.supports` before."""
     flexible = _is_flexible(api, version)
-    return decode_message(api.request, version, flexible, body, REQUEST_ELEMENTS_MAX)
+    return decode_message(
+        api.request, version, flexible, body, REQUEST_ELEMENTS_MAX, to_the_end=False
+    )
 
 
 def encode_request(api: Api, version: int, message: Message) -> bytes:

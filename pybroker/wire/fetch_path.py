@@ -31,11 +31,9 @@ def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
     Raises MalformedInput."""
     decode = _DECODERS[version]
     try:
-        request, end = decode(body)
+        request, _ = decode(body)
     except DECODING_ERRORS as error:
         raise MalformedInput(f"FetchRequest v{version}: {error}") from error
-    if end != len(body):
-        raise MalformedInput(f"FetchRequest v{version}: {len(body) - end} bytes follow")
     return request
 
 

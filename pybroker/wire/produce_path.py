@@ -26,9 +26,7 @@ def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
     the list of APIs allows. Raises MalformedInput."""
     decode = _DECODERS[version]
     try:
-        request, end = decode(body)
+        request, _ = decode(body)
     except DECODING_ERRORS as error:
         raise MalformedInput(f"ProduceRequest v{version}: {error}") from error
-    if end != len(body):
-        raise MalformedInput(f"ProduceRequest v{version}: {len(body) - end} bytes follow")
     return request

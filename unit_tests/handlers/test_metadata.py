@@ -279,11 +279,34 @@ async def test_authorized_operations_are_answered_when_asked_for(
     assert told.cluster_authorized_operations == (8096 if version <= 10 else NOT_ASKED)
 
 
-async def test_describe_cluster_names_cluster_controller_and_brokers(bench: Bench) -> None:
-    answer = await bench.ask(ApiKey.DESCRIBE_CLUSTER, 0, DescribeClusterRequest())
+@pytest.mark.parametrize("version", [0, 1])
+async def test_describe_cluster_names_cluster_controller_and_brokers(
+    bench: Bench, version: int
+) -> None:
+    answer = await bench.ask(ApiKey.DESCRIBE_CLUSTER, version, DescribeClusterRequest())
+    assert code(answer) is ErrorCode.NONE
+    assert answer.endpoint_type == 1
     assert (answer.cluster_id, answer.controller_id) == (bench.cluster_id, BROKER_ID)
     assert the_only(answer.brokers).broker_id == BROKER_ID
     assert answer.cluster_authorized_operations == NOT_ASKED
     asking = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    told = await bench.ask(ApiKey.DESCRIBE_CLUSTER, 0, asking)
+    told = await bench.ask(ApiKey.DESCRIBE_CLUSTER, version, asking)
     assert told.cluster_authorized_operations == 8096
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "expected", "words"),
+    [
+        (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE, "endpoint of type BROKER, but we wanted"),
+        (0, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "Unsupported endpoint type 0"),
+        (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "Unsupported endpoint type 3"),
+    ],
+)
+async def test_a_broker_describes_brokers_only(
+    bench: Bench, endpoint_type: int, expected: ErrorCode, words: str
+) -> None:
+    asking = DescribeClusterRequest(endpoint_type=endpoint_type)
+    answer = await bench.ask(ApiKey.DESCRIBE_CLUSTER, 1, asking)
+    assert code(answer) is expected
+    assert words in answer.error_message
+    assert answer.brokers == []

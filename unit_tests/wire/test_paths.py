@@ -43,8 +43,9 @@ def fetched(*batches: Buffer) -> FetchResponse:
 def test_produce_requests(case: Case) -> None:
     for message in case.samples(8):
         encoded = case.encode(message)
-        assert decode_produce_request(case.version, memoryview(encoded)) == case.decode(encoded)
-        for broken in (encoded[:-1], encoded + b"\0", b""):
+        for good in (encoded, encoded + b"\0"):
+            assert decode_produce_request(case.version, memoryview(good)) == case.decode(encoded)
+        for broken in (encoded[:-1], b""):
             with pytest.raises(MalformedInput):
                 decode_produce_request(case.version, memoryview(broken))
 
@@ -53,8 +54,9 @@ def test_produce_requests(case: Case) -> None:
 def test_fetch_requests(case: Case) -> None:
     for message in case.samples(8):
         encoded = case.encode(message)
-        assert decode_fetch_request(case.version, memoryview(encoded)) == case.decode(encoded)
-        for broken in (encoded[:-1], encoded + b"\0", b""):
+        for good in (encoded, encoded + b"\0"):
+            assert decode_fetch_request(case.version, memoryview(good)) == case.decode(encoded)
+        for broken in (encoded[:-1], b""):
             with pytest.raises(MalformedInput):
                 decode_fetch_request(case.version, memoryview(broken))
 

@@ -1,17 +1,29 @@
-"""ApiVersions (18) 0-4 and DescribeCluster (60) 0.
+"""ApiVersions (18) 0-4 and DescribeCluster (60) 0-1.
 
 ApiVersions: 1 throttle time. 2 the client throttles itself. 3 flexible, the client's name
 (KIP-511), features. 4 features whose lowest level is 0. The header of the answer stays at version 0
 for all of them, since the client does not yet know which version it will get.
-DescribeCluster is flexible from the start (KIP-700).
+DescribeCluster is flexible from the start (KIP-700). 1 the type of endpoint (KIP-919).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from pybroker.wire.schema import Message, array, boolean, int16, int32, int64, message, string
+from pybroker.wire.schema import (
+    Message,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    message,
+    string,
+)
 
+ENDPOINT_BROKERS: Final = 1
+ENDPOINT_CONTROLLERS: Final = 2
 OPERATIONS_NOT_ASKED: Final = -(2**31)  # instead of the bits of authorized operations
 
 
@@ -92,6 +104,9 @@ class DescribeClusterRequest(Message):
     include_cluster_authorized_operations: bool = boolean(
         "Whether to answer the operations allowed on the cluster."
     )
+    endpoint_type: int = int8(
+        "What to describe: 1 the brokers, 2 the controllers.", since=1, default=ENDPOINT_BROKERS
+    )
 
 
 @message
@@ -114,6 +129,12 @@ class DescribeClusterResponse(Message):
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
         "The error in words, or null.", nullable_since=0, default=None
+    )
+    endpoint_type: int = int8(
+        "What is described: 1 the brokers, 2 the controllers.",
+        since=1,
+        ignorable=True,
+        default=ENDPOINT_BROKERS,
     )
     cluster_id: str = string("The cluster's id.")
     controller_id: int = int32("The controller's broker id, or -1.", default=-1)
