@@ -277,6 +277,16 @@ def _check_retention(config: BrokerConfig) -> Iterator[str]:
         yield f"{name}=0: expected a time of at least 1, or -1 for ever"
 
 
+def _check_compaction(config: BrokerConfig) -> Iterator[str]:
+    shortest = config.log_cleaner_min_compaction_lag_ms
+    longest = config.log_cleaner_max_compaction_lag_ms
+    if shortest > longest:
+        yield (
+            f"log.cleaner.min.compaction.lag.ms={shortest}: expected at most "
+            f"log.cleaner.max.compaction.lag.ms={longest}"
+        )
+
+
 def _check_connections(config: BrokerConfig) -> Iterator[str]:
     text = config.max_connections_per_ip_overrides
     try:
@@ -312,6 +322,10 @@ _CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[BrokerConfig], Iterator[st
     (("security.inter.broker.protocol",), _check_listeners),
     (("log.dirs", "log.dir"), _check_directories),
     (("log.retention.ms", "log.retention.minutes", "log.retention.hours"), _check_retention),
+    (
+        ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+        _check_compaction,
+    ),
     (("max.connections.per.ip",), _check_connections),
     (("pybroker.http.listener",), _check_http),
     (("pybroker.log.levels",), _check_log_levels),

@@ -36,6 +36,7 @@ from pybroker.config import (
 )
 from pybroker.errors import ConfigError
 
+_COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _REPLICA: Final = r"\*|[0-9]+:[0-9]+"
 _REPLICA_SHAPE: Final = "PARTITION:BROKER,PARTITION:BROKER or *"
 _TIERED: Final = ("remote.", "local.retention.")
@@ -132,9 +133,13 @@ def usable_overrides(
 ) -> tuple[dict[str, str], list[str]]:
     """The overrides without those that have a fault, and the faults: for what lies in ZooKeeper,
     where anybody may have written and a bad value must not stop the partition."""
-    faults = _parse(broker, overrides)[1]
-    usable = {name: text for name, text in overrides.items() if name not in faults}
-    return usable, list(faults.values())
+    usable = dict(overrides)
+    told: list[str] = []
+    while (faults := _parse(broker, usable)[1]) and faults.keys() & usable.keys():
+        # Once more without them: what is left has to go with the broker's values.
+        usable = {name: text for name, text in usable.items() if name not in faults}
+        told += faults.values()
+    return usable, told
 
 
 def _parse(
@@ -153,7 +158,9 @@ def _parse(
     shortest = values.get("min_compaction_lag_ms", 0)
     longest = values.get("max_compaction_lag_ms", LONG_MAX)
     if shortest > longest:
-        faults["min.compaction.lag.ms"] = (
+        # Told of the topic's own value: the other may be the broker's.
+        name = min(_COMPACTION_LAGS, key=lambda lag: lag not in overrides)
+        faults[name] = (
             f"min.compaction.lag.ms={shortest}: expected at most max.compaction.lag.ms={longest}"
         )
     return values, faults

@@ -116,6 +116,13 @@ def test_options_of_one_meaning_have_kafkas_precedence(
         ({"log.dirs": "/a,/a"}, "named twice"),
         ({"log.retention.ms": "0"}, "log.retention.ms=0"),
         ({"log.retention.minutes": "0"}, "log.retention.minutes=0"),
+        (
+            {
+                "log.cleaner.min.compaction.lag.ms": "2",
+                "log.cleaner.max.compaction.lag.ms": "1",
+            },
+            "log.cleaner.min.compaction.lag.ms=2",
+        ),
         ({"max.connections.per.ip": "0"}, "max.connections.per.ip=0"),
         ({"max.connections.per.ip.overrides": "h"}, "HOST:COUNT"),
         (

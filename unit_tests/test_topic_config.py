@@ -123,3 +123,27 @@ def test_texts_read_back_as_the_same_configuration() -> None:
     config = effective_topic_config(BROKER, {"cleanup.policy": "compact,delete"})
     assert config.texts["cleanup.policy"] == "compact,delete"
     assert effective_topic_config(BROKER, config.texts) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "left"),
+    [
+        ({"max.compaction.lag.ms": "10"}, {}),
+        ({"min.compaction.lag.ms": "50"}, {"min.compaction.lag.ms": "50"}),
+        (
+            {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "10"},
+            {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "10"},
+        ),
+        (
+            {"min.compaction.lag.ms": "11", "max.compaction.lag.ms": "10"},
+            {},
+        ),
+    ],
+)
+def test_a_topics_lag_that_does_not_go_with_the_brokers_is_left_out(
+    overrides: dict[str, str], left: dict[str, str]
+) -> None:
+    broker = BrokerConfig.parse({"log.cleaner.min.compaction.lag.ms": "100"})
+    usable, faults = usable_overrides(broker, overrides)
+    assert (usable, bool(faults)) == (left, not left)
+    effective_topic_config(broker, usable)

@@ -14,7 +14,7 @@ from typing import Final
 
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
-from pybroker.errors import CoordError, MalformedNode, NoNode
+from pybroker.errors import CoordError, MalformedNode, NoNode, PybrokerError
 from pybroker.ports import Clock, Coord, SessionEvent, WatchEvent
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,8 @@ class ConfigChanges:
                 failing = True
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()
+            except PybrokerError as error:
+                logger.error("config_changes_not_applied error=%r", error)
 
     async def _process(self) -> None:
         """Apply what is new. What fails is new the next time, too."""

@@ -6,6 +6,7 @@ One result for each resource of the request, in its order; one that fails does n
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -41,36 +42,47 @@ BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 """Kinds of resources."""
+_AT_A_TIME: Final = 100
+"""How many topics ZooKeeper is asked for together."""
 
 
 async def handle_describe_configs(
     services: Services, request: Request, message: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    results = []
-    for resource in message.resources:
-        result = DescribeConfigsResult(
-            error_message="",
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
+    results: list[DescribeConfigsResult] = []
+    for start in range(0, len(message.resources), _AT_A_TIME):
+        some = message.resources[start : start + _AT_A_TIME]
+        results += await asyncio.gather(
+            *(_described(services, message, resource) for resource in some)
         )
-        try:
-            entries = await _entries(services, resource)
-        except (BrokerError, CoordError, MalformedNode) as error:
-            failure = as_broker_error(error)
-            result.error_code, result.error_message = failure.code, failure.detail
-        else:
-            keys = frozenset(resource.configuration_keys or ())
-            result.configs = [
-                _result(
-                    entry,
-                    synonyms=message.include_synonyms,
-                    documentation=message.include_documentation,
-                )
-                for entry in entries
-                if not keys or entry.name in keys
-            ]
-        results.append(result)
     return DescribeConfigsResponse(results=results)
+
+
+async def _described(
+    services: Services, message: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        error_message="",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+    try:
+        entries = await _entries(services, resource)
+    except (BrokerError, CoordError, MalformedNode) as error:
+        failure = as_broker_error(error)
+        result.error_code, result.error_message = failure.code, failure.detail
+        return result
+    keys = frozenset(resource.configuration_keys or ())
+    result.configs = [
+        _result(
+            entry,
+            synonyms=message.include_synonyms,
+            documentation=message.include_documentation,
+        )
+        for entry in entries
+        if not keys or entry.name in keys
+    ]
+    return result
 
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
