@@ -130,6 +130,40 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "--partitions takes blanks after its commas.",
         "They cannot mean anything else.",
     ),
+    "decoders of internal topics": Difference(
+        "dump-log",
+        "--offsets-decoder, --transaction-log-decoder and the decoders of KRaft's and of tiered"
+        " storage's records are refused.",
+        "Nothing here writes such records yet; --print-data-log shows them as they are.",
+    ),
+    "binary payloads": Difference(
+        "dump-log",
+        "DefaultDecoder prints hexadecimal digits. Apache's prints the address of an array.",
+        "The digits say what is there.",
+    ),
+    "other decoders": Difference(
+        "dump-log",
+        "Classes of one's own are refused.",
+        "There is no Java machine to load them.",
+    ),
+    "old message formats in depth": Difference(
+        "dump-log",
+        "Messages of formats 0 and 1 are printed, but not looked into (--deep-iteration ends with"
+        " an error).",
+        "The broker has never written them.",
+    ),
+    "damaged records": Difference(
+        "dump-log",
+        "A batch that cannot be decoded ends the tool before its first record is printed. Apache"
+        " prints the records before the fault.",
+        "They are decoded together.",
+    ),
+    "order of directories and partitions": Difference(
+        "log-dirs",
+        "Directories come in the order of log.dirs, partitions by name. Apache prints both in the"
+        " order of a hash table.",
+        "The same cluster prints the same lines.",
+    ),
     "failed records": Difference(
         "producer-perf-test",
         "The exit code is 1 if a record was not delivered, and ten reasons at most are shown."
