@@ -1,6 +1,6 @@
 """Writes `configuration.rst` from the tables of options, so that the guide cannot differ from the
-code. Run by `make docs`, which also writes the files of `config/`; a test compares the page with
-`render()`."""
+code. Run by `make docs`, which also writes `metrics.rst` and the files of `config/`; a test
+compares the page with `render()`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from docs import make_config_files
+from docs import make_config_files, make_metrics
 from pybroker.broker_config import BROKER_OPTIONS
 from pybroker.config import Option, UpdateMode
 from pybroker.kafka_options import NOT_IMPLEMENTED, REFUSED
@@ -91,3 +91,4 @@ def _facts(row: Option) -> Iterator[str]:
 if __name__ == "__main__":
     PAGE.write_text(render())
     make_config_files.write_all()
+    make_metrics.main()
