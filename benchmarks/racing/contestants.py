@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -151,6 +152,10 @@ class Contestant:
         return any(item.api_key == ApiKey.CREATE_TOPICS for item in answer.api_keys)
 
     def stop(self) -> None:
+        """SIGTERM; with many partitions it takes its time."""
+        process = self._server.process
+        process.signal(signal.SIGTERM)
+        process.wait(seconds=READY_SECONDS_MAX)
         self._server.stop()
 
     def kill(self) -> None:

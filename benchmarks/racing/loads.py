@@ -230,8 +230,8 @@ class _Arrivals:
 def records_bytes(frame: bytes, topic: str) -> int:
     """The size of the batch in a frame of `produce_frame`, which ends with it."""
     position = frame.index(topic.encode()) + len(topic) + 4 + 4
-    (size,) = struct.unpack_from(">i", frame, position)
-    return int(size)
+    size: int = struct.unpack_from(">i", frame, position)[0]
+    return size
 
 
 def end_to_end_by_client(
