@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import inspect
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +43,8 @@ def main() -> int:
     if ATHERIS is None:
         print("skipped: atheris is not installed (pip install atheris)")
         return 0
-    if arguments.target == "requests":
-        _compile_all()
-    # Only what is loaded can be watched, and the codec's functions are made when first used.
-    ATHERIS.instrument_all()
+    for function in {*_functions_of_package(), *_functions_of_codec()}:
+        ATHERIS.instrument_func(function)
     with tempfile.TemporaryDirectory() as folder:
         for number, data in enumerate(seeds(arguments.target)):
             Path(folder, f"seed-{number}").write_bytes(data)
@@ -59,11 +59,24 @@ def main() -> int:
     return 0
 
 
-def _compile_all() -> None:
+def _functions_of_package() -> Iterator[Any]:
+    """All that is loaded of pybroker, methods included."""
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("pybroker."):
+            continue
+        for item in vars(module).values():
+            members = vars(item).values() if inspect.isclass(item) else [item]
+            for member in members:
+                if inspect.isfunction(member) and member.__module__.startswith("pybroker."):
+                    yield member
+
+
+def _functions_of_codec() -> Iterator[Any]:
+    """The decoders and encoders, which are made when they are first asked for."""
     for api in APIS.values():
         for version in range(api.min_version, api.max_version + 1):
-            decoder(api.request, version, api.is_flexible(version))
-            encoder(api.request, version, api.is_flexible(version))
+            yield decoder(api.request, version, api.is_flexible(version))
+            yield encoder(api.request, version, api.is_flexible(version))
 
 
 if __name__ == "__main__":
