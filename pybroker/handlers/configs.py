@@ -44,18 +44,34 @@ CLIENT_METRICS: Final = 16
 """Kinds of resources."""
 _AT_A_TIME: Final = 100
 """How many topics ZooKeeper is asked for together."""
+_OPTIONS_MAX: Final = 500_000
+"""All of some 16,000 topics; a request may name one resource as often as it likes, and the answer
+must not take the memory."""
 
 
 async def handle_describe_configs(
     services: Services, request: Request, message: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     results: list[DescribeConfigsResult] = []
+    options = 0
     for start in range(0, len(message.resources), _AT_A_TIME):
         some = message.resources[start : start + _AT_A_TIME]
-        results += await asyncio.gather(
-            *(_described(services, message, resource) for resource in some)
-        )
+        if options > _OPTIONS_MAX:
+            results += map(_too_many, some)
+            continue
+        described = await asyncio.gather(*(_described(services, message, item) for item in some))
+        options += sum(len(result.configs) for result in described)
+        results += described
     return DescribeConfigsResponse(results=results)
+
+
+def _too_many(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message=f"more than {_OPTIONS_MAX} options are asked for; ask for fewer at a time",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
 
 
 async def _described(

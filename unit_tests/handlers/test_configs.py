@@ -113,6 +113,15 @@ async def test_a_resource_that_cannot_be_described(
     assert code(fine) is ErrorCode.NONE
 
 
+async def test_an_answer_has_an_end_but_an_item_for_each_resource(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pybroker.handlers.configs._OPTIONS_MAX", 1000)
+    results = await describe(bench, *[(BROKER, ME)] * 250)
+    codes = [code(result) for result in results]
+    assert codes == [ErrorCode.NONE] * 100 + [ErrorCode.INVALID_REQUEST] * 150
+
+
 async def test_what_nobody_knows_is_shown_without_its_value(bench: Bench) -> None:
     assert (await change(bench, (BROKER, ME), (SET, "my.plugin.password", "p")))[0] == 0
     found = await option(bench, (BROKER, ME), "my.plugin.password")
