@@ -88,7 +88,12 @@ class NotingChannel:
         self._broker = broker
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        return self._note(command, [item.topic_partition for item in command.partitions])
+        keys = [item.topic_partition for item in command.partitions]
+        offline = self._cluster.offline.get(self._broker.id, set())
+        answers = self._note(command, keys)
+        return {
+            key: ErrorCode.KAFKA_STORAGE_ERROR if key in offline else answers[key] for key in keys
+        }
 
     async def update_metadata(self, command: UpdateMetadata) -> None:
         self._note(command, [])
@@ -115,13 +120,15 @@ class NotingChannel:
 
 class Cluster:
     """The tree and everything that brokers were told. `refusals` are used up one a command: an
-    exception for the whole, or a code for each partition."""
+    exception for the whole, or a code for each partition. `offline` are replicas that a broker
+    cannot open."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.tree = MemoryTree(self.clock)
         self.notes: list[Note] = []
         self.refusals: list[Exception | ErrorCode] = []
+        self.offline: dict[int, set[TopicPartition]] = {}
         self.deletion_gate = asyncio.Event()
         self.deletion_gate.set()
         self.members: list[Member] = []

@@ -1,0 +1,77 @@
+"""Brokers that lose a log directory and live on: others lead what they cannot open."""
+
+from __future__ import annotations
+
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.model import TopicPartition
+from unit_tests.coordinator.controller.cluster import Cluster, until
+
+ORDERS_0 = TopicPartition("orders", 0)
+
+
+async def lose_directory(cluster: Cluster, broker_id: int, *lost: TopicPartition) -> None:
+    cluster.offline[broker_id] = set(lost)
+    content = schemas.encode_log_dir_failure(broker_id)
+    await cluster.tool.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
+
+
+def notified(cluster: Cluster) -> list[str]:
+    return [path for path in cluster.tree.paths() if path.startswith(paths.LOG_DIR_EVENTS + "/")]
+
+
+async def test_another_replica_in_sync_takes_over(cluster: Cluster) -> None:
+    await cluster.member(1)
+    await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (1, 2), 1: (1, 2)})
+    await cluster.told(2, "metadata orders-1 leader=1 epoch=0")
+    await lose_directory(cluster, 1, ORDERS_0)
+    await cluster.told(2, "lead orders-0 leader=2 epoch=1 isr=2")
+    await cluster.told(1, "metadata orders-0 leader=2 epoch=1")
+    await until(lambda: not notified(cluster))
+    assert not [line for line in cluster.lines(2) if line.startswith("lead orders-1 leader=2")]
+
+
+async def test_without_another_replica_there_is_no_leader_until_it_is_back(
+    cluster: Cluster,
+) -> None:
+    await cluster.member(1)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await lose_directory(cluster, 1, ORDERS_0)
+    await cluster.told(1, "metadata orders-0 leader=-1 epoch=1")
+    cluster.offline.clear()
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=2")
+
+
+async def test_a_broker_that_starts_anew_is_asked_anew(cluster: Cluster) -> None:
+    first = await cluster.member(1)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await lose_directory(cluster, 1, ORDERS_0)
+    await cluster.told(1, "metadata orders-0 leader=-1 epoch=1")
+    await first.kill()
+    cluster.offline.clear()
+    await cluster.member(1)
+    await cluster.told(1, "lead orders-0 leader=1 epoch=2 isr=1")
+
+
+async def test_what_is_refused_without_a_notification_is_tried_where_it_is(
+    cluster: Cluster,
+) -> None:
+    cluster.offline[1] = {ORDERS_0}
+    await cluster.member(1)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    for _ in range(50):
+        await until(lambda: True)
+    assert not [line for line in cluster.lines(1) if "leader=-1" in line]
+
+
+async def test_strange_notifications_go_without_harm(cluster: Cluster) -> None:
+    await cluster.member(1)
+    await cluster.tool.create(paths.LOG_DIR_EVENT_PREFIX, b"no json", sequence=True)
+    await lose_directory(cluster, 77)
+    await until(lambda: not notified(cluster))
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
