@@ -35,7 +35,12 @@ from pybroker.log_output import LogOptions, start_logging
 from pybroker.metrics import Metrics
 from pybroker.model import Endpoint
 from pybroker.ports import Clock, Disk, Rng
-from pybroker.process import SystemProc, ThreadedBlocking, raise_open_files_limit
+from pybroker.process import (
+    SystemProc,
+    ThreadedBlocking,
+    raise_open_files_limit,
+    spare_the_collector,
+)
 from pybroker.server.listener import Bind, bind
 from pybroker.storage.filename import LOCK
 from pybroker.storage.files import SystemDisk
@@ -143,6 +148,7 @@ async def _start(
         log.info("listener %s bound to %s:%d", name, *bound.getsockname()[:2])
     log.info("zookeeper %s cluster %s", where, cluster)
     log.info("[KafkaServer id=%d] started", broker_id)
+    spare_the_collector()
     if http is not None:
         http.broker_serves()
 
