@@ -29,6 +29,7 @@ from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
 from pybroker.live_config import LiveConfig
 from pybroker.local_channel import LocalBrokerChannel
 from pybroker.log_directories import DirectoryFailures
+from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint
@@ -308,6 +309,7 @@ class BrokerApp:
             clock=world.clock,
             blocking=world.blocking,
             metrics=world.metrics,
+            log_limit=LogLimit(world.clock),
             unsent_bytes=lambda: self._server.unsent_bytes,
         )
 

@@ -13,6 +13,7 @@ from pybroker.errors import ErrorCode
 from pybroker.handlers.config_entries import ConfigEntry
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.layered_config import LayeredConfig
+from pybroker.log_limit import LogLimit
 from pybroker.metrics import Metrics
 from pybroker.ports import Blocking, Clock
 from pybroker.replication.manager import ReplicaManager
@@ -128,6 +129,8 @@ class Services:
     clock: Clock
     blocking: Blocking
     metrics: Metrics
+    log_limit: LogLimit
+    """For lines that clients can cause at will."""
     unsent_bytes: Callable[[], int] = _nothing
     """How much of the answers waits in memory for peers that read slowly."""
 

@@ -146,10 +146,10 @@ async def _create_and_answer(
             )
         except BrokerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                log.warning("topic not created topic=%s error=%s", name, error)
+                _tell_failure(services, name, error)
                 failures[name] = error.code
         except CoordError as error:
-            log.warning("topic not created topic=%s error=%r", name, error)
+            _tell_failure(services, name, error)
             failures[name] = ErrorCode.LEADER_NOT_AVAILABLE
     awaited = [name for name in names[:CREATIONS_MAX] if name not in failures]
     await services.metadata.wait_until(
@@ -162,6 +162,13 @@ async def _create_and_answer(
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name in asked_for:
             topic.error_code = failures.get(topic.name, ErrorCode.LEADER_NOT_AVAILABLE)
     return response
+
+
+def _tell_failure(services: Services, topic: str, error: BrokerError | CoordError) -> None:
+    """Clients ask again and again, so not every time."""
+    left_out = services.log_limit.allow("topic not created")
+    if left_out is not None:
+        log.warning("topic not created topic=%s error=%r left_out=%d", topic, error, left_out)
 
 
 def has_leaders(topic: TopicView | None) -> bool:
