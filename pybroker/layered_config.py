@@ -8,8 +8,9 @@ ZooKeeper or applies a value.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
@@ -110,8 +111,17 @@ class LayeredConfig:
         current = BrokerConfig.parse(known) if changed else self.static
         object.__setattr__(self, "current", current)
 
-    def synonyms(self, name: str) -> list[Synonym]:
+    def synonyms(self, name: str) -> Sequence[Synonym]:
         """All places that give this option a value, the strongest first."""
+        known = self._synonyms.get(name)
+        return self._found_synonyms(name) if known is None else known
+
+    @cached_property
+    def _synonyms(self) -> Mapping[str, Sequence[Synonym]]:
+        """Of all options with a row: whoever describes a thousand topics asks for the same ones."""
+        return {name: self._found_synonyms(name) for name in BROKER_OPTIONS}
+
+    def _found_synonyms(self, name: str) -> Sequence[Synonym]:
         layers = (
             (self.for_this, Source.BROKER),
             (self.for_all, Source.ALL_BROKERS),
@@ -129,11 +139,13 @@ class LayeredConfig:
         start = next((i for i, item in enumerate(found) if item.name == name), len(found))
         return found[start:]
 
-    def topic_synonyms(self, name: str, overrides: Mapping[str, str]) -> list[Synonym]:
+    def topic_synonyms(self, name: str, overrides: Mapping[str, str]) -> Sequence[Synonym]:
         """The same for an option of a topic whose own values are `overrides`."""
-        own = [Synonym(name, overrides[name], Source.TOPIC)] if name in overrides else []
         row = TOPIC_OPTIONS.get(name)
-        return own + (self.synonyms(row.inherits[0]) if row is not None and row.inherits else [])
+        inherited = self.synonyms(row.inherits[0]) if row is not None and row.inherits else []
+        if name not in overrides:
+            return inherited
+        return [Synonym(name, overrides[name], Source.TOPIC), *inherited]
 
     def checked(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
         """The layers with `values` in the place of what was set for this broker, or for all.
