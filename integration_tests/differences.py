@@ -2,8 +2,8 @@
 
 Tests that compare tools with Apache's name the rows that they allow, and `docs/compatibility.rst`
 shows the same rows; `integration_tests/test_compatibility.py` holds the two together. A difference
-without a row is a fault. `python -m integration_tests.differences` prints the rows as that page
-has them.
+without a row is a fault. `python -m integration_tests.differences` writes the rows into that
+page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "compatibility.rst"
+_HEADING: Final = "What the tools do differently\n-----------------------------\n\n"
 
 Lines = list[str]
 
@@ -61,6 +65,11 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "A failure is one line on standard error, and wrong usage is that line and a hint at"
         " --help. Apache's tools add a Java stack trace or the whole list of options.",
         "A person has to find the sentence that matters.",
+    ),
+    "version": Difference(
+        "all tools",
+        "--version prints pybroker's version.",
+        "It is not Kafka's tool.",
     ),
     "json": Difference(
         "all tools",
@@ -255,5 +264,11 @@ def render() -> str:
     return "\n".join(parts)
 
 
+def page_with_rows(text: str) -> str:
+    """The page with these rows in place of those that it has: they are its last part."""
+    before, heading, _ = text.partition(_HEADING)
+    return before + heading + render().strip() + "\n"
+
+
 if __name__ == "__main__":
-    print(render())
+    PAGE.write_text(page_with_rows(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

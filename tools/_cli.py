@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pybroker import __version__
 from pybroker.errors import ConfigError, PybrokerError
 from pybroker.properties import parse_overrides, read_properties
 
@@ -39,6 +40,16 @@ class Tool(click.Command):
         self.error_prefix = error_prefix
         self.params.append(
             click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_version,
+                help="Print the version and exit.",
+            )
+        )
+        self.params.append(
+            click.Option(
                 ["--debug"],
                 is_flag=True,
                 expose_value=False,
@@ -55,6 +66,12 @@ def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
         format="%(levelname)s %(message)s",
         stream=sys.stderr,
     )
+
+
+def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"pybroker {__version__}")
+        context.exit()
 
 
 def run(command: click.Command, words: Sequence[str], program: str) -> int:

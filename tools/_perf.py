@@ -33,6 +33,11 @@ def fixed(number: float, digits: int) -> str:
     return f"{number:.{digits}f}"
 
 
+def finite(number: float) -> float | None:
+    """For JSON, which knows neither NaN nor infinity."""
+    return number if math.isfinite(number) else None
+
+
 def date_format(pattern: str) -> Callable[[int], str]:
     """A printer of moments (ms since 1970, local time) by a pattern of Java's SimpleDateFormat.
     Raises Failure for a letter that means nothing."""

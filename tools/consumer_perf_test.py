@@ -22,7 +22,7 @@ from pybroker.tools._cli import (
     run_async,
     write_json,
 )
-from pybroker.tools._perf import MIB, date_format, fixed, print_metrics, ratio
+from pybroker.tools._perf import MIB, date_format, finite, fixed, print_metrics, ratio
 
 POLL_MS: Final = 100
 FETCH_BYTES: Final = 1_048_576
@@ -266,7 +266,7 @@ class Test:
             *rates,
         ]
         if self._wish.as_json:
-            write_json({"time": end, **dict(zip(COLUMNS, values, strict=True))})
+            write_json({"time": end, **dict(zip(COLUMNS, map(finite, values), strict=True))})
             return
         first = [end, "0"] if start is None else [start, end]
         numbers = [str(v) if isinstance(v, int) else fixed(v, 4) for v in values]

@@ -25,7 +25,7 @@ from pybroker.tools._cli import (
     run_async,
     write_json,
 )
-from pybroker.tools._perf import MIB, fixed, print_metrics, ratio
+from pybroker.tools._perf import MIB, finite, fixed, print_metrics, ratio
 
 REPORT_EVERY_MS: Final = 5_000
 SAMPLES_MAX: Final = 500_000
@@ -240,9 +240,9 @@ class Stats:
             write_json(
                 {
                     "records": self._window_count,
-                    "recordsPerSecond": rate,
-                    "mibPerSecond": mib_rate,
-                    "latencyMsAverage": average,
+                    "recordsPerSecond": finite(rate),
+                    "mibPerSecond": finite(mib_rate),
+                    "latencyMsAverage": finite(average),
                     "latencyMsMax": self._window_max,
                 }
             )
@@ -273,9 +273,9 @@ class Stats:
                 {
                     "total": True,
                     "records": self.count,
-                    "recordsPerSecond": rate,
-                    "mibPerSecond": mib_rate,
-                    "latencyMsAverage": average,
+                    "recordsPerSecond": finite(rate),
+                    "mibPerSecond": finite(mib_rate),
+                    "latencyMsAverage": finite(average),
                     "latencyMsMax": self._latency_max,
                     "latencyMs": dict(zip(("50", "95", "99", "99.9"), shares, strict=True)),
                 }

@@ -47,6 +47,7 @@ def example(how: str) -> int:
         (["--how", "config"], 1, "Error : one\nError : two\n"),
         (["--how", "interrupt"], 130, ""),
         ([], 1, 'Missing required argument "[how]"\nTry example --help.\n'),
+        (["--version"], 0, ""),
         (["--nosuch"], 1, "No such option '--nosuch'.\nTry example --help.\n"),
     ],
 )

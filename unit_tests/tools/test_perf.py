@@ -3,6 +3,7 @@ Apache's tool."""
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -105,6 +106,13 @@ def test_stats_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         "0 records sent, 0.000000 records/sec (0.00 MB/sec), NaN ms avg latency,"
         " 0.00 ms max latency, 0 ms 50th, 0 ms 95th, 0 ms 99th, 0 ms 99.9th.\n"
     )
+
+
+def test_nothing_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    Stats(4, 0, as_json=True).print_total(0)
+    reader(as_json=True)._print(Tally(0), Tally(0), 0, "00:00:00:000")
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [documents[0]["latencyMsAverage"], documents[1]["MB.sec"]] == [None, None]
 
 
 def test_shares() -> None:
