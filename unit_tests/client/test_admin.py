@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pybroker.client.admin import Admin
-from pybroker.client.admin_configs import ConfigResource
-from pybroker.client.admin_topics import NewTopic
-from pybroker.client.errors import Closed, ConnectionLost, ResponseError
+from pybroker.client.admin_configs import ConfigChange, ConfigOperation, ConfigResource
+from pybroker.client.admin_partitions import HIGH_WATERMARK
+from pybroker.client.admin_topics import NewPartitions, NewTopic
+from pybroker.client.errors import Closed, ConnectionLost, NotConnected, ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
@@ -15,13 +16,23 @@ from pybroker.wire.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
 )
 from pybroker.wire.messages.topics import (
     CreatableTopicConfigs,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
@@ -158,3 +169,116 @@ async def test_a_closed_client_says_so() -> None:
             pass
         with pytest.raises(Closed):
             await target.list_topics()
+
+
+async def test_topics_grow() -> None:
+    def grown(request: Message) -> Message:
+        assert isinstance(request, CreatePartitionsRequest)
+        return CreatePartitionsResponse(
+            results=[
+                CreatePartitionsTopicResult(
+                    name=topic.name, error_code=37 if topic.assignments is None else 0
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async with FakeBroker() as broker, admin(broker) as target:
+        broker.handlers[ApiKey.CREATE_PARTITIONS] = grown
+        wanted = [NewPartitions("a", 2, [[1]]), NewPartitions("b", 1)]
+        good, bad = await target.create_partitions(wanted, validate_only=True)
+        assert good.check().name == "a"
+        assert bad.error is not None
+        assert bad.error.code == ErrorCode.INVALID_PARTITIONS
+        (request,) = broker.requests(CreatePartitionsRequest)
+        assert isinstance(request, CreatePartitionsRequest)
+        assert request.validate_only
+        assert request.topics[0].assignments is not None
+        assert [row.broker_ids for row in request.topics[0].assignments] == [[1]]
+
+
+async def test_records_are_deleted_by_the_leaders_until_they_answer() -> None:
+    codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
+
+    def deleted(request: Message) -> Message:
+        assert isinstance(request, DeleteRecordsRequest)
+        code = codes.pop(0)
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        DeleteRecordsPartitionResult(
+                            partition_index=row.partition_index,
+                            low_watermark=row.offset,
+                            error_code=1 if row.offset > 5 else code,
+                        )
+                        for row in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async with FakeBroker({"a": 2}) as broker, admin(broker) as target:
+        broker.handlers[ApiKey.DELETE_RECORDS] = deleted
+        first, second, missing = (TopicPartition("a", number) for number in range(3))
+        results = await target.delete_records({first: 3, second: 9, missing: 1}, timeout_ms=500)
+        assert results[first].check().low_watermark == 3
+        with pytest.raises(ResponseError, match="OFFSET_OUT_OF_RANGE"):
+            results[second].check()
+        assert isinstance(results[missing].error, ResponseError)
+
+
+@pytest.mark.parametrize(("offset", "times"), [(3, 2), (HIGH_WATERMARK, 1)])
+async def test_all_that_is_committed_is_not_deleted_twice(offset: int, times: int) -> None:
+    """An offset means the same the second time; the high watermark does not."""
+    answer = DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name="a", partitions=[DeleteRecordsPartitionResult(low_watermark=3)]
+            )
+        ]
+    )
+    async with FakeBroker({"a": 1}) as broker, admin(broker) as target:
+        broker.handlers[ApiKey.DELETE_RECORDS] = lambda _: answer
+        broker.will(ApiKey.DELETE_RECORDS, LOSE_ANSWER)
+        key = TopicPartition("a", 0)
+        result = (await target.delete_records({key: offset}))[key]
+        assert len(broker.requests(DeleteRecordsRequest)) == times
+        assert (result.error is None) == (times == 2)
+
+
+async def test_a_broker_is_asked_for_its_own_options() -> None:
+    """Those of a broker that is not there fail alone."""
+
+    def altered(request: Message) -> Message:
+        assert isinstance(request, IncrementalAlterConfigsRequest)
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                IncrementalAlterConfigsResourceResponse(
+                    resource_type=row.resource_type, resource_name=row.resource_name
+                )
+                for row in request.resources
+            ]
+        )
+
+    async with FakeBroker() as broker, admin(broker) as target:
+        broker.handlers[ApiKey.INCREMENTAL_ALTER_CONFIGS] = altered
+        here, gone = ConfigResource.broker(1), ConfigResource.broker(7)
+        topic = ConfigResource.topic("t")
+        change = [ConfigChange("a", "1"), ConfigChange("b", operation=ConfigOperation.DELETE)]
+        results = await target.alter_configs(
+            {topic: change, here: change, gone: change}, timeout_ms=100
+        )
+        assert list(results) == [topic, here, gone]
+        assert (results[topic].error, results[here].error) == (None, None)
+        assert isinstance(results[gone].error, NotConnected)
+        assert len(broker.requests(IncrementalAlterConfigsRequest)) == 2
+
+
+async def test_each_broker_tells_its_versions() -> None:
+    async with FakeBroker() as broker, admin(broker) as target:
+        found = await target.api_versions([1, 7], timeout_ms=100)
+        assert found[1].check().versions[ApiKey.METADATA] == (0, 12)
+        assert isinstance(found[7].error, NotConnected)

@@ -1,0 +1,137 @@
+"""Topics that grow: where the new partitions go, and that no write of somebody else is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+
+import pytest
+
+from pybroker.coordinator.controller import topics
+from pybroker.coordinator.controller.growth import grow_topic, plan_growth
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import Broker
+from unit_tests.coordinator.controller.cluster import Cluster
+
+ID = uuid.UUID(int=77)
+THREE = [Broker(1, ()), Broker(2, ()), Broker(4, ())]
+RNG = random.Random(1)
+
+
+def assignment(*replicas: tuple[int, ...], **fields: object) -> TopicAssignment:
+    return TopicAssignment(dict(enumerate(replicas)), ID, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("topic", "count", "expected"),
+    [
+        (assignment((1, 2)), 4, {1: (2, 4), 2: (4, 1), 3: (1, 4)}),
+        (assignment((2, 4)), 3, {1: (4, 2), 2: (1, 4)}),
+        (assignment((3, 1)), 2, {1: (1, 2)}),
+        (assignment((9,)), 3, {1: (2,), 2: (4,)}),
+        (assignment((1,), (2,)), 5, {2: (4,), 3: (1,), 4: (2,)}),
+    ],
+)
+def test_growth_goes_on_from_the_first_broker_of_the_topic(
+    topic: TopicAssignment, count: int, expected: dict[int, tuple[int, ...]]
+) -> None:
+    """Kafka's rule: the place of partition 0's first broker takes the place of both random
+    numbers; the first broker behind it if it is gone."""
+    assert plan_growth("t", topic, count, None, THREE, RNG) == expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "count", "chosen", "code", "words"),
+    [
+        (
+            assignment((1,), adding={0: (2,)}),
+            2,
+            None,
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            "A partition reassignment is in progress for the topic 't'.",
+        ),
+        (
+            assignment((1, 2, 3, 4)),
+            2,
+            None,
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor: 4 larger than available brokers: 3.",
+        ),
+        (
+            TopicAssignment({1: (1,)}, ID),
+            2,
+            None,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            "partition id 0 is missing",
+        ),
+        (
+            assignment((1,)),
+            3,
+            [[1], [1, 2]],
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partition 0 has 1 while partitions [2] have replication factors [2], respectively.",
+        ),
+        (
+            assignment((1,)),
+            2,
+            [[7, 3]],
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Unknown broker(s) in replica assignment: 3, 7.",
+        ),
+    ],
+)
+def test_what_does_not_grow(
+    topic: TopicAssignment,
+    count: int,
+    chosen: list[list[int]] | None,
+    code: ErrorCode,
+    words: str,
+) -> None:
+    with pytest.raises(BrokerError) as caught:
+        plan_growth("t", topic, count, chosen, THREE, RNG)
+    assert caught.value.code is code
+    assert words in caught.value.detail
+
+
+async def grow(cluster: Cluster, count: int, *, validate_only: bool = False) -> None:
+    await grow_topic(cluster.tool, "orders", count, None, THREE, RNG, validate_only=validate_only)
+
+
+async def replicas(cluster: Cluster) -> dict[int, tuple[int, ...]]:
+    return dict((await topics.read_topic(cluster.tool, "orders")).assignment)
+
+
+async def test_what_others_wrote_into_the_node_stays(cluster: Cluster) -> None:
+    await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
+    path = paths.topic("orders")
+    odd = TopicAssignment({0: (1,)}, ID, unknown={"later": 1})
+    await cluster.tool.set(path, schemas.encode_topic(odd))
+    await grow(cluster, 2)
+    found = schemas.decode_topic(path, (await cluster.tool.get(path))[0])
+    assert (found.topic_id, dict(found.unknown)) == (ID, {"later": 1})
+    assert dict(found.replicas) == {0: (1,), 1: (2,)}
+
+
+async def test_who_comes_second_builds_on_the_first(cluster: Cluster) -> None:
+    await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
+    await asyncio.gather(grow(cluster, 2), grow(cluster, 4))
+    assert sorted(await replicas(cluster)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_lost_reply_leaves_no_doubt(cluster: Cluster, applied: bool) -> None:
+    """Two reads come before the write."""
+    await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
+    cluster.tool.countdown, cluster.tool.applied = 2, applied
+    await grow(cluster, 3)
+    assert cluster.tool.countdown < 0
+    assert sorted(await replicas(cluster)) == [0, 1, 2]
+
+
+async def test_validate_only_writes_nothing(cluster: Cluster) -> None:
+    await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
+    await grow(cluster, 3, validate_only=True)
+    assert sorted(await replicas(cluster)) == [0]
