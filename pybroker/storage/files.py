@@ -28,7 +28,8 @@ SMALL_BYTES: Final = 16 * 1024
 """Up to here a read is copied, so that it holds no large buffer."""
 _FILE_MODE: Final = 0o644
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Of the disk, or of the machine: the disk itself works, and the same may be tried again."""
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
@@ -82,7 +83,7 @@ class _Handles:
             if file.descriptor < 0:
                 if file.closed:
                     raise StorageError(f"use {file.path}: the file is closed")
-                with _reported("open", file.path):
+                with _reported_write("open", file.path):
                     file.descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
                 self._open[file] = None
                 self._evict()

@@ -398,13 +398,9 @@ class Log:
         self._settled_end = -1
         self._rolling.room = NO_ROOM
         try:
-            if self.damage is None:
-                self._segments.remove(self._segments.all, 0)
-            else:
-                self._segments.set_aside((*self._segments.all, *self._unreachable))
-                self._unreachable = ()
             self._snapshots.keep((), -1)
-            self._segments.begin(offset)
+            self._segments.start_over(offset, self._unreachable, aside=self.damage is not None)
+            self._unreachable = ()
         except StorageError as error:
             raise self.fail(error) from error
         self.damage = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.errors import BrokerError, DiskFull, ErrorCode, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Disk, Rng
 from pybroker.storage.epochs import EpochHistory
@@ -81,6 +81,8 @@ class LogOwner:
     refused: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
-        """Tell of a failure after which the log is as it was; gives what to raise."""
-        self.refused(partition, error)
+        """Tell of a failure after which the log is as it was; gives what to raise. A disk that is
+        only full is tried again; one that is broken or read-only ends the use of its directory."""
+        tell = self.refused if isinstance(error, DiskFull) else self.failed
+        tell(partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -78,20 +78,25 @@ class Segments:
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
         """Take segments out, oldest first, so that a crash in between leaves no hole. Their files
         are renamed, and go with `remove_doomed` at `due_ms`."""
-        for segment in self._taken_out(gone):
-            for path in segment.mark_deleted():
-                self._doomed.add(due_ms, path)
-
-    def set_aside(self, gone: Iterable[Segment]) -> None:
-        """Take segments out, but keep their bytes under other names."""
-        for segment in self._taken_out(gone):
-            segment.set_aside()
-
-    def _taken_out(self, gone: Iterable[Segment]) -> list[Segment]:
         removed = list(gone)
         self._state = tuple(segment for segment in self._state if segment not in removed)
         self._changed = True
-        return removed
+        for segment in removed:
+            for path in segment.mark_deleted():
+                self._doomed.add(due_ms, path)
+
+    def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
+        """One new segment in the place of all, and of `more` that are none of ours; with `aside`
+        their bytes are kept under other names. Who looks meanwhile, from another thread, sees what
+        was."""
+        for segment in (*self._state, *more):
+            if aside:
+                segment.set_aside()
+                continue
+            for path in segment.mark_deleted():
+                self._doomed.add(0, path)
+        self._state = (Segment.created(self._directory, base_offset, self._disk),)
+        self._changed = True
 
     def remove_doomed(self, now_ms: int) -> None:
         self._doomed.remove_due(now_ms)

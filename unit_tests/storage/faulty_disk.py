@@ -12,12 +12,14 @@ from pybroker.storage.files import SystemDisk
 class Faults:
     """What goes wrong. `room_bytes`: how much can still be appended, None for no limit;
     `short_writes`: what does not fit is written in part and cannot be cut back; `sync_fails`: the
-    next syncs report an error; `cached`: whether reads find their bytes in memory."""
+    next syncs report an error; `writes_fail`: appends do, as on a disk that is broken or read-only;
+    `cached`: whether reads find their bytes in memory."""
 
     def __init__(self) -> None:
         self.room_bytes: int | None = None
         self.short_writes = False
         self.sync_fails = False
+        self.writes_fail = False
         self.cached = True
         self.syncs: list[str] = []
 
@@ -35,6 +37,8 @@ class FaultyFile:
         return self._file.size()
 
     def append(self, data: Buffer) -> None:
+        if self._faults.writes_fail:
+            raise StorageError(f"append to {self.path}: Input/output error")
         room = self._faults.room_bytes
         if room is not None and len(data) > room:
             if self._faults.short_writes:

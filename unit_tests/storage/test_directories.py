@@ -13,6 +13,7 @@ from pybroker.errors import ErrorCode, StartupError, StorageError
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.manager import LogManager
 from unit_tests.storage.bench import refused
+from unit_tests.storage.faulty_disk import FaultyDisk
 from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, C, Host, existing, fill, make
 
 
@@ -182,6 +183,20 @@ def test_all_directories_empty_although_there_were_partitions(host: Host) -> Non
 
 
 # failing while in use
+
+
+def test_a_write_that_the_disk_cannot_do_ends_the_use_of_its_directory(host: Host) -> None:
+    disk = host.disk = FaultyDisk()
+    manager = spread(host)
+    disk.faults.writes_fail = True
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        fill(existing(manager, B))
+    disk.faults.writes_fail = False
+    assert host.failed == [host.directories[1]]
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        fill(existing(manager, B))
+    fill(existing(manager, A))
+    assert existing(host.kill(), B).log_end_offset == 3
 
 
 def test_a_failure_takes_the_logs_of_its_directory_along(host: Host) -> None:
