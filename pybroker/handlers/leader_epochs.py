@@ -6,6 +6,7 @@ import logging
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
+from pybroker.handlers.turns import Turns
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from pybroker.wire.messages.list_offsets import (
     EpochEndOffset,
@@ -21,18 +22,16 @@ log = logging.getLogger(__name__)
 async def handle_offset_for_leader_epoch(
     services: Services, request: Request, message: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[
-                    _look_up(services, TopicPartition(topic.topic, wanted.partition), wanted)
-                    for wanted in topic.partitions
-                ],
-            )
-            for topic in message.topics
-        ]
-    )
+    turns = Turns()
+    topics = []
+    for topic in message.topics:
+        partitions = []
+        for wanted in topic.partitions:
+            key = TopicPartition(topic.topic, wanted.partition)
+            partitions.append(_look_up(services, key, wanted))
+            await turns.item()
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    return OffsetForLeaderEpochResponse(topics=topics)
 
 
 def _look_up(

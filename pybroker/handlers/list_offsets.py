@@ -7,11 +7,11 @@ Special times of later versions are not ours to answer.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
+from pybroker.handlers.turns import Turns
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.partition import Partition
 from pybroker.wire.messages.list_offsets import (
@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
-PARTITIONS_PER_TURN_MAX = 1000
-"""After so many, other requests have their turn."""
 _READ_COMMITTED = 1
 _FIRST_VERSION_WITH_MAX_TIMESTAMP = 7
 
@@ -41,7 +39,7 @@ async def handle_list_offsets(
 ) -> ListOffsetsResponse:
     read_committed = message.isolation_level == _READ_COMMITTED
     topics = []
-    answered = 0
+    turns = Turns()
     seen: set[TopicPartition] = set()
     repeated: set[TopicPartition] = set()
     for topic in message.topics:
@@ -57,9 +55,7 @@ async def handle_list_offsets(
             else:
                 answer = await _look_up(services, request, key, wanted, read_committed)
             partitions.append(answer)
-            answered += 1
-            if answered % PARTITIONS_PER_TURN_MAX == 0:
-                await asyncio.sleep(0)
+            await turns.item()
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
 

@@ -7,13 +7,16 @@ import asyncio
 import pytest
 
 from pybroker.errors import ErrorCode, MalformedInput
-from pybroker.handlers.list_offsets import PARTITIONS_PER_TURN_MAX
 from pybroker.handlers.metadata import CREATIONS_MAX
+from pybroker.handlers.turns import ITEMS_PER_TURN_MAX
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pybroker.wire.primitives import REQUEST_ELEMENTS_MAX
@@ -52,17 +55,39 @@ async def test_one_request_makes_a_bounded_number_of_topics_and_the_rest_when_as
     assert {code(topic) for topic in answer.topics} == {ErrorCode.NONE}
 
 
-async def test_looking_up_many_offsets_gives_others_their_turn(bench: Bench) -> None:
+COUNT = 5 * ITEMS_PER_TURN_MAX
+MANY = {
+    ApiKey.LIST_OFFSETS: ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(
+                name="t",
+                partitions=[
+                    ListOffsetsPartition(partition_index=number, timestamp=-1)
+                    for number in range(COUNT)
+                ],
+            )
+        ]
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRequest(
+        topics=[
+            OffsetForLeaderTopic(
+                topic="t",
+                partitions=[OffsetForLeaderPartition(partition=number) for number in range(COUNT)],
+            )
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("key", MANY)
+async def test_looking_up_many_partitions_gives_others_their_turn(
+    bench: Bench, key: ApiKey
+) -> None:
     await bench.create("t")
-    partitions = [
-        ListOffsetsPartition(partition_index=number, timestamp=-1)
-        for number in range(5 * PARTITIONS_PER_TURN_MAX)
-    ]
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)])
-    looking = asyncio.ensure_future(bench.ask(ApiKey.LIST_OFFSETS, 5, request))
+    looking = asyncio.ensure_future(bench.ask(key, 3, MANY[key]))
     turns = 0
     while not looking.done():
         turns += 1
         await asyncio.sleep(0)
     assert turns >= 5
-    assert len(the_only((await looking).topics).partitions) == len(partitions)
+    assert len(the_only((await looking).topics).partitions) == COUNT

@@ -287,6 +287,24 @@ async def test_a_quiet_connection_is_closed_after_its_time_if_there_is_one(
         writer.close()
 
 
+async def test_a_peer_that_never_reads_its_answers_is_closed_after_that_time() -> None:
+    clock = ManualClock()
+
+    def much(frame: memoryview, peer: Peer) -> Answer:
+        return [framed(bytes(8_000_000))]
+
+    async with serving(much, clock=clock) as (server, port):
+        with socket.create_connection(("127.0.0.1", port)) as deaf:
+            deaf.sendall(framed(b"?") * 3)
+            while server.unsent_bytes == 0:
+                await asyncio.sleep(0.01)
+            clock.advance(601)
+            server.reap()
+            while server.connection_count:
+                await asyncio.sleep(0.01)
+            assert server.unsent_bytes == 0
+
+
 # what arrived before the end
 
 
