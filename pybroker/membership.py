@@ -69,7 +69,8 @@ class Membership:
     def _on_session(self, event: SessionEvent) -> None:
         if self._stopped:
             return
-        log.warning("zookeeper session %s", event.value)
+        lost = event in (SessionEvent.SUSPENDED, SessionEvent.EXPIRED)
+        log.log(logging.WARNING if lost else logging.INFO, "zookeeper session=%s", event.value)
         if event is SessionEvent.EXPIRED:
             self.is_registered = False
             self._controller.session_expired()

@@ -98,7 +98,12 @@ class AdminService:
             pass
         # By name: an import statement up there would hold up every start. In a thread: clients are
         # served meanwhile.
-        module = await asyncio.to_thread(importlib.import_module, "pybroker.admin.http")
-        host, port = self._listening.getsockname()[:2]
-        log.info("http on %s:%d", host, port)
-        await module.serve(self.view, self._listening)
+        try:
+            module = await asyncio.to_thread(importlib.import_module, "pybroker.admin.http")
+            host, port = self._listening.getsockname()[:2]
+            log.info("http on %s:%d", host, port)
+            await module.serve(self.view, self._listening)
+        except Exception:
+            # Whatever is wrong with it, clients are served without.
+            log.exception("http ended")
+            self._listening.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import socket
@@ -241,3 +242,19 @@ async def test_who_comes_before_the_broker_serves_is_answered() -> None:
     await service.close()
     with pytest.raises(ConnectionRefusedError):
         await site.ask("/healthz")
+
+
+async def test_a_server_that_cannot_be_loaded_is_told_and_leaves_the_broker_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    service = AdminService(BrokerView(BrokerConfig()), listener())
+    service.start()
+    service.broker_serves()
+    (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "http")
+    await asyncio.wait_for(task, 10)
+    assert "http ended" in caplog.text
+    await service.close()
