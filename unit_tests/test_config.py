@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -138,3 +139,20 @@ def test_the_first_given_unit_wins() -> None:
     assert first_ms((None, 1), (2, 60_000), (3, 3_600_000)) == 120_000
     assert first_ms((0, 1), (2, 60_000)) == 0
     assert first_ms((None, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.0, "0.0"),
+        (0.5, "0.5"),
+        (123456.0, "123456.0"),
+        (1e7, "1.0E7"),
+        (-1.5e-4, "-1.5E-4"),
+        (sys.float_info.max, "1.7976931348623157E308"),
+    ],
+)
+def test_numbers_with_a_fraction_are_written_as_java_does(number: float, text: str) -> None:
+    free = Option("x", OptionType.DOUBLE, 0.0, "m")
+    assert free.format(number) == text
+    assert free.parse(text) == number
