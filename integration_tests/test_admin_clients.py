@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -19,7 +21,7 @@ from integration_tests.admin_clients import (
     Refused,
 )
 from integration_tests.broker import Broker
-from integration_tests.conftest import or_skip
+from integration_tests.conftest import BrokerMaker, or_skip
 from integration_tests.process import wait_until
 from pybroker.errors import ErrorCode
 
@@ -202,3 +204,30 @@ def test_java_sees_where_each_value_comes_from(admin: Any, topic: str) -> None:
     assert rows["retention.ms"]["synonyms"][0] == "DYNAMIC_TOPIC_CONFIG"
     assert rows["cleanup.policy"]["source"] == "DEFAULT_CONFIG"
     assert rows["cleanup.policy"]["type"] == "LIST"
+
+
+def test_replicas_move_between_log_directories(
+    new_broker: BrokerMaker, tmp_path: Path, topic: str
+) -> None:
+    """By each client that can ask for it; nothing is lost on the way."""
+    broker = new_broker(overrides={"log.dirs": f"{tmp_path}/one,{tmp_path}/two"})
+    broker.start()
+    with contextlib.closing(Admins(broker.bootstrap)) as admins:
+        for name in [name for name, kind in CLIENTS.items() if hasattr(kind, "move")]:
+            admin, moving = admins[name], f"{topic}-{name}"
+            admin.create(moving, 1, {})
+            fill(broker, moving)
+            admin.delete_records(moving, 0, 4)
+            number = broker_id(admin)
+            (before,) = admin.log_dirs(number, moving).values()
+            (after,) = set(admin.directories(number)) - {before}
+            admin.move(moving, 0, number, after)
+            wait_until(
+                functools.partial(lies_in, admin, number, moving, after),
+                what=f"{moving} to lie in {after}",
+            )
+            assert admin.offsets(moving, 0) == (4, 10)
+
+
+def lies_in(admin: Any, broker: int, topic: str, path: str) -> bool:
+    return bool(admin.log_dirs(broker, topic) == {0: path})

@@ -141,12 +141,14 @@ class ReplicaMove:
             self._shorten()
             end = self.source.log_end_offset
             try:
+                start = self._first_offset()
+                if self.log.log_end_offset < start:
+                    # Retention was quicker: what is missing is gone.
+                    self.log.truncate_fully_and_start_at(start)
                 self._copy(cached_only=False)
             except BrokerError as error:
                 if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
-                # Retention was quicker: what is missing is gone.
-                self.log.truncate_fully_and_start_at(self._first_offset())
             return self.log.log_end_offset >= end
 
     def _shorten(self) -> None:
@@ -160,9 +162,10 @@ class ReplicaMove:
             self.log.truncate_to(offset)
 
     def _copy(self, *, cached_only: bool) -> None:
+        """The copy begins with a whole batch, the log may begin inside it."""
         source, log = self.source, self.log
         data = source.read(
-            log.log_end_offset,
+            max(log.log_end_offset, source.log_start_offset),
             SLICE_BYTES,
             upper_offset=source.log_end_offset,
             at_least_one_batch=True,
@@ -214,6 +217,8 @@ class ReplicaMove:
         try:
             source, log = self.source, self.log
             if self._lowered is not None or source.failure is not None:
+                return False
+            if log.log_end_offset < source.log_start_offset:
                 return False
             if log.log_end_offset != source.log_end_offset:
                 self._copy(cached_only=True)
