@@ -61,7 +61,10 @@ class Race:
         self._output = output
         self.results = Results(about_this_machine(), field.names)
 
-    def run(self, rounds: int) -> None:
+    def run(self, rounds: int, minutes: float) -> None:
+        """All rounds; the last measures, which take the most time, have fewer when `minutes` are
+        over."""
+        deadline = time.monotonic() + minutes * 60
         self._progress = Progress(self._chosen, rounds)
         with contextlib.ExitStack() as stack:
             standing: list[Contestant] = []
@@ -73,8 +76,13 @@ class Race:
                     measures.warm_up(contestant, self._warm_up_seconds(contestant))
             for number in range(rounds):
                 self._round(number, standing, measures)
-        for number in range(rounds):
-            self._lone_round(number)
+        for name in (name for name in self._chosen if name in LONE):
+            for number in range(rounds):
+                begun = time.monotonic()
+                self._lone_round(name, number)
+                if time.monotonic() + (time.monotonic() - begun) > deadline:
+                    self._progress.say(f"{name}: {number + 1} rounds, the time is over")
+                    break
 
     def _entered(self, stack: contextlib.ExitStack, name: str) -> Contestant:
         contestant = stack.enter_context(contextlib.closing(self._field.contestant(name)))
@@ -95,10 +103,9 @@ class Race:
         for contestant in standing:
             measures.end_round(contestant)
 
-    def _lone_round(self, number: int) -> None:
+    def _lone_round(self, name: str, number: int) -> None:
         order = rotated([n for n in self._field.names if n not in self._field.commands], number)
-        for name in (name for name in self._chosen if name in LONE):
-            self._record(name, number, LONE[name](self._field, order, self._scale))
+        self._record(name, number, LONE[name](self._field, order, self._scale))
 
     def _record(self, name: str, number: int, found: Iterable[tuple[str, Figures]]) -> None:
         """Takes a measure's figures as they come, and saves them."""
@@ -116,6 +123,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "docs/performance.rst.",
     )
     parser.add_argument("--rounds", type=int, default=5, help="how often all is measured (5)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=35.0,
+        help="after so many, no further round of the slowest measures begins (35)",
+    )
     parser.add_argument(
         "--only",
         default="",
@@ -243,7 +256,7 @@ def main() -> None:
                 if not options.quick:
                     print("race: fills the page cache", file=sys.stderr)
                     processes.fill_page_cache(folder)
-                race.run(options.rounds)
+                race.run(options.rounds, options.minutes)
         except KeyboardInterrupt:
             print("race: stopped; what was measured so far follows", file=sys.stderr)
         except (WaitFailed, OSError, RuntimeError) as error:

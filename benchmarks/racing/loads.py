@@ -221,6 +221,7 @@ class _Arrivals:
 
     def _records(self, frame: memoryview) -> int:
         position = _FETCH_HEAD.size + 2 + len(self._topic) + 4
+        size: int
         _, error, _, _, _, aborted, _, size = _PARTITION_HEAD.unpack_from(frame, position)
         if error or aborted > 0:
             raise ClientFailed(f"Fetch is answered with error {error}")

@@ -71,7 +71,8 @@ def figure_text(row: Row, name: str) -> str:
 def ratio_text(ratio: Spread | None) -> str:
     if ratio is None:
         return ""
-    return f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
+    digits = 2 if ratio.median >= 0.1 else 4
+    return f"{ratio.median:.{digits}f} ({ratio.low:.{digits}f}-{ratio.high:.{digits}f})"
 
 
 def headings(results: Results) -> list[str]:
@@ -106,12 +107,21 @@ def rounds(results: Results) -> int:
     return len({sample.round for sample in results.samples})
 
 
+def fewer_rounds(results: Results) -> str:
+    """Which measures have fewer rounds than the others, since the time was over."""
+    found: dict[str, set[int]] = {}
+    for sample in results.samples:
+        found.setdefault(sample.measure, set()).add(sample.round)
+    few = {name: len(numbers) for name, numbers in found.items() if len(numbers) < rounds(results)}
+    return "".join(f" ({name}: {count})" for name, count in few.items())
+
+
 def summary(results: Results) -> str:
     """What the figures are of."""
     about = results.about
     return (
         f"{about['date']}, {about['cores']} cores, {about['memory']} of memory, {about['system']}; "
-        f"{about['apache']}; medians of {rounds(results)} rounds"
+        f"{about['apache']}; medians of {rounds(results)} rounds{fewer_rounds(results)}"
     )
 
 
