@@ -65,6 +65,19 @@ async def test_beyond_max_connections_the_next_waits_until_one_closes() -> None:
         third[1].close()
 
 
+async def test_who_waits_for_a_place_comes_in_when_the_limit_is_raised() -> None:
+    async with serving(echo, ServerLimits(connections_max=1)) as (server, port):
+        first, second = [await connect(port) for _ in range(2)]
+        assert await asked(*first) == b"?"
+        second[1].write(framed(b"late"))
+        assert await stays_silent(second[0])
+        server.reconfigure(ServerLimits(connections_max=2))
+        assert await asyncio.wait_for(read_frame(second[0]), SOON_S) == b"late"
+        assert await asked(*first) == b"?"
+        first[1].close()
+        second[1].close()
+
+
 async def test_brokers_come_in_beyond_max_connections_and_the_most_silent_client_goes() -> None:
     limits = ServerLimits(connections_max=2, protected_listener="BROKERS")
     clock = ManualClock()
