@@ -29,9 +29,13 @@ name a server or the tool has no need of it (`dump-log`, `zookeeper-shell`). The
 
 from __future__ import annotations
 
+import io
 import json
+import multiprocessing
+import os
 import re
-import subprocess
+import sys
+import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +43,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from integration_tests import maven
-from integration_tests.broker import pybroker_command
 from integration_tests.differences import DIFFERENCES
-from integration_tests.process import ChildProcess
+from integration_tests.process import ChildProcess, WaitFailed
+from pybroker.__main__ import main
+from pybroker.tool_list import TOOLS
 
 SECONDS_MAX: Final = 60
 CLASSES: Final[Mapping[str, str]] = {
@@ -122,22 +127,46 @@ class ApacheTools:
 
 
 class OurTools:
-    """`pybroker TOOL`, a process a call."""
+    """`pybroker TOOL`, a process a call: forked from one that has loaded the modules, which saves
+    most of the time of a call. (That the program starts by itself is the matter of other tests.)"""
 
     def __init__(self, bootstrap: str | None = None) -> None:
         self._bootstrap = bootstrap
+        self._processes = multiprocessing.get_context("forkserver")
+        modules = ["pytest", __name__, *(tool.module for tool in TOOLS.values())]
+        self._processes.set_forkserver_preload(modules)
 
     def __call__(self, tool: str, *words: str, stdin: str = "") -> Ran:
         arguments = with_server(tool, words, self._bootstrap)
-        done = subprocess.run(
-            pybroker_command(tool, *arguments),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
-        return Ran((tool, *arguments), done.returncode, done.stdout, done.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / name for name in ("in", "out", "err")]
+            files[0].write_text(stdin, encoding="utf-8")
+            child = self._processes.Process(target=_run, args=([tool, *arguments], files))
+            child.start()
+            child.join(SECONDS_MAX)
+            if child.exitcode is None:
+                child.kill()
+                child.join()
+                raise WaitFailed(f"pybroker {tool} {arguments} runs for {SECONDS_MAX} s")
+            out, err = (file.read_text(encoding="utf-8") for file in files[1:])
+        return Ran((tool, *arguments), child.exitcode, out, err)
+
+
+def _run(words: Sequence[str], files: Sequence[Path]) -> None:
+    """In the child: the tool, with these files as its standard streams."""
+    flags = (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT)
+    for number, (file, flag) in enumerate(zip(files, flags, strict=True)):
+        os.dup2(os.open(file, flag), number)
+    sys.stdin = _text_stream(0, "r")
+    sys.stdout = _text_stream(1, "w")
+    sys.stderr = _text_stream(2, "w")
+    sys.exit(main(words))
+
+
+def _text_stream(number: int, mode: str) -> io.TextIOWrapper:
+    raw = io.FileIO(number, mode, closefd=False)
+    buffered = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffered, encoding="utf-8")
 
 
 class Tools:

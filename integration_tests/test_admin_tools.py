@@ -137,7 +137,7 @@ def test_lists_and_descriptions(tools: Tools, topic: str) -> None:
         ["--describe", "--at-min-isr-partitions", "--topic", f"{topic}-one"],
         ["--describe", "--at-min-isr-partitions", "--under-min-isr-partitions"],
     ):
-        tools.same("topics", *words, in_any_order=True)
+        tools.same("topics", *words, allow=["order of descriptions"])
 
 
 @pytest.mark.parametrize(
@@ -227,17 +227,17 @@ def test_deleting_records(tools: Tools, topic: str, tmp_path: Path) -> None:
     assert sent.code == 0
     for rows in (
         [(topic, 0, 0)],
-        [(topic, 0, -1), (topic, 1, -1), (topic, 2, 0)],
+        [(topic, 0, -1), (topic, 1, -1), (topic, 2, -1)],
         [(topic, 0, 0), (topic, 1, 0)],
         [],
     ):
         words = ["--offset-json-file", offsets_file(tmp_path, *rows)]
-        tools.same("delete-records", *words, in_any_order=True)
+        tools.same("delete-records", *words, allow=["order of partitions"])
     assert tools.ours("get-offsets", "--topic", topic, "--time", "earliest").lines == (
         tools.ours("get-offsets", "--topic", topic, "--time", "latest").lines
     )
     words = ["--offset-json-file", offsets_file(tmp_path, (topic, 0, 99), (compacted, 0, 0))]
-    tools.same("delete-records", *words, in_any_order=True, mask=["error: .*"])
+    tools.same("delete-records", *words, allow=["order of partitions", "errors of partitions"])
 
 
 def test_complaints_of_delete_records(tools: Tools, topic: str, tmp_path: Path) -> None:
