@@ -90,6 +90,41 @@ def directories_of(host: Host, partition: TopicPartition = A) -> list[tuple[str,
     )
 
 
+@pytest.mark.parametrize("start", [1, 4, 9, 10, 13, 20])
+def test_a_log_that_begins_inside_a_batch_moves(host: Host, start: int) -> None:
+    """As after DeleteRecords: the copy holds the whole batch, and begins where the log does."""
+    manager = host.start()
+    log = make(manager, count=0)
+    for _ in range(2):
+        data = batch(10)
+        log.append(data, read_header(data), leader_epoch=0, now_ms=0)
+    log.advance_log_start(start)
+    before = content(log)
+    after = moved(host, manager)
+    assert (after.log_start_offset, after.log_end_offset) == (start, 20)
+    assert content(after) == before
+
+
+@pytest.mark.parametrize("start", [5, 15, 20])
+def test_records_that_are_deleted_during_a_move_are_deleted_in_the_copy(
+    host: Host, start: int
+) -> None:
+    manager = host.start()
+    log = make(manager, count=0)
+    data = batch(10)
+    log.append(data, read_header(data), leader_epoch=0, now_ms=0)
+    move = begin(host, manager)
+    copy_all(move)
+    data = batch(10)
+    log.append(data, read_header(data), leader_epoch=0, now_ms=0)
+    log.advance_log_start(start)
+    copy_all(move)
+    move.rename()
+    finish(manager, move)
+    after = existing(manager)
+    assert (after.log_start_offset, after.log_end_offset) == (start, 20)
+
+
 def test_the_copy_has_everything_and_takes_the_place(host: Host) -> None:
     manager = host.start()
     log = make(manager, count=40)
