@@ -70,7 +70,7 @@ class Membership:
         if self._stopped:
             return
         lost = event in (SessionEvent.SUSPENDED, SessionEvent.EXPIRED)
-        log.log(logging.WARNING if lost else logging.INFO, "zookeeper session=%s", event.value)
+        log.log(logging.WARNING if lost else logging.INFO, "zookeeper session %s", event.value)
         if event is SessionEvent.EXPIRED:
             self.is_registered = False
             self._controller.session_expired()
