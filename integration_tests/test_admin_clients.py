@@ -15,13 +15,13 @@ import pybroker.client
 from integration_tests.admin_clients import (
     AioKafkaAdmin,
     ConfluentAdmin,
-    JavaAdmin,
     KafkaPythonAdmin,
     OwnAdmin,
     Refused,
 )
 from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker, or_skip
+from integration_tests.java_admin import JavaAdmin
 from integration_tests.process import wait_until
 from pybroker.errors import ErrorCode
 
