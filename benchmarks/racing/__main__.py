@@ -22,10 +22,12 @@ from benchmarks.racing.results import Results, Sample, about_this_machine
 from integration_tests import maven
 from integration_tests.apache import ApacheZooKeeper
 from integration_tests.process import WaitFailed
+from integration_tests.wire_client import ConnectionClosed
 
 Lone = Callable[[Field, Sequence[str], Scale], Iterator[tuple[str, Figures]]]
 LONE: Final[dict[str, Lone]] = {"start": lifecycle.start, "partitions": lifecycle.partitions}
 STANDING: Final = tuple(Standing(Scale()).runs)
+FAILURES: Final = (WaitFailed, ConnectionClosed, OSError, RuntimeError)
 DISK_BYTES_A_ROUND: Final = 7 * 10**9
 
 
@@ -108,11 +110,15 @@ class Race:
         self._record(name, number, LONE[name](self._field, order, self._scale))
 
     def _record(self, name: str, number: int, found: Iterable[tuple[str, Figures]]) -> None:
-        """Takes a measure's figures as they come, and saves them."""
+        """Takes a measure's figures as they come, and saves them. What fails is told, and missing
+        in the table; the race goes on."""
         begun = time.monotonic()
-        for who, figures in found:
-            self.results.samples.append(Sample(name, number, who, figures))
-            self.results.save(self._output / "race.json")
+        try:
+            for who, figures in found:
+                self.results.samples.append(Sample(name, number, who, figures))
+                self.results.save(self._output / "race.json")
+        except FAILURES as error:
+            self._progress.say(f"{name}, round {number + 1}, is left incomplete: {error}")
         self._progress.done(name, time.monotonic() - begun)
 
 
@@ -259,7 +265,8 @@ def main() -> None:
                 race.run(options.rounds, options.minutes)
         except KeyboardInterrupt:
             print("race: stopped; what was measured so far follows", file=sys.stderr)
-        except (WaitFailed, OSError, RuntimeError) as error:
+            raise SystemExit(130) from None
+        except FAILURES as error:
             print(f"race: {error}", file=sys.stderr)
             raise SystemExit(1) from error
         finally:

@@ -48,6 +48,8 @@ _POLL_SECONDS: Final = 0.005
 _METADATA_VERSION: Final = 4
 _LATEST: Final = -1
 _TOPIC_EXISTS: Final = 36
+_NO_BROKERS_YET: Final = 38
+"""INVALID_REPLICATION_FACTOR: what a broker says that has not heard of its own registration."""
 
 
 class NotReady(RuntimeError):
@@ -185,11 +187,16 @@ class Contestant:
             for name in names
         ]
         request = CreateTopicsRequest(topics=topics, timeout_ms=int(REQUEST_SECONDS_MAX * 1000))
-        with self.connection() as connection:
-            answer = connection.ask(4, request, CreateTopicsResponse)
-        failed = {t.name: t.error_code for t in answer.topics if t.error_code}
-        if any(code != _TOPIC_EXISTS for code in failed.values()):
-            raise NotReady(f"{self.name}: CreateTopics is answered with errors: {failed}")
+
+        def created() -> bool | None:
+            with self.connection() as connection:
+                answer = connection.ask(4, request, CreateTopicsResponse)
+            codes = {topic.error_code for topic in answer.topics} - {0, _TOPIC_EXISTS}
+            if codes - {_NO_BROKERS_YET}:
+                raise NotReady(f"{self.name}: CreateTopics is answered with errors {codes}")
+            return None if codes else True
+
+        wait_for(created, self, "it creates topics")
 
     def wait_for_leaders(self, names: Sequence[str], partitions: int) -> None:
         """Returns as soon as a Metadata answer has a leader for every partition of the topics."""
