@@ -37,7 +37,7 @@ state_change = logging.getLogger("pybroker.state_change")
 
 T = TypeVar("T")
 R = TypeVar("R")
-_THREADS: Final = 4
+_THREADS: Final = 10
 _CONFIGS_AT_A_TIME: Final = 200
 
 TopicConfigReader = Callable[[str], Awaitable[LogConfig]]
