@@ -38,7 +38,7 @@ from pybroker.replication.housekeeping import Housekeeping, Intervals
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
 from pybroker.replication.purgatory import Purgatory
-from pybroker.server.limits import ServerLimits
+from pybroker.server.limits import SYSTEMS_CHOICE, ServerLimits
 from pybroker.server.listener import Server
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
@@ -337,6 +337,10 @@ def _server_limits(config: BrokerConfig) -> ServerLimits:
         idle_ms_max=config.connections_max_idle_ms,
         read_ms_max=config.pybroker_request_read_timeout_ms,
         request_memory_bytes_max=config.queued_max_request_bytes,
-        receive_buffer_bytes=config.socket_receive_buffer_bytes,
-        send_buffer_bytes=config.socket_send_buffer_bytes,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes
+        if "socket.receive.buffer.bytes" in config.given
+        else SYSTEMS_CHOICE,
+        send_buffer_bytes=config.socket_send_buffer_bytes
+        if "socket.send.buffer.bytes" in config.given
+        else SYSTEMS_CHOICE,
     )

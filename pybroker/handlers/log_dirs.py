@@ -26,7 +26,6 @@ from pybroker.wire.messages.log_dirs import (
     DescribeLogDirsTopic,
 )
 
-
 log = logging.getLogger(__name__)
 
 

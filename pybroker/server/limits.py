@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+SYSTEMS_CHOICE: Final = -1
+"""Leaves the size of a socket's buffer to the operating system, which adapts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class ServerLimits:
     """While a peer leaves more than this unread, its next request waits."""
     requests_per_turn_max: int = 64
     """After so many requests that had already arrived, the other connections have their turn."""
-    receive_buffer_bytes: int = 102_400
-    """socket.receive.buffer.bytes; -1 leaves it to the operating system."""
-    send_buffer_bytes: int = 102_400
-    """socket.send.buffer.bytes; -1 leaves it to the operating system."""
+    receive_buffer_bytes: int = SYSTEMS_CHOICE
+    """socket.receive.buffer.bytes"""
+    send_buffer_bytes: int = SYSTEMS_CHOICE
+    """socket.send.buffer.bytes"""

@@ -22,7 +22,7 @@ from pybroker.metrics import Metrics
 from pybroker.ports import Clock
 from pybroker.server.acceptor import ANY_DESCRIPTOR, Acceptor, CreationRate
 from pybroker.server.connection import Connection, FrameHandler
-from pybroker.server.limits import ServerLimits
+from pybroker.server.limits import SYSTEMS_CHOICE, ServerLimits
 from pybroker.server.refusals import RefusalLog
 from pybroker.server.request_memory import RequestMemory
 
@@ -261,11 +261,11 @@ class Server:
     def _set_socket_options(self, listening: socket.socket) -> None:
         """Accepted sockets inherit these from the listening one."""
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self._limits.receive_buffer_bytes != -1:
+        if self._limits.receive_buffer_bytes != SYSTEMS_CHOICE:
             listening.setsockopt(
                 socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.receive_buffer_bytes
             )
-        if self._limits.send_buffer_bytes != -1:
+        if self._limits.send_buffer_bytes != SYSTEMS_CHOICE:
             listening.setsockopt(
                 socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_bytes
             )

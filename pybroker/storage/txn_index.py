@@ -8,6 +8,7 @@ marker. Segments without aborted transactions need no file.
 from __future__ import annotations
 
 import struct
+import threading
 from typing import Final, NamedTuple
 
 from pybroker.errors import CorruptionError
@@ -40,34 +41,47 @@ def decode(data: bytes, path: str) -> list[AbortedTransaction]:
 
 
 class TxnIndex:
-    """Read and written as a whole; it is small, and written at once since it is rarely added to."""
+    """Read and written as a whole; it is small, and written at once since it is rarely added to.
+    Nearly all have no file: that is remembered, as every fetch of committed records asks."""
 
-    __slots__ = ("_disk", "path")
+    __slots__ = ("_disk", "_is_missing", "_lock", "path")
 
     def __init__(self, path: str, disk: Disk) -> None:
         self.path = path
         self._disk = disk
+        self._is_missing = False
+        # Readers in other threads may not find the file missing while it is being made.
+        self._lock = threading.Lock()
 
     def append(self, entry: AbortedTransaction) -> None:
-        file = self._disk.open(self.path, create=True)
-        try:
-            file.append(ENTRY.pack(_VERSION, *entry))
-        finally:
-            file.close()
+        with self._lock:
+            self._is_missing = False
+            file = self._disk.open(self.path, create=True)
+            try:
+                file.append(ENTRY.pack(_VERSION, *entry))
+            finally:
+                file.close()
 
     def entries(self) -> list[AbortedTransaction]:
         """Raises CorruptionError where the file is damaged."""
-        try:
-            return decode(self._disk.read(self.path), self.path)
-        except FileNotFoundError:
+        if self._is_missing:
             return []
+        with self._lock:
+            try:
+                return decode(self._disk.read(self.path), self.path)
+            except FileNotFoundError:
+                self._is_missing = True
+                return []
 
     def keep(self, entries: list[AbortedTransaction]) -> None:
         """Make these the only entries."""
-        if entries:
-            self._disk.write(self.path, b"".join(ENTRY.pack(_VERSION, *entry) for entry in entries))
-        else:
-            self._disk.unlink(self.path)
+        data = b"".join(ENTRY.pack(_VERSION, *entry) for entry in entries)
+        with self._lock:
+            self._is_missing = False
+            if data:
+                self._disk.write(self.path, data)
+            else:
+                self._disk.unlink(self.path)
 
     def truncate(self, offset: int) -> None:
         """Forget transactions whose marker is at `offset` or later."""

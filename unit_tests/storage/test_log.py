@@ -406,3 +406,14 @@ def test_an_open_transaction_survives_a_restart(bench: Bench) -> None:
     bench.put(marker(9, commit=False))
     bench.crash()
     assert bench.log.last_stable_offset(3) == 3
+
+
+def test_the_first_aborted_transaction_of_a_segment_is_found_by_who_looked_before(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    bench.append(1)
+    assert bench.log.aborted_transactions(0, EVERYTHING) == []
+    bench.put(batch(1, producer=1, sequence=0, transactional=True))
+    bench.put(marker(1, commit=False))
+    assert [found.producer_id for found in bench.log.aborted_transactions(0, EVERYTHING)] == [1]
