@@ -277,7 +277,10 @@ def test_topics_to_create(text: str, topics: list[WantedTopic]) -> None:
 
 
 def test_topics_may_be_separated_otherwise() -> None:
-    expected = ([WantedTopic("a", 1, 1), WantedTopic("b", 1, 1)], [])
+    expected: tuple[list[WantedTopic], list[str]] = (
+        [WantedTopic("a", 1, 1), WantedTopic("b", 1, 1)],
+        [],
+    )
     assert parse_topics("a:1:1|b:1:1", "|") == expected
     assert parse_topics("a:1:1\nb:1:1", "$'\\n'") == expected
     assert parse_topics("a:1:1\nb:1:1", "\n") == expected
