@@ -299,7 +299,7 @@ class Log:
             raise self.damage.as_error(self.topic_partition)
         if not self.log_start_offset <= offset <= end:
             raise self._out_of_range(offset)
-        if offset >= upper_offset or offset == end:
+        if offset >= upper_offset or offset == end or (max_bytes <= 0 and not at_least_one_batch):
             return b""
         try:
             return lookup.read(

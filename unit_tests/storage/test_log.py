@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.errors import ErrorCode
+from pybroker.errors import BrokerError, ErrorCode
 from pybroker.records.batch import TimestampType, crc_matches, read_header, stamp
 from pybroker.records.compression import Codec
 from pybroker.storage.log_config import LogConfig
+from pybroker.storage.segment import Segment
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker
 from unit_tests.storage.bench import EVERYTHING, Bench, refused
 from unit_tests.storage.faulty_disk import FaultyDisk
@@ -417,3 +418,14 @@ def test_the_first_aborted_transaction_of_a_segment_is_found_by_who_looked_befor
     bench.put(batch(1, producer=1, sequence=0, transactional=True))
     bench.put(marker(1, commit=False))
     assert [found.producer_id for found in bench.log.aborted_transactions(0, EVERYTHING)] == [1]
+
+
+def test_who_has_no_room_for_a_byte_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    bench.append(1)
+    monkeypatch.setattr(Segment, "read", None)
+    assert bench.read(0, 0, at_least_one=False) == b""
+    with pytest.raises(BrokerError):
+        bench.read(2, 0, at_least_one=False)
