@@ -64,12 +64,14 @@ class ReplicaMover:
 
     async def _resume(self) -> None:
         for partition, directory in sorted(self._logs.moves.unfinished.items()):
-            log.info("move begins again partition=%s to=%s", partition, directory)
             try:
-                await self._move(partition, directory)
+                async with self._changes:
+                    if self._logs.moves.unfinished.pop(partition, None) is None:
+                        continue  # deleted meanwhile, or somebody wants it elsewhere
+                    log.info("move begins again partition=%s to=%s", partition, directory)
+                    await self._move(partition, directory)
             except (BrokerError, StorageError) as error:
                 log.error("move not possible partition=%s error=%s", partition, error)
-        self._logs.moves.unfinished.clear()
 
     # -- what is asked
 
@@ -157,6 +159,7 @@ class ReplicaMover:
                 )
         except MoveCancelled:
             log.info("move ended partition=%s to=%s", partition, move.target.path)
+            await self._blocking.run(move.stay)
         except PybrokerError as error:
             log.error("move failed partition=%s to=%s error=%s", partition, move.target.path, error)
             await self._blocking.run(moves.abandon, move)

@@ -24,7 +24,11 @@ FAMILY: Final = "pybroker.directories"
 ACCEPTED_LOSS: Final = "pybroker.accept-loss"
 """Made by the operator: names log directories, by path or id, that will not come back."""
 MOVED_HERE: Final = "pybroker.moved"
-"""In a partition's directory: a copy of it is, or was a moment ago, in another log directory."""
+"""In a partition's directory: it is a copy, and the log that it was copied from is, or was a moment
+ago, in the log directory that this file names."""
+MOVING_AWAY: Final = "pybroker.moving"
+"""In a partition's directory: a copy takes its place, or did so a moment ago, in the log directory
+that this file names."""
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"

@@ -25,6 +25,7 @@ from pybroker.storage.filename import (
     DELETED_SUFFIX,
     LEADER_EPOCHS,
     MOVED_HERE,
+    MOVING_AWAY,
     PARTITION_METADATA,
     TEMPORARY_SUFFIX,
     SegmentFile,
@@ -41,7 +42,7 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 _logger = logging.getLogger(__name__)
 _LOG: Final = SegmentFile.LOG
-_KNOWN_FILES: Final = frozenset({LEADER_EPOCHS, MOVED_HERE, PARTITION_METADATA})
+_KNOWN_FILES: Final = frozenset({LEADER_EPOCHS, MOVED_HERE, MOVING_AWAY, PARTITION_METADATA})
 _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 

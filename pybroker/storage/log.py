@@ -252,9 +252,10 @@ class Log:
             self._owner.failed(self.topic_partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
-    def release(self) -> None:
-        """Close the files of a log that is deleted; it answers KAFKA_STORAGE_ERROR from now on."""
-        self._failure = StorageError(f"{self.topic_partition} is deleted")
+    def release(self, reason: str = "it is deleted") -> None:
+        """Close the files of a log that is not served; it answers KAFKA_STORAGE_ERROR from now
+        on."""
+        self._failure = StorageError(f"{self.topic_partition}: {reason}")
         self._segments.close()
 
     # -- segments

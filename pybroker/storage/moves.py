@@ -8,11 +8,19 @@ the log grows and afterwards only its copy. Which logs there are is the manager'
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from typing import Final
 
-from pybroker.errors import BrokerError, CorruptionError, ErrorCode, PybrokerError, StorageError
+from pybroker.errors import (
+    BrokerError,
+    CorruptionError,
+    DiskFull,
+    ErrorCode,
+    PybrokerError,
+    StorageError,
+)
 from pybroker.ports import Clock, Disk
 from pybroker.records.batch import HEADER_SIZE, read_header
 from pybroker.storage import meta
@@ -21,6 +29,7 @@ from pybroker.storage.filename import (
     FUTURE_DIRECTORY,
     LEADER_EPOCHS,
     MOVED_HERE,
+    MOVING_AWAY,
     PARTITION_METADATA,
     marked_directory,
     partition_directory,
@@ -29,6 +38,7 @@ from pybroker.storage.loader import Known, create_log, open_log
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import LogOwner
 
+_logger = logging.getLogger(__name__)
 SLICE_BYTES: Final = 1024**2
 """How much is copied at once: the longest that anybody waits for."""
 
@@ -89,9 +99,11 @@ class ReplicaMove:
         self._cancelled = True
 
     def abandon(self) -> str | None:
-        """Cancel, wait for a step that runs, and close the copy; gives its directory."""
+        """Cancel, wait for a step that runs, and close the copy; gives its directory. The source
+        stays where it is."""
         self._cancelled = True
         with self._lock:
+            self.stay()
             if self._log is None:
                 return None
             self._log.release()
@@ -119,7 +131,7 @@ class ReplicaMove:
                 log_start_offset=source.log_start_offset,
             )
             self._log.topic_id = source.topic_id
-            self._disk.write(f"{directory}/{MOVED_HERE}", f"{source.directory}\n".encode())
+            self._disk.write(f"{directory}/{MOVED_HERE}", _naming(_parent(source.directory)))
             if source.topic_id is not None:
                 content = meta.encode_partition_metadata(source.topic_id)
                 self._disk.write(f"{directory}/{PARTITION_METADATA}", content)
@@ -182,6 +194,7 @@ class ReplicaMove:
             log.flush()
             log.close()
             self._copy_epochs(log)
+            self._announce()
             final = f"{self.target.path}/{partition_directory(self.topic_partition)}"
             self._disk.rename(log.directory, final)
             self._disk.sync_dir(self.target.path)
@@ -199,6 +212,27 @@ class ReplicaMove:
                 known,
                 now_ms=self._clock.wall_ms(),
             ).log
+
+    def _announce(self) -> None:
+        """Say in the source's directory, durably, that the copy may be newer soon: where the target
+        is offline at the next start, nobody could tell else."""
+        try:
+            path = f"{self.source.directory}/{MOVING_AWAY}"
+            self._disk.replace(path, _naming(self.target.path))
+        except DiskFull as error:
+            # A full disk is the best reason to move something away.
+            _logger.warning("move not announced partition=%s error=%s", self.topic_partition, error)
+
+    def stay(self) -> None:
+        """The move will not be finished: the source is the log, wherever the target is. Waits for
+        the disk. Idempotent; nothing once the copy has taken the log's place."""
+        path = f"{self.source.directory}/{MOVING_AWAY}"
+        try:
+            if not self.done and self._disk.exists(path):
+                self._disk.unlink(path)
+                self._disk.sync_dir(self.source.directory)
+        except StorageError as error:
+            _logger.warning("mark of a move not removed path=%s error=%s", path, error)
 
     def _copy_epochs(self, log: Log) -> None:
         """Also those in which nothing was written."""
@@ -257,6 +291,32 @@ class ReplicaMove:
             raise MoveCancelled(f"{self.topic_partition} is not to be moved any more")
         if self.source.failure is not None:
             raise StorageError(str(self.source.failure))
+
+
+def _parent(directory: str) -> str:
+    """The log directory of a partition's directory."""
+    return directory.rpartition("/")[0]
+
+
+def _naming(log_directory: str) -> bytes:
+    return f"{log_directory}\n".encode()
+
+
+def counterpart(log: Log, disk: Disk) -> str | None:
+    """The log directory in which a newer or older log of the same partition is, or was a moment
+    ago; None for a log that is not moved. Raises StorageError."""
+    for name in (MOVED_HERE, MOVING_AWAY):
+        try:
+            return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()
+        except FileNotFoundError:
+            continue
+    return None
+
+
+def forget_move(log: Log, disk: Disk) -> None:
+    """There is one log of the partition, this one."""
+    for name in (MOVED_HERE, MOVING_AWAY):
+        disk.unlink(f"{log.directory}/{name}")
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from pybroker.errors import CorruptionError, StartupError
+from pybroker.errors import BrokerError, CorruptionError, StartupError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Disk, Rng
 from pybroker.storage.directory import LogDirectory
@@ -16,7 +16,7 @@ from pybroker.storage.filename import DELETED_DIRECTORY, MOVED_HERE, marked_dire
 from pybroker.storage.loader import Known, Opened, open_log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import LogOwner
-from pybroker.storage.moves import prefer
+from pybroker.storage.moves import counterpart, forget_move, prefer
 
 _logger = logging.getLogger(__name__)
 
@@ -77,6 +77,7 @@ class Opening:
             here = [key for key, home in self.home.items() if home is directory]
             directory.forget_others(here, self.opened)
             self._drop_futures(directory)
+            self._settle_moves(here)
             directory.in_use(boot_id)
 
         for work in (take, settle_down):
@@ -150,7 +151,7 @@ class Opening:
         if self._was_moved(dropped.directory):
             self.unfinished_moves[partition] = home.path
         self._set_aside(dropped.topic_partition, dropped.directory, home)
-        self._disk.unlink(f"{kept.directory}/{MOVED_HERE}")
+        forget_move(kept, self._disk)
         _logger.warning(
             "interrupted move settled partition=%s kept=%s log_end=%d dropped=%s log_end=%d",
             partition,
@@ -159,6 +160,34 @@ class Opening:
             dropped.directory,
             dropped.log_end_offset,
         )
+
+    def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
+        """The broker was killed at the moment of a move, and there is one log now. If the other may
+        be in a directory that is gone, nobody knows which has the newer records: this one is not
+        served until that is back or given up."""
+        directories = self._directories
+        if len(directories.all) == 1 and not directories.lost:
+            return
+        gone = {*directories.failed, *directories.lost.values()}
+        for partition in partitions:
+            log = self.opened[partition].log
+            other = counterpart(log, self._disk)
+            if other is None:
+                continue
+            if other not in gone:
+                forget_move(log, self._disk)
+                continue
+            reason = f"it was being moved, and may have newer records in {other}"
+            _logger.error(
+                "log not served partition=%s path=%s: %s", partition, log.directory, reason
+            )
+            try:
+                if log.damage is None:
+                    log.flush()
+                log.close()
+            except BrokerError as error:
+                raise StorageError(str(error)) from error
+            log.release(reason)
 
     def _drop_futures(self, directory: LogDirectory) -> None:
         """What was copied so far goes; the move begins anew where the partition is opened. A copy

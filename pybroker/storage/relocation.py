@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping
+from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.model import TopicPartition
@@ -18,6 +19,9 @@ from pybroker.storage.log_table import LogTable
 from pybroker.storage.moves import ReplicaMove
 
 _logger = logging.getLogger(__name__)
+
+WISHES_MAX: Final = 10_000
+"""Anybody may wish for partitions that are never made; the oldest wish goes for a further one."""
 
 
 class Relocations:
@@ -52,6 +56,9 @@ class Relocations:
         LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR if the directory is offline."""
         directory = self._target(path)
         if partition not in self._table.logs:
+            self._wishes.pop(partition, None)
+            while len(self._wishes) >= WISHES_MAX:
+                del self._wishes[next(iter(self._wishes))]
             self._wishes[partition] = directory
 
     def wish_for(self, partition: TopicPartition) -> LogDirectory | None:
@@ -77,7 +84,9 @@ class Relocations:
         """
         table = self._table
         target = self._target(path)
-        source = table.logs[partition]
+        source = table.logs.get(partition)
+        if source is None:
+            raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is not here any more")
         if table.home[partition] is target:
             return None
         absence = table.directories.absence()

@@ -13,7 +13,7 @@ class Faults:
     """What goes wrong. `room_bytes`: how much can still be appended, None for no limit;
     `short_writes`: what does not fit is written in part and cannot be cut back; `sync_fails`: the
     next syncs report an error; `writes_fail`: appends do, as on a disk that is broken or read-only;
-    `cached`: whether reads find their bytes in memory."""
+    `cached`: whether reads find their bytes in memory; `full_path`: below it is no room."""
 
     def __init__(self) -> None:
         self.room_bytes: int | None = None
@@ -21,6 +21,7 @@ class Faults:
         self.sync_fails = False
         self.writes_fail = False
         self.cached = True
+        self.full_path: str | None = None
         self.syncs: list[str] = []
 
 
@@ -91,8 +92,8 @@ class FaultyDisk:
         self._disk.replace(path, data)
 
     def _need(self, path: str, length: int) -> None:
-        room = self.faults.room_bytes
-        if room is not None and length > room:
+        room, full = self.faults.room_bytes, self.faults.full_path
+        if (room is not None and length > room) or (full is not None and path.startswith(full)):
             raise DiskFull(f"write {path}: No space left on device")
 
     def rename(self, old: str, new: str) -> None:

@@ -308,6 +308,112 @@ def test_a_copy_whose_origin_is_offline_is_left_alone(host: Host) -> None:
     assert directories_of(host) == [("kept", "orders-0"), ("more", "orders-0-future")]
 
 
+# a process that dies, and a disk that is gone when it comes back
+
+
+def unmount(host: Host, which: int) -> None:
+    Path(host.directories[which]).rename(host.home / "kept")
+    Path(host.directories[which]).write_text("")
+
+
+def mount(host: Host, which: int) -> None:
+    Path(host.directories[which]).unlink()
+    (host.home / "kept").rename(host.directories[which])
+
+
+@pytest.mark.parametrize("away", ["offline", "not in log.dirs"])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    "phase", [renamed, written_after_the_name, swapped, written_after_the_swap]
+)
+def test_the_older_of_two_logs_is_not_served_while_the_newer_is_away(
+    host: Host, phase: Callable[[LogManager, ReplicaMove], None], which: int, away: str
+) -> None:
+    manager = host.start()
+    make(manager, count=40)
+    phase(manager, begin(host, manager))
+    expected = content(existing(manager))
+    host.managers[-1].unlock()
+    directories = list(host.directories)
+    unmount(host, which)
+    if away != "offline":
+        host.directories = [directories[1 - which]]
+    for _ in range(2):
+        manager = host.start()
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+            manager.create(A, SMALL, TOPIC_ID, is_new=False)
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+            fill(existing(manager))
+        manager.shutdown({})
+    host.directories = directories
+    mount(host, which)
+    assert content(existing(host.start())) == expected
+    assert content(existing(host.kill())) == expected
+
+
+def test_a_log_whose_newer_copy_is_given_up_is_served(host: Host) -> None:
+    manager = host.start()
+    make(manager, count=40)
+    swapped(manager, begin(host, manager))
+    host.managers[-1].unlock()
+    unmount(host, 1)
+    lost = host.directories.pop()
+    (host.data / "pybroker.accept-loss").write_text(f"{lost}\n")
+    assert existing(host.start()).failure is None
+
+
+def given_up(manager: LogManager, move: ReplicaMove) -> None:
+    manager.moves.cancel(A)
+
+
+def stopped(manager: LogManager, move: ReplicaMove) -> None:
+    manager.shutdown({})
+
+
+def target_failed(manager: LogManager, move: ReplicaMove) -> None:
+    manager.moves.directory_failed(move.target, ())
+    with pytest.raises(MoveCancelled):
+        move.copy()
+    move.stay()
+
+
+@pytest.mark.parametrize("end", [given_up, stopped, target_failed])
+def test_a_log_that_stays_needs_no_other_directory(
+    host: Host, end: Callable[[LogManager, ReplicaMove], None]
+) -> None:
+    manager = host.start()
+    make(manager, count=40)
+    move = begin(host, manager)
+    renamed(manager, move)
+    end(manager, move)
+    host.managers[-1].unlock()
+    unmount(host, 1)
+    fill(existing(host.start()))
+
+
+def test_marks_of_moves_go_where_nothing_is_moved_any_more(host: Host) -> None:
+    manager = host.start()
+    log = make(manager, count=3)
+    for name in ("pybroker.moved", "pybroker.moving"):
+        (Path(log.directory) / name).write_text(f"{target(host)}\n")
+    after = existing(host.kill())
+    assert after.failure is None
+    assert list(Path(after.directory).glob("pybroker.*")) == []
+
+
+def test_a_full_disk_can_be_moved_away_from(host: Host) -> None:
+    disk = host.disk = FaultyDisk()
+    manager = host.start()
+    make(manager, count=40)
+    move = begin(host, manager)
+    copy_all(move)
+    disk.faults.full_path = f"{host.data}/"
+    move.rename()
+    disk.faults.full_path = None
+    finish(manager, move)
+    assert existing(manager).log_end_offset == 40
+
+
 # giving up
 
 
