@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
+from pybroker.config import first_faults
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.config_changes import ConfigChanges
 from pybroker.coordinator.zookeeper.config_store import Change, change_config, read_config
@@ -56,6 +57,8 @@ class LiveConfig:
         self._on_change = on_change
         self._changes = ConfigChanges(coord=coord, clock=clock, apply=self._apply)
         self._applying = asyncio.Lock()
+        self._logs_are_behind = False
+        """Whether the broker's options have changed, and the logs not heard of it."""
 
     @property
     def layers(self) -> LayeredConfig:
@@ -112,11 +115,11 @@ class LiveConfig:
         async with self._applying:
             everything = entities is None
             names = {entity.parts[0] for entity in entities or ()}
-            before = self._layers.current
             if everything or names & {*self._for_all.parts, *self._for_this.parts}:
                 await self._reload()
-            if everything or self._layers.current != before:
+            if everything or self._logs_are_behind:
                 await self._replicas.reconfigure(None)
+                self._logs_are_behind = False
                 return
             topics = {name for entity_type, name in names if entity_type == "topics"}
             if topics:
@@ -134,7 +137,7 @@ class LiveConfig:
                 log.error("configuration ignored path=%s error=%s", where, error)
                 continue
             usable, faults = usable_values(values, per_broker=per_broker)
-            for fault in faults:
+            for fault in first_faults(faults):
                 log.error("broker option ignored path=%s fault=%s", where, fault)
             try:
                 self._layers = self._layers.with_values(usable, per_broker=per_broker)
@@ -146,6 +149,7 @@ class LiveConfig:
             idle = [name for name in changed if not BROKER_OPTIONS[name].effective]
             if idle:
                 log.warning("options without effect in this broker: %s", ", ".join(idle))
+            self._logs_are_behind = True
             self._on_change(before.current, self._layers.current)
 
 

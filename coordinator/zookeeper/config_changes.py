@@ -45,8 +45,9 @@ class ConfigChanges:
     async def start(self) -> None:
         """Listen, and apply everything there is. Raises CoordError if ZooKeeper does not answer."""
         self._everything = True
-        await self._process()
+        # Before the first read: a session that ends meanwhile takes its watch with it.
         self._coord.add_listener(self._on_session)
+        await self._process()
         self._task = asyncio.create_task(self._listen(), name="config-changes")
 
     async def stop(self) -> None:
