@@ -126,7 +126,7 @@ class ReplicaManager:
     def directory_failed(self, path: str, error: StorageError) -> None:
         """The replicas in that directory answer KAFKA_STORAGE_ERROR from now on."""
         for key in self._logs.partitions_in(path):
-            if self._partitions.pop(key, None) is not None:
+            if self._drop(key):
                 self._not_opened[key] = f"log directory {path} has failed: {error}"
                 self._disturbed(key)
 
@@ -336,12 +336,7 @@ class ReplicaManager:
             and item.leader_epoch < partition.leader_epoch
         ):
             return ErrorCode.FENCED_LEADER_EPOCH
-        self._partitions.pop(key, None)
-        name = key.topic.encode()
-        if name in self.by_topic:
-            self.by_topic[name].pop(key.partition, None)
-            if not self.by_topic[name]:
-                del self.by_topic[name]
+        self._drop(key)
         self._not_opened.pop(key, None)
         self._disturbed(key)
         if item.delete:
@@ -352,6 +347,15 @@ class ReplicaManager:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             state_change.info("partition deleted partition=%s", key)
         return ErrorCode.NONE
+
+    def _drop(self, key: TopicPartition) -> bool:
+        """Have no such replica any more; whether there was one."""
+        name = key.topic.encode()
+        if name in self.by_topic:
+            self.by_topic[name].pop(key.partition, None)
+            if not self.by_topic[name]:
+                del self.by_topic[name]
+        return self._partitions.pop(key, None) is not None
 
     def _disturbed(self, key: TopicPartition) -> None:
         self.fetches.disturbed(key)

@@ -231,6 +231,16 @@ async def test_a_partition_that_cannot_be_opened_is_56_and_does_not_hold_up_othe
     assert replicas.partition(T0).role is Role.LEADER
 
 
+async def test_a_replica_whose_directory_failed_is_not_found_by_its_topic(
+    replicas: Replicas,
+) -> None:
+    await replicas.told(facts())
+    assert set(replicas.manager.by_topic) == {b"t"}
+    replicas.manager.directory_failed(str(replicas.home), StorageError("broken"))
+    assert replicas.manager.by_topic == {}
+    assert replicas.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
+
+
 async def test_a_partition_that_could_not_be_opened_is_forgotten_with_its_topic(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
