@@ -16,7 +16,7 @@ import difflib
 import enum
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, TypeVar
@@ -25,6 +25,13 @@ D = TypeVar("D")
 
 SIMILARITY_OF_A_TYPO: Final = 0.85
 """How alike (0 to 1) an unknown name and a known one must be to be taken for a typing mistake."""
+
+VALUE_BYTES_MAX: Final = 32767
+"""A value or name that is longer fits into no message, so nobody could be told of it."""
+SUGGESTIONS_MAX: Final = 20
+"""Looking for the name that was meant takes half a millisecond; requests and nodes may hold
+thousands of unknown names."""
+_SHOWN_CHARACTERS_MAX: Final = 200
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DOUBLE = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -156,7 +163,7 @@ class Option:
 
     def fault(self, text: str) -> str:
         """The sentence that refuses `text` as a value."""
-        shown = "[hidden]" if self.type is OptionType.PASSWORD else text
+        shown = "[hidden]" if self.type is OptionType.PASSWORD else shortened(text)
         return f"{self.name}={shown}: expected {self.expected()}"
 
     def format(self, value: Value) -> str | None:
@@ -260,6 +267,24 @@ def parse_values(
         except ValueError:
             faults[name] = option.fault(text)
     return values, faults
+
+
+def shortened(text: str) -> str:
+    """What a sentence shows of a text that anybody may have written."""
+    if len(text) <= _SHOWN_CHARACTERS_MAX:
+        return text
+    return f"{text[:_SHOWN_CHARACTERS_MAX]}... ({len(text)} characters)"
+
+
+def first_faults(faults: Sequence[str]) -> list[str]:
+    """Those that are logged: what anybody may have written must not fill the log."""
+    more = len(faults) - SUGGESTIONS_MAX
+    return [*faults[:SUGGESTIONS_MAX], *([f"{more} further ones"] if more > 0 else [])]
+
+
+def can_be_told(text: str) -> bool:
+    """Whether a message has room for it."""
+    return 3 * len(text) <= VALUE_BYTES_MAX or len(text.encode()) <= VALUE_BYTES_MAX
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:

@@ -13,6 +13,7 @@ No class here knows about sockets, files or ZooKeeper.
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 
 class ErrorCode(enum.IntEnum):
@@ -147,12 +148,17 @@ class PybrokerError(Exception):
     """Base of all errors that the project raises on purpose. Never raised itself."""
 
 
+DETAIL_LENGTH_MAX: Final = 4000
+"""A detail may repeat what the client sent; longer ones than 32,767 bytes cannot be sent at all."""
+
+
 class BrokerError(PybrokerError):
     """A request (or one item of it) fails with one of Kafka's codes; the client is told `code` and,
-    where the message
-    has room for it, `detail`."""
+    where the message has room for it, `detail`, of which no more is kept than can be sent."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
+        if len(detail) > DETAIL_LENGTH_MAX:
+            detail = f"{detail[:DETAIL_LENGTH_MAX]}..."
         super().__init__(f"{code.name}: {detail or code.text}")
         self.code = code
         self.detail = detail or code.text

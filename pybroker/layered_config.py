@@ -15,7 +15,16 @@ from typing import Final, NamedTuple
 
 from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
 from pybroker.broker_options import LONG_MAX
-from pybroker.config import Option, OptionType, UpdateMode, nearest_name
+from pybroker.config import (
+    SUGGESTIONS_MAX,
+    VALUE_BYTES_MAX,
+    Option,
+    OptionType,
+    UpdateMode,
+    can_be_told,
+    nearest_name,
+    shortened,
+)
 from pybroker.errors import BrokerError, ConfigError, ErrorCode
 from pybroker.kafka_options import NOT_IMPLEMENTED, REFUSED
 from pybroker.topic_config import TOPIC_OPTIONS
@@ -155,9 +164,9 @@ class LayeredConfig:
         _refuse(
             [name for name in values if _is_fixed(name)], "Cannot update these configs dynamically"
         )
-        faults = [fault for name in values if (fault := _value_fault(name, values[name]))]
+        faults = _value_faults(values)
         if faults:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "; ".join(faults))
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "; ".join(faults.values()))
         if not per_broker:
             _refuse(
                 [name for name in values if _is_for_one_broker(name)],
@@ -184,10 +193,10 @@ def usable_values(
     """What lies in ZooKeeper, without the values that cannot be applied, and why not: anybody may
     have written there, and it must not stop the broker."""
     usable, faults = {}, []
+    wrong = _value_faults(values)
     for name, text in values.items():
-        fault = _value_fault(name, text)
-        if fault:
-            faults.append(fault)
+        if name in wrong:
+            faults.append(wrong[name])
         elif _is_fixed(name):
             faults.append(f"{name}: cannot be changed while the broker runs")
         elif not per_broker and _is_for_one_broker(name):
@@ -205,7 +214,7 @@ def merged(
     """`current` after incremental changes: (operation as on the wire, option, value).
 
     Raises BrokerError: INVALID_CONFIG where lists are changed that are none, INVALID_REQUEST for
-    an unknown operation.
+    an unknown operation. INVALID_CONFIG also for a value that grows beyond what can be told.
     """
     values = dict(current)
     for operation, name, text in operations:
@@ -217,12 +226,18 @@ def merged(
                 values.pop(name, None)
             case 2:
                 have = _items(name, values, row_of, "append")
-                values[name] = ",".join(have + [item for item in items if item not in have])
+                known = set(have)
+                values[name] = ",".join(have + [item for item in items if item not in known])
             case 3:
                 have = _items(name, values, row_of, "subtract")
-                values[name] = ",".join(item for item in have if item not in items)
+                known = set(items)
+                values[name] = ",".join(item for item in have if item not in known)
             case _:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
+        if name in values and not can_be_told(values[name]):
+            raise BrokerError(
+                ErrorCode.INVALID_CONFIG, f"{name}: a value of more than {VALUE_BYTES_MAX} bytes"
+            )
     return values
 
 
@@ -249,15 +264,34 @@ def _items(
     return text.split(",") if text else []
 
 
-def _value_fault(name: str, text: str) -> str | None:
-    row = option_of(name)
-    if row is None:
-        meant = nearest_name(name, BROKER_OPTIONS)
-        return f"{name}: no such option; did you mean {meant}?" if meant else None
+def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
+    """Option -> what is wrong with it, of those that have a fault."""
+    faults: dict[str, str] = {}
+    unknown = 0
+    for name, text in values.items():
+        row = option_of(name)
+        unknown += row is None
+        if not (can_be_told(name) and can_be_told(text)):
+            fault: str | None = (
+                f"{shortened(name)}: a name or value of more than {VALUE_BYTES_MAX} bytes"
+            )
+        elif row is not None:
+            fault = _value_fault(row, name, text)
+        elif unknown > SUGGESTIONS_MAX:
+            fault = f"{name}: no such option, like {SUGGESTIONS_MAX} others"
+        else:
+            meant = nearest_name(name, BROKER_OPTIONS)
+            fault = f"{name}: no such option; did you mean {meant}?" if meant else None
+        if fault is not None:
+            faults[name] = fault
+    return faults
+
+
+def _value_fault(row: Option, name: str, text: str) -> str | None:
     try:
         row.parse(text)
     except ValueError:
-        shown = "[hidden]" if is_secret(row) else text
+        shown = "[hidden]" if is_secret(row) else shortened(text)
         return f"Invalid value {shown} for configuration {name}: expected {row.expected()}"
     return None
 

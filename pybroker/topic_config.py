@@ -22,9 +22,12 @@ from pybroker.broker_options import (
     VERSION_SHAPE,
 )
 from pybroker.config import (
+    SUGGESTIONS_MAX,
+    VALUE_BYTES_MAX,
     Option,
     Value,
     boolean,
+    can_be_told,
     double,
     integer,
     listing,
@@ -32,6 +35,7 @@ from pybroker.config import (
     nearest_name,
     options_of,
     parse_values,
+    shortened,
     string,
 )
 from pybroker.errors import ConfigError
@@ -147,8 +151,11 @@ def _parse(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """(attribute -> value, option name -> fault)"""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
-    for name in overrides.keys() - TOPIC_OPTIONS.keys():
-        faults[name] = _unknown(name)
+    for name, text in overrides.items():
+        if name in TOPIC_OPTIONS and not can_be_told(text):
+            faults[name] = f"{name}: a value of more than {VALUE_BYTES_MAX} bytes"
+    for number, name in enumerate(name for name in overrides if name not in TOPIC_OPTIONS):
+        faults[name] = _unknown(name, suggests=number < SUGGESTIONS_MAX)
     inherited = {
         row.attribute: getattr(broker, row.inherited)
         for row in TOPIC_OPTIONS.values()
@@ -166,9 +173,9 @@ def _parse(
     return values, faults
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, *, suggests: bool) -> str:
     if name.startswith(_TIERED):
-        return f"{name}: tiered storage is not available"
-    meant = nearest_name(name, TOPIC_OPTIONS)
+        return f"{shortened(name)}: tiered storage is not available"
+    meant = nearest_name(name, TOPIC_OPTIONS) if suggests else None
     suggestion = f"; did you mean {meant}?" if meant else ""
-    return f"Unknown topic config name: {name}{suggestion}"
+    return f"Unknown topic config name: {shortened(name)}{suggestion}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from pybroker.broker_config import BrokerConfig
+from pybroker.config import first_faults
 from pybroker.records.batch import TimestampType
 from pybroker.storage.log_config import LogConfig
 from pybroker.topic_config import TopicConfig, effective_topic_config, usable_overrides
@@ -49,6 +50,6 @@ def topic_log_config(broker: BrokerConfig, topic: str, overrides: dict[str, str]
     """The options of a topic's logs from what ZooKeeper holds for it. A value that is no value is
     left out with a warning: it must not keep the partition from opening."""
     usable, faults = usable_overrides(broker, overrides)
-    for fault in faults:
+    for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
     return log_config(effective_topic_config(broker, usable))

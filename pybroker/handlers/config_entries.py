@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pybroker.broker_config import BROKER_OPTIONS
-from pybroker.config import Option, OptionType, UpdateMode, Value
+from pybroker.config import Option, OptionType, UpdateMode, Value, can_be_told
 from pybroker.layered_config import LayeredConfig, Source, Synonym, is_secret, option_of
 from pybroker.topic_config import TOPIC_OPTIONS, effective_topic_config, usable_overrides
 
@@ -51,7 +51,7 @@ def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[C
         _entry(name, row, values[name], layers.topic_synonyms(name, usable), read_only=False)
         for name, row in TOPIC_OPTIONS.items()
     ]
-    unknown = [name for name in overrides if name not in TOPIC_OPTIONS]
+    unknown = [name for name in overrides if name not in TOPIC_OPTIONS and can_be_told(name)]
     return entries + [_unknown(name, Source.TOPIC, read_only=False) for name in unknown]
 
 

@@ -7,8 +7,10 @@ last of them. Each partition has one answer.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
@@ -27,6 +29,9 @@ from pybroker.wire.messages.log_dirs import (
 )
 
 log = logging.getLogger(__name__)
+
+_PARTITIONS_A_TURN: Final = 200
+"""After so many, everybody else has a turn."""
 
 
 def handle_describe_log_dirs(
@@ -83,15 +88,29 @@ async def handle_alter_replica_log_dirs(
         for partition in topic.partitions
     }
     codes: dict[TopicPartition, int] = {}
-    for partition, path in wanted.items():
+    for number, (partition, path) in enumerate(wanted.items(), 1):
+        if number % _PARTITIONS_A_TURN == 0:
+            await asyncio.sleep(0)
         try:
             exists = _is_known(services, partition)
             await services.mover.alter(partition, path, exists=exists)
             codes[partition] = ErrorCode.NONE
         except BrokerError as error:
-            log.warning("replica not moved partition=%s to=%s error=%s", partition, path, error)
+            _tell(services, partition, path, error)
             codes[partition] = error.code
     return AlterReplicaLogDirsResponse(results=_results(codes))
+
+
+def _tell(services: Services, partition: TopicPartition, path: str, error: BrokerError) -> None:
+    left_out = services.log_limit.allow("replica not moved")
+    if left_out is not None:
+        log.warning(
+            "replica not moved partition=%s to=%s error=%s left_out=%d",
+            partition,
+            path,
+            error,
+            left_out,
+        )
 
 
 def _is_known(services: Services, partition: TopicPartition) -> bool:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from pybroker.config import SUGGESTIONS_MAX, VALUE_BYTES_MAX
 from pybroker.errors import ErrorCode
+from pybroker.layered_config import merged
+from pybroker.topic_config import TOPIC_OPTIONS
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
@@ -174,3 +179,50 @@ async def test_a_damaged_node_is_told_and_can_be_replaced(bench: Bench) -> None:
     assert found is ErrorCode.UNKNOWN_SERVER_ERROR
     assert (await replace(bench, (TOPIC, "t"), {"retention.ms": "1"}))[0] is ErrorCode.NONE
     assert stored(bench, "topics/t") == {"retention.ms": "1"}
+
+
+@pytest.mark.parametrize("resource", [(TOPIC, "t"), (BROKER, "")])
+async def test_thousands_of_unknown_options_are_answered_quickly(
+    bench: Bench, resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.create("t")
+    looked_up: list[str] = []
+
+    def nearest(name: str, known: object) -> None:
+        looked_up.append(name)
+
+    monkeypatch.setattr("pybroker.topic_config.nearest_name", nearest)
+    monkeypatch.setattr("pybroker.layered_config.nearest_name", nearest)
+    names = [(SET, f"nobody.knows.this.{number:05}", "1") for number in range(3000)]
+    found, detail = await change(bench, resource, *names)
+    assert found in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
+    assert detail is not None and len(detail) < 10_000
+    assert len(looked_up) <= 2 * SUGGESTIONS_MAX
+
+
+async def test_what_cannot_be_said_in_a_message_is_refused_and_not_stored(bench: Bench) -> None:
+    """A stored value of more than 32,767 bytes would end the connection of whoever describes it."""
+    await bench.create("t")
+    topic, option_name = (TOPIC, "t"), "leader.replication.throttled.replicas"
+    for start in range(4):
+        items = ",".join(f"{number}:1" for number in range(start * 3000, start * 3000 + 3000))
+        found, _ = await change(bench, topic, (APPEND, option_name, items))
+    assert found is ErrorCode.INVALID_CONFIG
+    assert len(stored(bench, "topics/t")[option_name]) <= VALUE_BYTES_MAX
+    bad, detail = await change(bench, topic, (SET, "segment.bytes", "9" * 32_000))
+    assert bad is ErrorCode.INVALID_CONFIG
+    assert detail is not None and "32000 characters" in detail
+
+
+async def test_lists_with_many_items_are_changed_quickly() -> None:
+    items = "delete," * 4000 + "compact"
+    row_of = TOPIC_OPTIONS.get
+    began = time.process_time()
+    for operation in (APPEND, SUBTRACT):
+        for _ in range(20):
+            merged(
+                {"cleanup.policy": items},
+                [(operation, "cleanup.policy", ",".join(["compact"] * 8000))],
+                row_of,
+            )
+    assert time.process_time() - began < 2

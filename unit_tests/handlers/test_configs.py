@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -173,6 +174,20 @@ async def test_what_a_tool_writes_to_zookeeper_holds_soon(bench: Bench) -> None:
     await until_largest_is(bench, 1_048_588)
     write_as_a_tool(bench, "brokers/<default>", config(message_max_bytes="200"))
     await until_largest_is(bench, 200)
+
+
+async def test_names_and_values_that_no_message_has_room_for_are_left_out(bench: Bench) -> None:
+    await bench.create("t")
+    long = ",".join(["0:1"] * 10_000)
+    values = {"leader.replication.throttled.replicas": long, "x" * 40_000: "1", "y": "2"}
+    broker_values = {**values, "log.cleanup.policy": "delete," * 9000 + "delete"}
+    for entity, content in (("topics/t", values), ("brokers/<default>", broker_values)):
+        texts = {"version": 1, "config": {**content, "message.max.bytes": "200"}}
+        write_as_a_tool(bench, entity, json.dumps(texts).encode())
+    await until_largest_is(bench, 200)
+    for result in await describe(bench, (TOPIC, "t"), (BROKER, ""), (BROKER, ME)):
+        assert code(result) is ErrorCode.NONE
+        assert all(len(item.name) < 100 and len(item.value or "") < 1000 for item in result.configs)
 
 
 async def test_values_that_are_none_in_zookeeper_are_ignored(
