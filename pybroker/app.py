@@ -237,6 +237,7 @@ class BrokerApp:
             earlier_session_ids=self._world.earlier_session_ids(),
         )
         await self._world.blocking.run(self._logs.record_incarnation, registered.incarnation)
+        self._directory_failures.registered()
         return registered
 
     def _new_controller(self) -> Controller:

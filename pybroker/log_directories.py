@@ -37,8 +37,8 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 
 class DirectoryFailures:
     """Between `start` and `stop`: takes the replicas of a failed directory out of service and tells
-    the controller (`/log_dir_event_notification`). `lost` is told when no directory is left: then
-    there is nothing to serve."""
+    the controller (`/log_dir_event_notification`), also of directories that were not there at the
+    start. `lost` is told when no directory is left: then there is nothing to serve."""
 
     def __init__(
         self,
@@ -68,6 +68,12 @@ class DirectoryFailures:
         self._logs.listen(listen)
         for path, error in self._logs.failed_directories.items():
             self._replicas.directory_failed(path, error)
+        self.registered()
+
+    def registered(self) -> None:
+        """The broker stands in ZooKeeper, for the first time or again: the controller knows nothing
+        of its directories."""
+        if self._logs.failed_directories or self._logs.lost_directories:
             self._failed.set()
 
     async def stop(self) -> None:

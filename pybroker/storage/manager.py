@@ -434,6 +434,11 @@ class LogManager:
     def failed_directories(self) -> Mapping[str, StorageError]:
         return self._directories.failed
 
+    @property
+    def lost_directories(self) -> Sequence[str]:
+        """The paths of those that held data of this broker and are not there any more."""
+        return sorted(self._directories.lost.values())
+
     def home(self, partition: TopicPartition) -> str | None:
         """The path of the directory that holds the partition, None if there is none."""
         found = self._home.get(partition)

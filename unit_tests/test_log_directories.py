@@ -1,0 +1,91 @@
+"""When the controller is told of log directories that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+import pytest
+
+from pybroker.clock import ManualClock
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.registry import create_parents
+from pybroker.errors import StorageError
+from pybroker.log_directories import DirectoryFailures
+from pybroker.replication.manager import ReplicaManager
+from pybroker.storage.manager import LogManager
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+
+BROKEN = StorageError("broken")
+
+
+class Disks:
+    """The log directories, as a manager of logs and one of replicas know them."""
+
+    def __init__(self) -> None:
+        self.failed_directories: dict[str, StorageError] = {}
+        self.lost_directories: list[str] = []
+        self.usable_directories = ["/a"]
+        self.out_of_service: list[str] = []
+        self.fail: Callable[[str, StorageError], None] | None = None
+
+    def listen(self, listener: Callable[[str, StorageError], None]) -> None:
+        self.fail = listener
+
+    def directory_failed(self, path: str, error: StorageError) -> None:
+        self.out_of_service.append(path)
+
+
+class Broker:
+    def __init__(self) -> None:
+        self.disks = Disks()
+        self.coord = MemoryCoord(MemoryTree(ManualClock()))
+        self.failures = DirectoryFailures(
+            coord=self.coord,
+            broker_id=1,
+            logs=cast(LogManager, self.disks),
+            replicas=cast(ReplicaManager, self.disks),
+            lost=lambda reason: None,
+        )
+
+    async def told(self) -> int:
+        """How often the controller was told until now."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return len(await self.coord.children(paths.LOG_DIR_EVENTS))
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    made = Broker()
+    await made.coord.start()
+    await create_parents(made.coord)
+    yield made
+    await made.failures.stop()
+    await made.coord.close()
+
+
+async def test_nothing_is_told_while_all_directories_are_there(broker: Broker) -> None:
+    broker.failures.start()
+    broker.failures.registered()
+    assert await broker.told() == 0
+
+
+async def test_a_directory_that_is_lost_at_the_start_is_told(broker: Broker) -> None:
+    broker.disks.lost_directories = ["/b"]
+    broker.failures.start()
+    assert await broker.told() == 1
+
+
+async def test_a_directory_that_fails_is_told_now_and_after_each_registration(
+    broker: Broker,
+) -> None:
+    broker.failures.start()
+    assert broker.disks.fail is not None
+    broker.disks.failed_directories["/b"] = BROKEN
+    broker.disks.fail("/b", BROKEN)
+    assert await broker.told() == 1
+    assert broker.disks.out_of_service == ["/b"]
+    broker.failures.registered()
+    assert await broker.told() == 2
