@@ -11,7 +11,7 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -165,9 +165,10 @@ class _Busy(asyncio.Protocol):
     """Says that there are too many, and goes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(_BUSY)
-        transport.close()
+        # uvloop's transports have the methods of asyncio.Transport, but are no subclass of it.
+        wire = cast("asyncio.Transport", transport)
+        wire.write(_BUSY)
+        wire.close()
 
 
 def _request_log() -> logging.Logger:

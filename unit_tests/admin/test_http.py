@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from unittest.mock import Mock
 
 import pytest
 
@@ -258,3 +259,11 @@ async def test_a_server_that_cannot_be_loaded_is_told_and_leaves_the_broker_alon
     await asyncio.wait_for(task, 10)
     assert "http ended" in caplog.text
     await service.close()
+
+
+def test_who_is_too_many_is_told_by_any_transport() -> None:
+    """uvloop's are no subclass of asyncio's."""
+    wire = Mock(spec=["write", "close"])
+    http._Busy().connection_made(wire)
+    assert b"503" in wire.write.call_args.args[0]
+    wire.close.assert_called_once_with()
