@@ -70,7 +70,7 @@ class PybrokerProcess:
     ) -> None:
         self.data = data
         self.port = free_port()
-        self._overrides = dict(overrides or {})
+        self.overrides = dict(overrides or {})
         self._zookeeper = zookeeper
         self._arguments = arguments
         self._environment = environment
@@ -98,7 +98,7 @@ class PybrokerProcess:
         if self._zookeeper is not None:
             command += ["--zookeeper", self._zookeeper]
         # Brokers of tests that run at a time must not meet at the default port.
-        overrides = {"pybroker.http.listener": "", **self._overrides}
+        overrides = {"pybroker.http.listener": "", **self.overrides}
         for name, value in overrides.items():
             command += ["--override", f"{name}={value}"]
         self._process = ChildProcess(

@@ -345,9 +345,12 @@ def test_a_lost_directory_is_missed_until_its_loss_is_accepted(disks: Disks) -> 
     gone = next(number for number in range(3) if disks.home_of("t", number) == "c")
     disks.broker.stop()
     shutil.rmtree(disks.home / "c")
-    for _ in range(2):
+    for used in (("a", "b"), NAMES, NAMES):
+        disks.broker.overrides["log.dirs"] = disks.listed(*used)
         disks.broker.start()
         with disks.connect() as connection:
+            has_no_leader = f"it has no leader with {used}"
+            wait_until(lambda: leader_of(connection, "t", gone) == -1, what=has_no_leader)
             answer = produce(connection, "t", batch_of(b"y"), partition=gone)
             assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert not list(disks.home.glob(f"*/t-{gone}"))
