@@ -264,10 +264,12 @@ def _check_listeners(config: BrokerConfig) -> Iterator[str]:
 
 
 def _check_directories(config: BrokerConfig) -> Iterator[str]:
-    if not config.log_directories:
+    directories = config.log_directories
+    if not directories:
         yield "log.dirs: expected at least one directory"
-    elif len(set(config.log_directories)) < len(config.log_directories):
-        yield f"log.dirs={config.log_dirs}: a directory is named twice"
+    elif len(set(directories)) < len(directories):
+        twice = sorted({each for each in directories if directories.count(each) > 1})
+        yield f"log.dirs={config.log_dirs}: {', '.join(twice)} is named twice"
 
 
 def _check_retention(config: BrokerConfig) -> Iterator[str]:

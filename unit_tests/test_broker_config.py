@@ -113,7 +113,7 @@ def test_options_of_one_meaning_have_kafkas_precedence(
         ({"zookeeper.connect": "h:1/"}, "HOST:PORT,HOST:PORT/chroot"),
         ({"zookeeper.connect": "h:1/a//b"}, "HOST:PORT,HOST:PORT/chroot"),
         ({"log.dirs": ""}, "at least one directory"),
-        ({"log.dirs": "/a,/a"}, "named twice"),
+        ({"log.dirs": "/a,/b,/a"}, ": /a is named twice"),
         ({"log.retention.ms": "0"}, "log.retention.ms=0"),
         ({"log.retention.minutes": "0"}, "log.retention.minutes=0"),
         (

@@ -181,11 +181,18 @@ class LogDirectory:
             self._release = self._disk.lock(path, f"{process_id}\n")
         except StorageError as error:
             raise UnusableDirectory(f"log directory {self.path} cannot be used: {error}") from error
-        if self._release is None:
+        if self._release is not None:
+            return
+        holder = self._holder(path)
+        if holder == f"process {process_id}":
             raise StartupError(
-                f"log directory {self.path} is in use by {self._holder(path)}; stop that broker or"
-                " choose another directory"
+                f"log directory {self.path} is the same as another of log.dirs, by a link or a"
+                " mount; name it once"
             )
+        raise StartupError(
+            f"log directory {self.path} is in use by {holder}; stop that broker or choose another"
+            " directory"
+        )
 
     def _holder(self, path: str) -> str:
         try:

@@ -153,6 +153,7 @@ class DirectorySet:
             for directory in self.usable():
                 if directory.path not in accepted:
                     lost[_new_id(rng)] = directory.path
+        self._take_back(ids, lost)
         self._keep_out_replacements(ids, lost)
         for directory in self.usable():
             ids.setdefault(directory.path, _new_id(rng))
@@ -193,6 +194,18 @@ class DirectorySet:
     def _accepted(self) -> set[str]:
         words = [word for each in self.usable() for word in each.accepted_losses()]
         return {*words, *normalized(words)}
+
+    def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
+        """A directory that has lost its `meta.properties`, but is where it was and holds
+        partitions, is the one that the others know: it gets its id again."""
+        for key, path in list(lost.items()):
+            for directory in self.usable():
+                if directory.path == path and path not in ids and directory.partitions():
+                    ids[path] = key
+                    del lost[key]
+                    _logger.warning(
+                        "log directory without its directory.id taken back path=%s id=%s", path, key
+                    )
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
         """An empty directory in the place of a lost one is most often a mount point without its

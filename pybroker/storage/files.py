@@ -169,7 +169,8 @@ class SystemFile:
             if written != len(data):
                 self._cut_back(descriptor)
                 raise DiskFull(
-                    f"append to {self._path}: only {written} of {len(data)} bytes were written"
+                    f"append to {self._path}: only {written} of {len(data)} bytes were written:"
+                    f" {os.strerror(errno.ENOSPC)}"
                 )
             self._size += written
         except OSError as error:

@@ -82,7 +82,9 @@ def decode_meta(data: bytes, path: str) -> Meta:
     """Raises CorruptionError naming `path`."""
     try:
         properties = decode_properties(data.decode())
-        version = int(properties.pop("version", "0"))
+        if "version" not in properties:
+            raise ValueError("not whole, it says no version")
+        version = int(properties.pop("version"))
         broker_id = properties.pop("broker.id", None)
         return Meta(
             None if broker_id is None else int(broker_id),

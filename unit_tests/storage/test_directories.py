@@ -97,6 +97,27 @@ def test_a_copied_directory_stops_the_start(host: Host) -> None:
         host.start()
 
 
+def test_a_directory_under_two_names_stops_the_start(host: Host) -> None:
+    spread(host).shutdown({})
+    (host.home / "link").symlink_to(host.home / "more")
+    host.directories = [*host.directories, str(host.home / "link")]
+    with pytest.raises(StartupError, match="link is the same as another of log"):
+        host.start()
+
+
+def test_a_directory_that_lost_its_meta_properties_is_known_by_its_place(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    spread(host).shutdown({})
+    meta = host.home / "more" / "meta.properties"
+    content = meta.read_text()
+    meta.unlink()
+    manager = host.start()
+    assert not manager.failed_directories
+    assert meta.read_text() == content
+    assert any("taken back path=" in message for message in caplog.messages)
+
+
 def test_each_directory_knows_all(host: Host) -> None:
     spread(host)
     files = [Path(path) / "pybroker.directories" for path in host.directories]

@@ -139,7 +139,7 @@ def test_a_short_write_is_cut_back(path: str, monkeypatch: pytest.MonkeyPatch) -
     file.append(b"whole")
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, bytes(data)[:3], at))
-    with pytest.raises(StorageError, match="only 3 of 6"):
+    with pytest.raises(StorageError, match="only 3 of 6 bytes were written: No space"):
         file.append(b"broken")
     monkeypatch.undo()
     assert (file.size(), Path(path).read_bytes()) == (5, b"whole")

@@ -133,6 +133,12 @@ def test_meta_properties() -> None:
     assert meta.decode_meta(meta.encode_meta(found), "f") == found
 
 
+@pytest.mark.parametrize("text", [b"", b"#\n", b"#\nversi", b"broker.id=1\n", b"\0\1garbage"])
+def test_a_torn_meta_properties_is_refused(text: bytes) -> None:
+    with pytest.raises(CorruptionError, match="f: not whole"):
+        meta.decode_meta(text, "f")
+
+
 @pytest.mark.parametrize("text", [b"version: 1\ntopic_id: x", b"topic_id", b"version: 0\n"])
 def test_damaged_partition_metadata_is_refused(text: bytes) -> None:
     with pytest.raises(CorruptionError):
