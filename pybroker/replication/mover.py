@@ -129,7 +129,7 @@ class ReplicaMover:
             if high_watermark is not None:
                 lag = max(high_watermark - current.log_end_offset, 0)
             rows.append(DirectoryUsage(home, partition, current.size_bytes, lag, False))
-        for partition, move in self._logs.moves.current.items():
+        for partition, move in list(self._logs.moves.current.items()):  # threads change it
             if not move.done:
                 size_bytes, end = move.copied
                 lag = max(move.source.log_end_offset - end, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,29 @@ def existing(manager: LogManager, partition: TopicPartition = A) -> Log:
     log = manager.log(partition)
     assert log is not None
     return log
+
+
+def test_who_asks_for_all_logs_does_not_wait_for_the_disk(host: Host) -> None:
+    """The lock is held in a thread while checkpoints are made durable."""
+    manager = host.start()
+    make(manager)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with manager._lock:
+            held.set()
+            done.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(30)
+    asker = threading.Thread(target=manager.all, daemon=True)
+    asker.start()
+    asker.join(10)
+    answered = not asker.is_alive()
+    done.set()
+    holder.join()
+    assert answered
 
 
 # starting
