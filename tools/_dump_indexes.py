@@ -15,7 +15,17 @@ from pybroker.errors import CorruptionError
 from pybroker.records.crc32c import checksum
 from pybroker.storage import producer_snapshot, txn_index
 from pybroker.tools._cli import Failure
-from pybroker.tools._dump_segments import WHOLE, Complaints, LogFile, StoredBatch, absolute
+from pybroker.tools._dump_segments import (
+    WHOLE,
+    Complaints,
+    LogFile,
+    StoredBatch,
+    absolute,
+    base_offset,
+)
+
+SNAPSHOT_BYTES_MAX: Final = 256 * 1024**2
+"""Some six million producers; what is larger is not read into memory."""
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -36,7 +46,7 @@ class IndexView(NamedTuple):
 
 def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
     """An offset index. Raises Failure, OSError."""
-    base = _base_offset(path)
+    base = base_offset(path)
     with _log_beside(path) as log:
         size = path.stat().st_size
         if size < _OFFSET_ENTRY.size:
@@ -57,7 +67,7 @@ def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
 
 def dump_time_index(path: Path, view: IndexView, complaints: Complaints) -> None:
     """Raises Failure, OSError."""
-    base = _base_offset(path)
+    base = base_offset(path)
     with _log_beside(path) as log:
         if view.sanity_only:
             _check_time_index(path, base)
@@ -124,8 +134,11 @@ def dump_transactions(path: Path) -> None:
 
 
 def dump_snapshot(path: Path) -> None:
-    """Raises OSError; a damaged one is told on standard error."""
-    data = path.read_bytes()
+    """Raises Failure, OSError; a damaged one is told on standard error."""
+    with path.open("rb") as stream:
+        data = stream.read(SNAPSHOT_BYTES_MAX + 1)
+    if len(data) > SNAPSHOT_BYTES_MAX:
+        raise Failure(f"{path}: more than {SNAPSHOT_BYTES_MAX} bytes, which is no snapshot")
     fault = _snapshot_fault(data)
     if fault is not None:
         click.echo(fault, err=True)
@@ -285,10 +298,3 @@ def _log_beside(path: Path) -> Iterator[LogFile]:
         raise Failure(f"{beside}: the log of the index is not there") from error
     with stream:
         yield LogFile(beside, stream)
-
-
-def _base_offset(path: Path) -> int:
-    try:
-        return int(path.name.split(".")[0])
-    except ValueError as error:
-        raise Failure(f"{path}: the name does not begin with an offset") from error

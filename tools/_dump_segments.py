@@ -31,6 +31,9 @@ from pybroker.records.control import parse_control
 from pybroker.records.record import Record, decode_records
 from pybroker.tools._cli import Failure
 
+_DIGITS_MAX: Final = 20
+"""As many as a segment's name has."""
+
 WHOLE: Final = 2**31 - 1
 """--max-bytes when nothing is said."""
 DECOMPRESSED_BYTES_MAX: Final = 1024**3
@@ -167,11 +170,19 @@ class LogFile:
             raise Failure(f"{self._path} at {batch.position}: {error}") from error
 
 
+def base_offset(path: Path) -> int:
+    """What the name of a file begins with. Raises Failure."""
+    name = path.name.split(".")[0]
+    if not (name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX):
+        raise Failure(f"{path}: the name does not begin with an offset")
+    return int(name)
+
+
 def dump_log(path: Path, view: LogView, complaints: Complaints) -> None:
     """Raises Failure, OSError."""
     for notice in view.notices:
         click.echo(notice)
-    click.echo(f"Log starting offset: {int(path.name.split('.')[0])}")
+    click.echo(f"Log starting offset: {base_offset(path)}")
     with path.open("rb") as stream:
         log = LogFile(path, stream)
         valid_bytes = 0

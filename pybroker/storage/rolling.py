@@ -96,7 +96,8 @@ class Rolling:
         self.room = NO_ROOM
         """Of the active segment, or less."""
         self._begun_ms = now_ms or self._begun_ms
-        limit = config.segment_jitter_ms
+        # As in Kafka; with more, every batch would get a segment of its own.
+        limit = min(config.segment_jitter_ms, config.segment_ms)
         self._jitter_ms = self._rng.randrange(limit) if limit > 0 else 0
 
     def written(self, now_ms: int) -> None:

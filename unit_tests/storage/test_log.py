@@ -158,6 +158,13 @@ def test_jitter_ends_segments_earlier(bench: Bench) -> None:
     assert bench.log.segment_count == 2
 
 
+def test_jitter_beyond_the_age_of_segments_counts_as_that_age(bench: Bench) -> None:
+    bench.log.set_config(LogConfig(segment_ms=10**12, segment_jitter_ms=2**63 - 1))
+    for later_ms in range(20):
+        bench.put(batch(timestamp=FIRST_TIMESTAMP + later_ms))
+    assert bench.log.segment_count == 1
+
+
 def test_segments_end_when_an_index_is_full(bench: Bench) -> None:
     bench.log.set_config(LogConfig(index_interval_bytes=0, index_size_bytes_max=36))
     bench.append(*[1] * 12)

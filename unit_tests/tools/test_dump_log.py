@@ -59,6 +59,8 @@ def test_decoders(
         (("--files", "x.log", "--offsets-decoder"), "--offsets-decoder is not supported"),
         (("--files", "x.log", "--value-decoder-class", "my.Own"), "decoder my.Own is not known"),
         (("--files", f"/nowhere/{NAME}.log"), "No such file"),
+        (("--files", "abc.log"), "abc.log: the name does not begin with an offset"),
+        (("--files", f"{'9' * 5000}.log"), "the name does not begin with an offset"),
         (("--files", f"/nowhere/{NAME}.index"), "the log of the index is not there"),
     ],
 )
@@ -69,6 +71,17 @@ def test_what_is_refused(
     assert exit_code == 1
     assert complaint in err
     assert "Traceback" not in err
+
+
+def test_a_gigantic_snapshot_is_not_read_into_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pybroker.tools._dump_indexes.SNAPSHOT_BYTES_MAX", 1000)
+    path = tmp_path / f"{NAME}.snapshot"
+    path.write_bytes(bytes(1001))
+    exit_code, _, err = dumped(capsys, "--files", str(path))
+    assert exit_code == 1
+    assert err == f"{path}: more than 1000 bytes, which is no snapshot\n"
 
 
 def test_a_decoder_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
