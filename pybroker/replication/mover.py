@@ -111,6 +111,8 @@ class ReplicaMover:
             if move is not None and move.target.path == directory.rstrip("/"):
                 return
             await self._blocking.run(moves.cancel, partition)
+            if move is not None:
+                await self._finished(move)
             try:
                 await self._move(partition, directory)
             except StorageError as error:
@@ -137,6 +139,12 @@ class ReplicaMover:
         return rows
 
     # -- moving
+
+    async def _finished(self, move: ReplicaMove) -> None:
+        """A copy that has taken the log's place already is not to be cancelled; its end is near."""
+        tasks = [task for task, carried_out in self._tasks.items() if carried_out is move]
+        if move.done and tasks:
+            await asyncio.wait(tasks)
 
     async def _move(self, partition: TopicPartition, directory: str) -> None:
         move = await self._blocking.run(self._logs.moves.begin, partition, directory)

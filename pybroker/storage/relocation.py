@@ -142,7 +142,8 @@ class Relocations:
             if not deleted:
                 raise
         finally:
-            self._moves.pop(partition, None)
+            if self._moves.get(partition) is move:
+                del self._moves[partition]
             old.release()
         table.deleted.add(self._clock.wall_ms() + old.config.file_delete_delay_ms, path)
         _logger.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)

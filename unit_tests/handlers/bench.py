@@ -92,7 +92,7 @@ class ImmediateBlocking:
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
         self.done.append(getattr(function, "__name__", repr(function)))
         if self._gates:
-            return self._run_behind(self._gates.pop(0), function, *args)
+            return self.run_behind(self._gates.pop(0), function, *args)
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             result.set_result(function(*args))
@@ -100,7 +100,7 @@ class ImmediateBlocking:
             result.set_exception(error)
         return result
 
-    async def _run_behind(self, gate: Gate, function: Callable[..., T], *args: object) -> T:
+    async def run_behind(self, gate: Gate, function: Callable[..., T], *args: object) -> T:
         gate.reached.set()
         await gate.open.wait()
         return function(*args)

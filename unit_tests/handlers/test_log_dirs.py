@@ -4,8 +4,9 @@ with the directories that it has left."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from pybroker.wire.messages.log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
 )
-from unit_tests.handlers.bench import Bench, batch, code
+from unit_tests.handlers.bench import Bench, Gate, batch, code
 
 VERSIONS = range(3)
 T0 = TopicPartition("t", 0)
@@ -92,6 +93,35 @@ async def test_a_replica_moves_and_is_served(disks: Bench, version: int) -> None
     assert code(await disks.produce("t", batch(b"last"))) is ErrorCode.NONE
     end = disks.app.replicas.partition(T0).log.log_end_offset
     assert (await disks.fetch("t", 0)).high_watermark == end >= 2
+
+
+async def test_a_replica_moves_on_while_its_move_is_being_finished(
+    disks: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old directory is still there then, in the way of the new one."""
+    run, gate = disks.blocking.run, Gate()
+
+    def held(function: Callable[..., Any], *args: object) -> Awaitable[Any]:
+        if function == disks.logs.moves.finish and not gate.reached.is_set():
+            return disks.blocking.run_behind(gate, function, *args)
+        return run(function, *args)
+
+    monkeypatch.setattr(disks.blocking, "run", held)
+    await disks.produce("t", batch(b"one"))
+    assert await alter(disks, (path_of(disks, "c"), "t", [0])) == [0]
+    await gate.reached.wait()
+    back = asyncio.create_task(alter(disks, (path_of(disks, "a"), "t", [0])))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    gate.open.set()
+    assert await back == [0]
+    async with asyncio.timeout(10):
+        while disks.logs.moves.current:
+            assert code(await disks.produce("t", batch(b"more"))) is ErrorCode.NONE
+            await asyncio.sleep(0)
+    assert disks.logs.home(T0) == path_of(disks, "a")
+    end = disks.app.replicas.partition(T0).log.log_end_offset
+    assert (await disks.fetch("t", 0)).high_watermark == end >= 1
 
 
 @pytest.mark.parametrize(
