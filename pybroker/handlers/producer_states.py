@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
 from pybroker.model import TopicPartition, topic_name_fault
@@ -13,21 +16,41 @@ from pybroker.wire.messages.transaction_admin import (
     ProducerState,
 )
 
+_PRODUCERS_MAX: Final = 100_000
+"""Partitions behind so many are refused: a request may name one as often as it likes, and the
+answer must not take the memory."""
+_PRODUCERS_A_TURN: Final = 5000
+"""After so many, everybody else has a turn."""
+
 
 async def handle_describe_producers(
     services: Services, request: Request, message: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            DescribeProducersTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _describe(services, TopicPartition(topic.name, number))
-                    for number in topic.partition_indexes
-                ],
-            )
-            for topic in message.topics
-        ]
+    topics = []
+    told = since_turn = 0
+    for topic in message.topics:
+        partitions: list[DescribeProducersPartitionResponse] = []
+        topics.append(DescribeProducersTopicResponse(name=topic.name, partitions=partitions))
+        for number in topic.partition_indexes:
+            if told >= _PRODUCERS_MAX:
+                partitions.append(_too_many(number))
+                continue
+            described = _describe(services, TopicPartition(topic.name, number))
+            partitions.append(described)
+            found = len(described.active_producers)
+            told += found
+            since_turn += found + 1
+            if since_turn >= _PRODUCERS_A_TURN:
+                since_turn = 0
+                await asyncio.sleep(0)
+    return DescribeProducersResponse(topics=topics)
+
+
+def _too_many(number: int) -> DescribeProducersPartitionResponse:
+    return DescribeProducersPartitionResponse(
+        partition_index=number,
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message=f"the answer has {_PRODUCERS_MAX} producers already; ask for fewer at a time",
     )
 
 

@@ -89,3 +89,15 @@ async def test_a_replica_that_does_not_lead_answers_too(bench: Bench) -> None:
     (partition,) = bench.app.replicas.partitions.values()
     partition._leads = False
     assert len(the_only(await describe(bench, t=[0])).active_producers) == 1
+
+
+async def test_a_partition_that_is_named_often_does_not_fill_the_memory(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pybroker.handlers.producer_states._PRODUCERS_MAX", 10)
+    await bench.create("t")
+    for producer_id in range(3):
+        await bench.produce("t", batch(b"1", producer=(producer_id, 0, 0)))
+    rows = await describe(bench, t=[0] * 100)
+    assert [code(row) for row in rows] == [ErrorCode.NONE] * 4 + [ErrorCode.INVALID_REQUEST] * 96
+    assert sum(len(row.active_producers) for row in rows) == 12
