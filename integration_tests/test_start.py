@@ -202,8 +202,10 @@ def test_a_broker_id_in_use_is_told_and_its_owner_goes_on(
     same_id = {"broker.id": "3", "zookeeper.session.timeout.ms": "2000"}
     owner = make("one", zookeeper=zookeeper.connect, overrides=same_id)
     owner.start()
-    process = make("two", zookeeper=zookeeper.connect, overrides=same_id).launch()
+    second = make("two", zookeeper=zookeeper.connect, overrides=same_id)
+    process = second.launch()
     assert process.wait() == 1
+    assert not (second.data / "meta.properties").exists(), "it may begin anew with another id"
     (said,) = [line for line in process.output.splitlines() if line.startswith("pybroker start: ")]
     assert "3" in said and "Traceback" not in process.output
     with Connection(owner.bootstrap) as connection:

@@ -24,7 +24,12 @@ from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.coordinator.zookeeper.paths import BROKER_IDS, CLUSTER_ID
-from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents, generate_broker_id
+from pybroker.coordinator.zookeeper.registry import (
+    cluster_id,
+    create_parents,
+    generate_broker_id,
+    wait_until_free,
+)
 from pybroker.coordinator.zookeeper.schemas import decode_cluster_id
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
@@ -123,7 +128,10 @@ async def _start(
         await _refuse_company(coord, stored_id if config.broker_id == -1 else config.broker_id)
         cluster = await _settle_cluster_id(coord, stored_cluster, rng)
         broker_id = await _settle_broker_id(coord, config, stored_id)
-        expects_data = logs.is_fresh and await has_had_partitions(coord, broker_id)
+        fresh = logs.is_fresh
+        if fresh:
+            await wait_until_free(coord, broker_id, config.zookeeper_session_timeout_ms)
+        expects_data = fresh and await has_had_partitions(coord, broker_id)
     except (CoordError, MalformedNode) as error:
         raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
     view.phase = Phase.RECOVERING

@@ -115,14 +115,31 @@ async def register_broker(
                 removal = DeleteOp(paths.broker(broker.id), stat.version)
                 return await _register_once(coord, broker, data, [removal])
             continue
-        _log.warning(
-            "broker_id=%d is registered by session=0x%x, waiting for its end",
-            broker.id,
-            stat.ephemeral_owner,
-        )
-        if not await _vanished(coord, broker.id, deadline - clock.monotonic()):
-            raise StartupError(_taken(broker.id, found_data))
+        await _outlast(coord, broker.id, found, deadline - clock.monotonic())
     raise failure
+
+
+async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int) -> None:
+    """Wait until no other session has registered `broker_id`, for one session timeout at most. Who
+    has no data yet asks before it writes down that its directories are this broker's. Raises
+    StartupError, CoordError."""
+    found = await _registration(coord, broker_id)
+    if found is not None and found[1].ephemeral_owner != coord.session_id:
+        await _outlast(coord, broker_id, found, session_timeout_ms / 1000)
+
+
+async def _outlast(
+    coord: Coord, broker_id: int, found: tuple[bytes, NodeStat], timeout_s: float
+) -> None:
+    """Wait for the end of a stranger's registration. Raises StartupError if it stays."""
+    data, stat = found
+    _log.warning(
+        "broker_id=%d is registered by session=0x%x, waiting for its end",
+        broker_id,
+        stat.ephemeral_owner,
+    )
+    if not await _vanished(coord, broker_id, timeout_s):
+        raise StartupError(_taken(broker_id, data))
 
 
 async def unregister_broker(coord: Coord, broker: Broker) -> None:

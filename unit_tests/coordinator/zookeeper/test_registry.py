@@ -124,6 +124,17 @@ async def test_stranger_is_named(cluster: Cluster) -> None:
         await cluster.register(await cluster.client())
 
 
+async def test_who_has_no_data_asks_first_whether_the_id_is_free(cluster: Cluster) -> None:
+    owner, other = await cluster.client(), await cluster.client()
+    await registry.wait_until_free(other, 1, 0)
+    broker = await cluster.register(owner)
+    await registry.wait_until_free(owner, 1, 0)
+    with pytest.raises(StartupError, match=r"^broker id 1 is registered already by localhost:9092"):
+        await registry.wait_until_free(other, 1, 0)
+    await registry.unregister_broker(owner, broker)
+    await registry.wait_until_free(other, 1, 0)
+
+
 async def test_unregister_leaves_a_strangers_node_alone(cluster: Cluster) -> None:
     owner, other = await cluster.client(), await cluster.client()
     broker = await cluster.register(owner)
