@@ -97,6 +97,13 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
     except BrokenPipeError:
         _forget_output()
         return 0
+    except UnicodeEncodeError as error:
+        # Python keeps the bytes of an argument that are no UTF-8, and JSON may name any code point.
+        if debug:
+            traceback.print_exc()
+        shown = ascii(error.object[error.start : error.end])
+        _complain(f"{prefix}a text that is not valid Unicode cannot be sent: {shown} in it")
+        return EXIT_FAILED
     except PybrokerError as error:
         if debug:
             traceback.print_exc()

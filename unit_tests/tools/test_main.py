@@ -32,6 +32,8 @@ def example(how: str) -> int:
             raise ConfigError(["one", "two"])
         case "pipe":
             raise BrokenPipeError
+        case "\udcff":
+            return len(how.encode())
         case "interrupt":
             raise KeyboardInterrupt
         case _:
@@ -46,6 +48,11 @@ def example(how: str) -> int:
         (["--how", "fail"], 1, "Error : it cannot be done\n"),
         (["--how", "config"], 1, "Error : one\nError : two\n"),
         (["--how", "interrupt"], 130, ""),
+        (
+            ["--how", "\udcff"],
+            1,
+            "Error : a text that is not valid Unicode cannot be sent: '\\udcff' in it\n",
+        ),
         ([], 1, 'Missing required argument "[how]"\nTry example --help.\n'),
         (["--version"], 0, ""),
         (["--nosuch"], 1, "No such option '--nosuch'.\nTry example --help.\n"),
