@@ -387,6 +387,7 @@ def test_it_says_where_everything_is(make: Maker) -> None:
     )
     with Connection(broker.bootstrap) as connection:
         answer = metadata(connection)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{22}", meta.pop("directory.id"))
     assert meta == {
         "version": "0",
         "broker.id": str(answer.brokers[0].node_id),

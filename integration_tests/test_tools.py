@@ -141,6 +141,12 @@ def test_offsets(shell: Shell, topic: str) -> None:
     )
 
 
+def heed_ctrl_c() -> None:
+    """What a terminal starts heeds it; what a script starts in the background inherits that it is
+    ignored, and so would the tests that run there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(("tool", "code"), [("console-producer", 130), ("console-consumer", 130)])
 def test_ctrl_c_ends_at_once_without_a_trace(
     shell: Shell, topic: str, tool: str, code: int
@@ -153,6 +159,7 @@ def test_ctrl_c_ends_at_once_without_a_trace(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=heed_ctrl_c,
     )
     try:
         assert process.stdin is not None
