@@ -97,7 +97,8 @@ def parse(frame: memoryview) -> Parsed | None:
         return None
     client_id = bytes(frame[10:at])
     name = bytes(frame[name_at - 2 : name_end])
-    return Parsed(
+    end = start + size
+    fields = (
         version,
         correlation_id,
         client_id,
@@ -107,8 +108,9 @@ def parse(frame: memoryview) -> Parsed | None:
         name[2:],
         index,
         start,
-        start + size,
+        end,
     )
+    return tuple.__new__(Parsed, fields)  # without a step in Python
 
 
 def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int) -> Parsed | None:
@@ -142,7 +144,7 @@ def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int
         return None
     client_id = bytes(frame[10:at])
     name = bytes(frame[name_at - 1 : name_end])
-    return Parsed(
+    fields = (
         version,
         correlation_id,
         client_id,
@@ -154,6 +156,7 @@ def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int
         start,
         end,
     )
+    return tuple.__new__(Parsed, fields)
 
 
 class ProduceLane:

@@ -137,7 +137,7 @@ def plainly_good(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeader | 
         or checksum(memoryview(data)[CHECKED_POSITION:]) != crc
     ):
         return None
-    return BatchHeader._make(fields)
+    return tuple.__new__(BatchHeader, fields)
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:

@@ -135,7 +135,8 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
         if self._counts_memory:
             self._take_memory()
-        self._pause_when_full()
+        if not self._may_serve():
+            self._pause_when_full()
 
     def eof_received(self) -> bool:
         """The peer sends no more; it may still wait for answers, and requests without an answer
@@ -214,7 +215,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         if self._ended and self._may_serve():
             self.close()
-        self._resume_when_roomy()
+        if not self._reading:
+            self._resume_when_roomy()
 
     def _handle_frames(self) -> None:
         """Handle frames until one has to wait, none is left, or others must have their turn."""
@@ -227,8 +229,9 @@ class Connection(asyncio.BufferedProtocol):
                 if served == self._limits.requests_per_turn_max:
                     self._next_turn = asyncio.get_running_loop().call_soon(self._take_turn)
                     return
+                if not served:
+                    self.last_active = self._clock.monotonic()
                 served += 1
-                self.last_active = self._clock.monotonic()
                 answer = self._handle(frame, self.peer)
             except (MalformedInput, CloseConnection) as error:
                 self._refuse(error)
@@ -282,13 +285,20 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None:
             return
         self._answers += answer
-        self._answers_bytes += sum(map(len, answer))
+        self._answers_bytes += len(answer[0]) if len(answer) == 1 else sum(map(len, answer))
         if self._answers_bytes > _TOGETHER_BYTES_MAX:
             self._flush()
 
     def _flush(self) -> None:
-        answers, self._answers, self._answers_bytes = self._answers, [], 0
-        if answers and self._transport is not None:
+        answers = self._answers
+        if not answers:
+            return
+        self._answers, self._answers_bytes = [], 0
+        if self._transport is None:
+            return
+        if len(answers) == 1:
+            self._transport.write(answers[0])
+        else:
             self._transport.writelines(answers)
 
     def _count_unsent(self, unsent_bytes: int) -> None:

@@ -147,7 +147,8 @@ class Log:
         if header.producer_id >= 0:
             self._remember(header, first_offset, now_ms, marker)
         self._after_append(now_ms)
-        return AppendResult(first_offset, last_offset, stamped_ms, self.log_start_offset)
+        result = (first_offset, last_offset, stamped_ms, self.log_start_offset, False)
+        return tuple.__new__(AppendResult, result)  # without a step in Python
 
     def append_replicated(self, data: Buffer, *, now_ms: int) -> AppendResult | None:
         """Write batches that a leader sent, as they are: they keep offsets and epochs. A batch cut
