@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -141,12 +142,16 @@ def test_offsets(shell: Shell, topic: str) -> None:
     )
 
 
-def heed_ctrl_c() -> None:
+@pytest.fixture
+def ctrl_c_heeded() -> Iterator[None]:
     """What a terminal starts heeds it; what a script starts in the background inherits that it is
-    ignored, and so would the tests that run there."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    ignored, and hands that on to what it starts itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.usefixtures("ctrl_c_heeded")
 @pytest.mark.parametrize(("tool", "code"), [("console-producer", 130), ("console-consumer", 130)])
 def test_ctrl_c_ends_at_once_without_a_trace(
     shell: Shell, topic: str, tool: str, code: int
@@ -159,7 +164,6 @@ def test_ctrl_c_ends_at_once_without_a_trace(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=heed_ctrl_c,
     )
     try:
         assert process.stdin is not None
