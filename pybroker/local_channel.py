@@ -19,6 +19,9 @@ class LocalBrokerChannel:
         self._replicas = replicas
         self._metadata = metadata
 
+    async def close(self) -> None:
+        """Nothing is open."""
+
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         return await self._replicas.leader_and_isr(command)
 

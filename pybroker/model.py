@@ -15,7 +15,7 @@ import base64
 import binascii
 import re
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 NO_LEADER: Final = -1
@@ -87,6 +87,18 @@ class PartitionState:
     isr: tuple[int, ...]
     controller_epoch: int
     eligible: tuple[int, ...] = ()
+
+
+def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
+    """`state` with another ISR, and the `eligible` that follow: who leaves an ISR that is then
+    below `required` (min.insync.replicas, at most the number of replicas) still holds everything
+    committed, since the high watermark stands still until the ISR is large enough again (KIP-966).
+    Leader and epochs stay as they are."""
+    eligible: tuple[int, ...] = ()
+    if len(isr) < required:
+        kept = dict.fromkeys((*state.eligible, *state.isr))
+        eligible = tuple(sorted(broker for broker in kept if broker not in isr))
+    return replace(state, isr=isr, eligible=eligible)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from pybroker.errors import ErrorCode
-from pybroker.model import LeaderAndIsr, StopReplica, TopicPartition, UpdateMetadata
+from pybroker.model import (
+    NO_EPOCH,
+    NO_OFFSET,
+    LeaderAndIsr,
+    StopReplica,
+    TopicPartition,
+    UpdateMetadata,
+)
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -279,10 +286,75 @@ class Coord(Protocol):
 
 
 class BrokerChannel(Protocol):
-    """How a controller reaches one broker. Commands arrive in the order in which they were sent."""
+    """How a controller reaches one broker. Commands arrive in the order in which they were sent.
+    All raise BrokerError for what the broker refuses as a whole; another PybrokerError, OSError or
+    TimeoutError when nobody knows whether it arrived."""
+
+    async def close(self) -> None:
+        """End the connection, if there is one. Idempotent."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]: ...
 
     async def update_metadata(self, command: UpdateMetadata) -> None: ...
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPosition:
+    """Where a follower is in one partition: what it asks its leader for next."""
+
+    fetch_offset: int
+    """The follower's log end: it has everything below, durably if its log is told to sync."""
+    log_start_offset: int
+    leader_epoch: int
+    """The epoch in which it follows; a leader of another epoch refuses (KIP-320)."""
+    last_epoch: int = NO_EPOCH
+    """The leader epoch of its last batch; the leader says where the logs part (KIP-595)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """What a leader answers for one partition."""
+
+    topic_partition: TopicPartition
+    error: ErrorCode = ErrorCode.NONE
+    high_watermark: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    diverging_epoch: int = NO_EPOCH
+    diverging_end_offset: int = NO_OFFSET
+    """Set together, when the follower's log has to be cut: the largest epoch of the leader that is
+    not above the follower's, and where it ends."""
+    records: Buffer = b""
+    """Whole batches from the fetch offset on. Valid until the next call."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How much a follower asks for at a time, and how long the leader may wait for it."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 10_485_760
+    partition_max_bytes: int = 1_048_576
+
+
+class LeaderChannel(Protocol):
+    """How a follower reads from one leader. Connects by itself, again after every failure; all may
+    raise BrokerError for a refusal as a whole; another PybrokerError, OSError or TimeoutError when
+    the leader cannot be reached."""
+
+    async def fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+    ) -> Sequence[FetchedPartition]:
+        """Ask for all of `positions` (in a session only the changes travel, KIP-227). Partitions
+        without news may be missing in the answer."""
+
+    async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
+        """Where the leader's log starts. Raises BrokerError."""
+
+    async def latest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
+        """Where the leader's log ends. Raises BrokerError."""
+
+    async def close(self) -> None:
+        """End the connection, if there is one. Idempotent."""

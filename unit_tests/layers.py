@@ -10,13 +10,17 @@ from collections.abc import Mapping
 from typing import Final
 
 PARTS_OF_APP: Final = (
-    "pybroker.identity",
+    "pybroker.broker_channel",
+    "pybroker.controlled_shutdown",
+    "pybroker.leader_channel",
     "pybroker.live_config",
     "pybroker.local_channel",
     "pybroker.log_directories",
     "pybroker.membership",
     "pybroker.process",
     "pybroker.run",
+    "pybroker.standing",
+    "pybroker.supervisor",
     "pybroker.topic_logs",
 )
 """Modules that the composition root is cut into; app, the tools, the test helpers and

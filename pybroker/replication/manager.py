@@ -24,7 +24,7 @@ from pybroker.model import (
     TopicPartition,
 )
 from pybroker.ports import Blocking
-from pybroker.replication.partition import Partition, Role
+from pybroker.replication.partition import FollowerFetch, Partition, Role
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
@@ -62,6 +62,8 @@ class ReplicaManager:
         self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = -1
         self.fetches = fetches
+        self.replica_fetches = Purgatory()
+        """Fetches of followers, who read up to the log end."""
         self.produces = produces
         self.deletions = Purgatory()
         """Deletions of records that wait for followers."""
@@ -115,6 +117,18 @@ class ReplicaManager:
         it."""
         self.fetches.progressed(topic_partition, readable_bytes)
         self.produces.progressed(topic_partition, 1)
+
+    def appended(self, topic_partition: TopicPartition, appended_bytes: int) -> None:
+        """A leader's log grew: wake the followers that wait for bytes."""
+        self.replica_fetches.progressed(topic_partition, appended_bytes)
+
+    def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
+        """Note how far a follower is; wake who waits for the high watermark. Raises BrokerError as
+        `Partition.follower_fetched`."""
+        before = partition.high_watermark
+        if partition.follower_fetched(fetch, now):
+            self.became_readable(partition.topic_partition, partition.high_watermark - before)
+        self.deletions.progressed(partition.topic_partition, 1)
 
     async def persist_log_starts(self) -> None:
         """Make durable where the logs begin. A disk that refuses ends the use of its logs; one that
@@ -359,5 +373,6 @@ class ReplicaManager:
 
     def _disturbed(self, key: TopicPartition) -> None:
         self.fetches.disturbed(key)
+        self.replica_fetches.disturbed(key)
         self.produces.disturbed(key)
         self.deletions.disturbed(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
@@ -21,6 +22,7 @@ from pybroker.model import (
     PartitionState,
     TopicPartition,
 )
+from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
 from pybroker.records.compression import Codec
 from pybroker.records.validate import BatchRules
@@ -38,6 +40,18 @@ _STORED_CODECS: Final[Mapping[str, Codec | None]] = {
     "zstd": Codec.ZSTD,
 }
 """By the words of `compression.type`; None keeps what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerFetch:
+    """What a follower's fetch says about the follower; its leader epoch has been checked."""
+
+    replica_id: int
+    fetch_offset: int
+    """Its log end offset."""
+    log_start_offset: int
+    incarnation: int = -1
+    """How often its id has registered (KIP-903), -1 if it did not say."""
 
 
 class Role(enum.Enum):
@@ -239,6 +253,45 @@ class Partition:
         else:
             self._advance_high_watermark()
         return result
+
+    def follower_fetched(self, fetch: FollowerFetch, now: float) -> bool:
+        """As the leader, note how far a follower is (`now`: monotonic seconds); whether the high
+        watermark moved. Raises BrokerError NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH for a
+        broker that is no replica."""
+        self.require_leader(NO_EPOCH)
+        assert self._facts is not None
+        if fetch.replica_id not in self._facts.replicas:
+            raise BrokerError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"broker {fetch.replica_id} holds no replica of {self.topic_partition}",
+            )
+        self._follower_ends[fetch.replica_id] = fetch.fetch_offset
+        self._follower_starts[fetch.replica_id] = fetch.log_start_offset
+        before = self._high_watermark
+        self._advance_high_watermark()
+        return self._high_watermark > before
+
+    # what the leader tells a follower
+
+    def append_replicated(
+        self, data: Buffer, *, leader_high_watermark: int, leader_log_start: int, now_ms: int
+    ) -> AppendResult | None:
+        """As a follower, append what the leader sent, and follow its high watermark and log start;
+        None if there was no whole batch. Raises BrokerError as `Log.append_replicated`."""
+        assert not self._leads
+        result = self.log.append_replicated(data, now_ms=now_ms) if data else None
+        self._high_watermark = max(
+            self._high_watermark, min(leader_high_watermark, self.log.log_end_offset)
+        )
+        if leader_log_start > self.log.log_start_offset:
+            self.log.advance_log_start(min(leader_log_start, self.log.log_end_offset))
+        return result
+
+    def truncate_to(self, offset: int) -> None:
+        """As a follower, give up what lies at or above `offset`."""
+        assert not self._leads
+        self.log.truncate_to(offset)
+        self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
 
     def delete_records(self, before: int) -> int:
         """As the leader, serve nothing below `before` any more (-1: below the high watermark);

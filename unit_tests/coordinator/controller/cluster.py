@@ -87,6 +87,9 @@ class NotingChannel:
         self._cluster = cluster
         self._broker = broker
 
+    async def close(self) -> None:
+        """Nothing is open."""
+
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         keys = [item.topic_partition for item in command.partitions]
         offline = self._cluster.offline.get(self._broker.id, set())
