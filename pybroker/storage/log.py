@@ -61,12 +61,17 @@ class Log:
         return self._segments.active.next_offset
 
     @property
+    def durable_end(self) -> int:
+        """The log end that counts for acknowledgements and the high watermark: what is below is as
+        durable as flush.messages asks for."""
+        return self._segments.active.next_offset
+
+    @property
     def size_bytes(self) -> int:
         return self._segments.size_bytes
 
     @property
     def first_base_offset(self) -> int:
-        """Where the oldest segment begins."""
         return self._segments.first.base_offset
 
     @property
@@ -313,11 +318,8 @@ class Log:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _out_of_range(self, offset: int) -> BrokerError:
-        return BrokerError(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{self.topic_partition}: offset {offset} is outside"
-            f" {self.log_start_offset} to {self.log_end_offset}",
-        )
+        start, end = self.log_start_offset, self.log_end_offset
+        return lookup.out_of_range(self.topic_partition, offset, start, end)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, upper_offset: int

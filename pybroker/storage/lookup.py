@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode, StorageError
+from pybroker.model import TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
 from pybroker.records.control import EndTransaction, parse_control
@@ -34,6 +35,13 @@ def reported() -> Iterator[None]:
         yield
     except (StorageError, CorruptionError) as error:
         raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+def out_of_range(key: TopicPartition, offset: int, start: int, end: int) -> BrokerError:
+    """What is answered for an offset that the log does not have."""
+    return BrokerError(
+        ErrorCode.OFFSET_OUT_OF_RANGE, f"{key}: offset {offset} is outside {start} to {end}"
+    )
 
 
 def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
