@@ -15,8 +15,8 @@ from functools import partial
 from pybroker.admin.view import Rooms, SessionWatch
 from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
+from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.reading import read_deletion_requests, read_topic_names
-from pybroker.coordinator.controller.reign import ControllerSettings
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper.registry import register_broker, unregister_broker

@@ -13,7 +13,9 @@ import logging
 from pybroker.coordinator.controller import election
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import ControllerChanged, Deposed, Event
-from pybroker.coordinator.controller.reign import ChannelFactory, ControllerSettings, Reign
+from pybroker.coordinator.controller.office import ControllerSettings
+from pybroker.coordinator.controller.reign import Reign
+from pybroker.coordinator.controller.telling import ChannelFactory
 from pybroker.coordinator.controller.writes import ControllerMoved
 from pybroker.errors import ConnectionLoss, PybrokerError, SessionExpired
 from pybroker.ports import Clock, Coord, Rng, WatchEvent

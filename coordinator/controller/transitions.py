@@ -14,6 +14,8 @@ from pybroker.coordinator.controller import partitions
 from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.partitions import Partition, StateNode, StateWrite
 from pybroker.coordinator.controller.reading import read_states
+from pybroker.coordinator.controller.retries import Retries
+from pybroker.coordinator.controller.telling import Teller
 from pybroker.coordinator.controller.writes import (
     ControllerMoved,
     FencedWriter,
@@ -36,16 +38,22 @@ Decide = Callable[[Partition], StateWrite | None]
 
 
 class StateMachine:
-    """Moves the partitions of one context. `changed` collects what brokers are to be told
-    (partition -> whether its state node was created), `failed` what is to be tried again later; the
-    owner empties both."""
+    """Moves the partitions of one context; leaves what was stored with the `teller`, and what could
+    not be stored with the `retries`."""
 
-    def __init__(self, coord: Coord, writer: FencedWriter, context: ClusterContext) -> None:
+    def __init__(
+        self,
+        coord: Coord,
+        writer: FencedWriter,
+        context: ClusterContext,
+        teller: Teller,
+        retries: Retries,
+    ) -> None:
         self._coord = coord
         self._writer = writer
         self._context = context
-        self.changed: dict[TopicPartition, bool] = {}
-        self.failed: set[TopicPartition] = set()
+        self._teller = teller
+        self._retries = retries
 
     async def move(self, topic_partitions: Iterable[TopicPartition], decide: Decide) -> None:
         """Decide for each of the partitions and store the decisions.
@@ -61,7 +69,7 @@ class StateMachine:
             if not waiting:
                 return
         logger.warning("moves_failed partitions=%d", len(waiting))
-        self.failed.update(waiting)
+        self._retries.partitions.update(waiting)
 
     async def _store(self, writes: Sequence[StateWrite]) -> list[TopicPartition]:
         """The partitions for which a decision has to be made anew."""
@@ -98,7 +106,7 @@ class StateMachine:
             nodes, damaged = await read_states(self._coord, keys)
         except ConnectionLoss as error:
             logger.warning("read_back_failed partitions=%d reason=%r", len(keys), error)
-            self.failed.update(keys)
+            self._retries.partitions.update(keys)
             return []
         again = []
         for write in refused:
@@ -115,8 +123,7 @@ class StateMachine:
     def _note_stored(self, write: StateWrite, version: int, text: bytes) -> None:
         before = self._context.partitions[write.topic_partition]
         self._context.put_partition(partitions.stored(before, write.state, version, text))
-        created = self.changed.get(write.topic_partition, False) or write.creates
-        self.changed[write.topic_partition] = created
+        self._teller.changed_state(write.topic_partition, created=write.creates)
         self._context.unclean_elections += write.unclean
         state_change.info(
             "state_stored partition=%s leader=%d leader_epoch=%d isr=%s version=%d "
@@ -138,7 +145,7 @@ class StateMachine:
         before = self._context.partitions[key]
         adopted = partitions.found(key, before.replicas, node, self._context.brokers)
         self._context.put_partition(adopted)
-        self.changed.setdefault(key, False)
+        self._teller.changed_state(key)
 
 
 def _state_write(write: StateWrite, text: bytes) -> Write:

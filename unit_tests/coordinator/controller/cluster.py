@@ -18,7 +18,7 @@ from typing import TypeVar
 from pybroker.clock import ManualClock
 from pybroker.coordinator.controller.channel import Backoff
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.coordinator.controller.reign import ControllerSettings
+from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.topics import create_topic, random_topic_id, request_deletion
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import BrokerError, ErrorCode, NodeExists

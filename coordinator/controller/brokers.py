@@ -1,0 +1,88 @@
+"""Brokers that come, go and come back: what becomes of their partitions, and who is told."""
+
+from __future__ import annotations
+
+import logging
+
+from pybroker.coordinator.controller.context import ClusterContext
+from pybroker.coordinator.controller.deletions import Deletions
+from pybroker.coordinator.controller.log_dirs import LogDirFailures
+from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.partitions import PartitionStatus
+from pybroker.coordinator.controller.reading import read_brokers
+from pybroker.coordinator.controller.replicas import decide_loss
+from pybroker.ports import Watch
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerChanges:
+    """Of one reign; changes the context's brokers."""
+
+    def __init__(
+        self, office: Office, watch: Watch, log_dirs: LogDirFailures, deletions: Deletions
+    ) -> None:
+        self._office = office
+        self._watch = watch
+        self._log_dirs = log_dirs
+        self._deletions = deletions
+
+    @property
+    def _context(self) -> ClusterContext:
+        return self._office.context
+
+    async def look(self) -> None:
+        """See who is registered. A broker that is registered anew was lost and has started
+        (KIP-380)."""
+        office, teller = self._office, self._office.teller
+        current = await read_brokers(office.coord, self._watch)
+        before = self._context.brokers
+        lost = {
+            broker_id
+            for broker_id, broker in before.items()
+            if broker_id not in current or current[broker_id].epoch != broker.epoch
+        }
+        started = {
+            broker_id for broker_id in current if broker_id not in before or broker_id in lost
+        }
+        if lost:
+            logger.info("brokers_lost brokers=%s", sorted(lost))
+            await self._lose(lost)
+        if started:
+            logger.info("brokers_started brokers=%s", sorted(started))
+        self._context.brokers = current
+        await teller.close(lost)
+        teller.open(started)
+        teller.describe_replicas_of(lost | started)
+        teller.tell_current_state(started)
+        if started:
+            await office.repair(
+                partition.topic_partition
+                for partition in self._context.kept_partitions()
+                if partition.status is not PartitionStatus.ONLINE
+            )
+        self._deletions.stop_replicas_of(started)
+        await self._deletions.finish()
+
+    async def _lose(self, lost: set[int]) -> None:
+        context = self._context
+        context.brokers = {
+            broker_id: broker
+            for broker_id, broker in context.brokers.items()
+            if broker_id not in lost
+        }
+        self._log_dirs.forget(lost)
+        self._deletions.forget_brokers(lost)
+        affected = []
+        for partition in list(context.kept_partitions()):
+            if partition.state is None or lost.isdisjoint(partition.state.isr):
+                continue
+            affected.append(partition.topic_partition)
+            if partition.state.leader in lost:
+                context.put_partition(partition.moved(PartitionStatus.OFFLINE))
+        await self._office.machine.move(
+            affected,
+            lambda partition: decide_loss(
+                partition, lost, context.hosts_of(partition), context.controller_epoch
+            ),
+        )

@@ -1,0 +1,132 @@
+"""Carrying out deletions: from a request under /admin/delete_topics to the last node.
+
+What a deletion still waits for is in `deletion.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+
+from pybroker.coordinator.controller.context import ClusterContext
+from pybroker.coordinator.controller.deletion import Deletion, remove_topic
+from pybroker.coordinator.controller.events import DeletionRequested, ReplicasDeleted
+from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.reading import read_deletion_requests
+from pybroker.coordinator.controller.writes import Write
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import ConnectionLoss, CoordError, NoNode
+from pybroker.model import LEADER_DURING_DELETION, StopReplicaPartition, TopicPartition
+from pybroker.ports import DeleteOp, Watch
+
+logger = logging.getLogger(__name__)
+
+
+class Deletions:
+    """Of one reign; changes the context's deletions. `look_at_topics` brings the context's topics
+    up to date and gives all names that exist."""
+
+    def __init__(
+        self, office: Office, watch: Watch, look_at_topics: Callable[[], Awaitable[set[str]]]
+    ) -> None:
+        self._office = office
+        self._watch = watch
+        self._look_at_topics = look_at_topics
+
+    @property
+    def _context(self) -> ClusterContext:
+        return self._office.context
+
+    async def look(self) -> None:
+        """Take up what is asked for."""
+        requested = await read_deletion_requests(self._office.coord, self._watch)
+        if not self._office.settings.delete_topic_enable:
+            await self._drop_requests(requested)
+            return
+        names = requested & self._context.topics.keys()
+        if requested - names:
+            names = await self._look_at_topics()
+            await self._drop_requests(requested - names)
+        self.begin(requested & self._context.topics.keys())
+        await self.finish()
+
+    async def _drop_requests(self, names: Collection[str]) -> None:
+        if not names:
+            return
+        logger.warning("topic_deletion_refused topics=%s", sorted(names))
+        outcomes = await self._office.writer.write_all(
+            [Write((DeleteOp(paths.delete_topic(name)),)) for name in names]
+        )
+        failed = [
+            outcome
+            for outcome in outcomes
+            if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode)
+        ]
+        self._office.retries.repeat_if(failed, DeletionRequested())
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Let the brokers forget these topics and remove their replicas."""
+        if not self._office.settings.delete_topic_enable:
+            return
+        for name in set(names) - self._context.deletions.keys():
+            logger.info("topic_deletion_started topic=%s", name)
+            self._context.deletions[name] = Deletion(name)
+            self._office.teller.describe_now(self._context.partitions_of(name))
+            self._stop_replicas(name, self._context.brokers)
+
+    def stop_replicas_of(self, broker_ids: Collection[int]) -> None:
+        """These brokers have started while topics are being deleted."""
+        for name in self._context.deletions:
+            self._stop_replicas(name, broker_ids)
+
+    def forget_brokers(self, broker_ids: Collection[int]) -> None:
+        """These brokers are gone: no deletion waits for them."""
+        for name, deletion in self._context.deletions.items():
+            for broker_id in broker_ids:
+                deletion = deletion.without_broker(broker_id)
+            self._context.deletions[name] = deletion
+
+    def _stop_replicas(self, name: str, broker_ids: Iterable[int]) -> None:
+        for broker_id in broker_ids:
+            keys = [
+                TopicPartition(name, number)
+                for number, replicas in self._context.topics[name].assignment.items()
+                if broker_id in replicas
+            ]
+            deletion = self._context.deletions[name]
+            self._context.deletions[name] = deletion.expecting(broker_id, keys)
+            self._office.teller.stop(
+                broker_id,
+                [StopReplicaPartition(key, LEADER_DURING_DELETION, delete=True) for key in keys],
+            )
+
+    async def confirmed(self, event: ReplicasDeleted) -> None:
+        """A broker has removed replicas."""
+        broker = self._context.brokers.get(event.broker_id)
+        if broker is None or broker.epoch != event.broker_epoch:
+            return
+        for name in {key.topic for key in event.topic_partitions}:
+            deletion = self._context.deletions.get(name)
+            if deletion is not None:
+                self._context.deletions[name] = deletion.confirmed(
+                    event.broker_id, event.topic_partitions
+                )
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Remove the nodes of every topic for which no replica is awaited any more."""
+        for name, deletion in list(self._context.deletions.items()):
+            if not deletion.is_confirmed:
+                continue
+            if await self._remove_topic(name):
+                logger.info("topic_deleted topic=%s", name)
+                self._context.drop_topic(name)
+            else:
+                self._office.retries.removals = True
+
+    async def _remove_topic(self, name: str) -> bool:
+        try:
+            return await remove_topic(self._office.coord, self._office.writer, name)
+        except ConnectionLoss as error:
+            logger.warning("topic_removal_interrupted topic=%s reason=%r", name, error)
+            return False

@@ -1,0 +1,94 @@
+"""Topics that appear, grow and vanish, whoever wrote or removed their nodes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from pybroker.coordinator.controller.context import ClusterContext
+from pybroker.coordinator.controller.deletion import Deletion
+from pybroker.coordinator.controller.events import TopicChanged, TopicsChanged
+from pybroker.coordinator.controller.failover import Loader, Watches
+from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.reading import read_topic_names, read_topics
+from pybroker.model import TopicDescription, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class TopicChanges:
+    """Of one reign; changes the context's topics."""
+
+    def __init__(self, office: Office, loader: Loader, watches: Watches) -> None:
+        self._office = office
+        self._loader = loader
+        self._watches = watches
+
+    @property
+    def _context(self) -> ClusterContext:
+        return self._office.context
+
+    async def look(self) -> set[str]:
+        """Take up topics that are new, forget those that are gone. Gives all names that exist."""
+        names = await read_topic_names(self._office.coord, self._watches.topics)
+        for name in self._context.topics.keys() - names:
+            self._forget(name)
+        fresh = names - self._context.topics.keys()
+        left_out = await self._loader.add_topics(fresh)
+        self._office.retries.repeat_if(left_out, TopicsChanged())
+        await self._open(fresh & self._context.topics.keys())
+        return names
+
+    async def _open(self, names: Iterable[str]) -> None:
+        """Lead the partitions of topics that the context has just taken up."""
+        keys = [
+            partition.topic_partition
+            for name in names
+            for partition in self._context.partitions_of(name)
+        ]
+        for key in keys:
+            self._office.teller.changed_state(key)
+        await self._office.repair(keys)
+
+    async def look_at(self, name: str) -> None:
+        """The node of one topic has changed or is gone."""
+        nodes, damaged = await read_topics(self._office.coord, [name], self._watches.topic)
+        known = self._context.topics.get(name)
+        node = nodes.get(name)
+        if name in damaged:
+            return
+        if known is not None and node is None:
+            self._forget(name)
+        if known is None or node is None:
+            await self.look()
+            return
+        if node.assignment.topic_id not in (None, known.topic_id):
+            logger.warning("topic_replaced topic=%s", name)
+            self._forget(name)
+            await self.look()
+            return
+        identified = await self._loader.identify([node])
+        self._office.retries.repeat_if({name} - identified.keys(), TopicChanged(name))
+        if name in identified and name not in self._context.deletions:
+            await self._grow(identified[name])
+
+    async def _grow(self, found: TopicDescription) -> None:
+        name, known = found.name, self._context.topics[found.name].assignment
+        merged = {**found.assignment, **known}
+        if any(found.assignment.get(key) != known[key] for key in known):
+            logger.warning("assignment_change_ignored topic=%s", name)
+        added = [TopicPartition(name, key) for key in sorted(merged.keys() - known.keys())]
+        if not added:
+            return
+        logger.info("topic_grows topic=%s partitions=%d added=%d", name, len(merged), len(added))
+        grown = TopicDescription(name, found.topic_id, merged)
+        await self._loader.grow_topic(grown, added)
+        self._office.teller.describe(added)
+        await self._office.repair(added)
+
+    def _forget(self, name: str) -> None:
+        """The nodes of the topic are gone, whoever removed them: brokers forget it."""
+        logger.info("topic_gone topic=%s", name)
+        self._context.deletions[name] = Deletion(name)
+        self._office.teller.describe_now(self._context.partitions_of(name))
+        self._context.drop_topic(name)
