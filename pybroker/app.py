@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pybroker.admin.view import Rooms, SessionWatch
+from pybroker.broker_channel import RemoteBrokerChannel
 from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings
@@ -23,11 +24,12 @@ from pybroker.coordinator.zookeeper.registry import register_broker, unregister_
 from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import BrokerOptions, Services
 from pybroker.handlers.dispatch import Dispatcher
+from pybroker.handlers.gate import Gate
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.handlers.metering import Metering
 from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
 from pybroker.live_config import LiveConfig
-from pybroker.local_channel import LocalBrokerChannel
+from pybroker.local_channel import LocalBrokerChannel, ProvenEpochs
 from pybroker.log_directories import DirectoryFailures
 from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
@@ -99,6 +101,7 @@ class BrokerApp:
             produces=Purgatory(),
             metrics=world.metrics,
         )
+        self._commands = LocalBrokerChannel(self.replicas, self.metadata)
         self.controller = self._new_controller()
         self.live = self._live_config()
         self._mover = ReplicaMover(logs=logs, replicas=self.replicas, blocking=world.blocking)
@@ -125,14 +128,15 @@ class BrokerApp:
         )
         self._producer_ids = ProducerIds(world.coord, broker_id)
         self.dispatcher = Dispatcher(self._services(cluster_id))
-        self._metering = Metering(self.dispatcher.answer, world.metrics.requests, world.clock)
+        self._gate = Gate(self.dispatcher.answer)
+        self._metering = Metering(self._gate.answer, world.metrics.requests, world.clock)
         self._server = self._new_server()
         self._session = SessionWatch()
         world.coord.add_listener(self._session.heard)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Join the cluster, wait until the controller has told us of it and of its topics, then
-        accept connections on `sockets` (listener name -> bound socket).
+        """Accept connections on `sockets` (listener name -> bound socket), join the cluster, wait
+        until the controller has told us of it and of its topics, then answer clients.
 
         Raises StartupError if the broker id is taken or no controller comes up.
         """
@@ -140,6 +144,7 @@ class BrokerApp:
         try:
             existing = await self._topics_to_open()
             await self.live.start()
+            await self._server.open(list(sockets.items()))
             registered = await self._membership.join()
         except (CoordError, MalformedNode) as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
@@ -162,7 +167,8 @@ class BrokerApp:
         if not opened:
             missing = sorted(existing - self.metadata.topics.keys())
             log.warning("topics not open yet count=%d first=%s", len(missing), missing[:5])
-        await self._server.open(list(sockets.items()))
+        self._gate.open()
+        self._metering.answering = self.dispatcher.answer
 
     async def _topics_to_open(self) -> set[str]:
         """The topics that exist and shall stay: who connects after the start may count on them."""
@@ -221,12 +227,16 @@ class BrokerApp:
     # how the rooms reach each other
 
     def _channel(self, broker: Broker) -> BrokerChannel:
-        if broker.id != self._broker.id:
-            raise StartupError(
-                f"broker {broker.id} is registered in this cluster, but clusters of several "
-                "brokers are not supported; give each broker its own zookeeper.connect chroot"
-            )
-        return LocalBrokerChannel(self.replicas, self.metadata)
+        if broker.id == self._broker.id:
+            return self._commands
+        config = self._config
+        return RemoteBrokerChannel(
+            broker,
+            config.inter_broker_listener,
+            client_id=f"controller-{self._broker.id}",
+            timeout_s=config.controller_socket_timeout_ms / 1000,
+            connect_s=config.socket_connection_setup_timeout_ms / 1000,
+        )
 
     async def _register(self) -> Broker:
         registered = await register_broker(
@@ -294,10 +304,13 @@ class BrokerApp:
                 partitions_default=config.num_partitions,
                 replication_factor_default=config.default_replication_factor,
                 fetch_bytes_max=config.fetch_max_bytes,
+                inter_broker_listener=config.inter_broker_listener,
             ),
             replicas=self.replicas,
             metadata=self.metadata,
             controller=self.controller,
+            commands=self._commands,
+            prove_controller=ProvenEpochs(world.coord).prove,
             topics=ZooKeeperTopicAdmin(
                 coord=world.coord,
                 layers=lambda: self.live.layers,

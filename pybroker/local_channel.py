@@ -1,15 +1,50 @@
-"""How the controller of this process reaches the broker of this process: without a network, but
-with the same commands, the same order and the same refusals.
+"""How a broker carries out what a controller tells it. The controller of this process calls it
+directly; what another one sends comes to it through `handlers/control.py`. Both get the same
+refusals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pybroker.errors import ErrorCode
+from pybroker.coordinator.zookeeper.paths import CONTROLLER_EPOCH
+from pybroker.coordinator.zookeeper.schemas import decode_number
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.model import LeaderAndIsr, StopReplica, TopicPartition, UpdateMetadata
+from pybroker.ports import Coord
 from pybroker.replication.manager import ReplicaManager
+
+
+class ProvenEpochs:
+    """Which controller epochs ZooKeeper knows of: whoever claims another one is no controller.
+
+    Without this any client could depose the controller for this broker, for good, by one command
+    with a high epoch.
+    """
+
+    def __init__(self, coord: Coord) -> None:
+        self._coord = coord
+        self._highest = -1
+
+    async def prove(self, controller_epoch: int) -> None:
+        """Raises BrokerError CLUSTER_AUTHORIZATION_FAILED for an epoch that was never given out,
+        NETWORK_EXCEPTION if ZooKeeper cannot be asked now."""
+        if controller_epoch <= self._highest:
+            return
+        try:
+            await self._coord.sync(CONTROLLER_EPOCH)
+            data, _ = await self._coord.get(CONTROLLER_EPOCH)
+            self._highest = decode_number(CONTROLLER_EPOCH, data)
+        except (CoordError, MalformedNode) as error:
+            raise BrokerError(
+                ErrorCode.NETWORK_EXCEPTION, f"{CONTROLLER_EPOCH} cannot be read: {error!r}"
+            ) from error
+        if controller_epoch > self._highest:
+            raise BrokerError(
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                f"there has been no controller of epoch {controller_epoch}",
+            )
 
 
 class LocalBrokerChannel:
@@ -26,6 +61,11 @@ class LocalBrokerChannel:
         return await self._replicas.leader_and_isr(command)
 
     async def update_metadata(self, command: UpdateMetadata) -> None:
+        if -1 < command.broker_epoch < self._replicas.broker_epoch:
+            raise BrokerError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker epoch {command.broker_epoch} is below {self._replicas.broker_epoch}",
+            )
         self._metadata.apply(command)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:

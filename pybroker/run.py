@@ -23,7 +23,7 @@ from pybroker.app import BrokerApp, World
 from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
-from pybroker.coordinator.zookeeper.paths import BROKER_IDS, CLUSTER_ID
+from pybroker.coordinator.zookeeper.paths import CLUSTER_ID
 from pybroker.coordinator.zookeeper.registry import (
     cluster_id,
     create_parents,
@@ -125,7 +125,6 @@ async def _start(
     stack.callback(blocking.close)
     coord, where = await _connect(config, logs.usable_directories, clock, metrics, stack)
     try:
-        await _refuse_company(coord, stored_id if config.broker_id == -1 else config.broker_id)
         cluster = await _settle_cluster_id(coord, stored_cluster, rng)
         broker_id = await _settle_broker_id(coord, config, stored_id)
         fresh = logs.is_fresh
@@ -301,16 +300,3 @@ async def _settle_broker_id(coord: KazooCoord, config: BrokerConfig, stored: int
     if stored is not None:
         return stored
     return await generate_broker_id(coord, config.reserved_broker_max_id)
-
-
-async def _refuse_company(coord: KazooCoord, broker_id: int | None) -> None:
-    """Raises StartupError, before anything is written, if other brokers are registered: this one
-    can neither follow them nor lead them, and would only disturb."""
-    others: list[str] = []
-    with suppress(NoNode):
-        others = [other for other in await coord.children(BROKER_IDS) if other != str(broker_id)]
-    if others:
-        raise StartupError(
-            f"ZooKeeper knows other brokers here ({', '.join(others)}), and a cluster of several "
-            "brokers is not supported; give this one a chroot of its own in zookeeper.connect"
-        )

@@ -15,7 +15,7 @@ from pybroker.handlers.metadata_view import MetadataView
 from pybroker.layered_config import LayeredConfig
 from pybroker.log_limit import LogLimit
 from pybroker.metrics import Metrics
-from pybroker.ports import Blocking, Clock
+from pybroker.ports import Blocking, BrokerChannel, Clock
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
 from pybroker.wire.headers import RequestHeader
@@ -104,6 +104,8 @@ class BrokerOptions:
     """fetch.max.bytes: no answer to a fetch is larger, but for a single batch that is."""
     unsent_bytes_max: int = 256 * 1024 * 1024
     """While peers leave that much of their answers unread, a fetch gets one batch, not more."""
+    inter_broker_listener: str | None = None
+    """Where brokers talk to each other; None: on every listener."""
     auto_create_wait_s: float = 1.0
     """How long a Metadata request waits for a topic that it caused to be made."""
 
@@ -123,6 +125,10 @@ class Services:
     mover: ReplicaMover
     metadata: MetadataView
     controller: ControllerView
+    commands: BrokerChannel
+    """Carries out what the controller, wherever it is, tells this broker."""
+    prove_controller: Callable[[int], Awaitable[None]]
+    """Raises BrokerError unless there has been a controller of that epoch."""
     topics: TopicAdmin
     configs: Configs
     producer_ids: Callable[[], Awaitable[int]]

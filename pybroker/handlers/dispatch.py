@@ -20,6 +20,11 @@ from pybroker.handlers.alter_configs import (
 from pybroker.handlers.api_versions import handle_api_versions, unsupported_api_versions
 from pybroker.handlers.configs import handle_describe_configs
 from pybroker.handlers.context import Request, Services
+from pybroker.handlers.control import (
+    handle_leader_and_isr,
+    handle_stop_replica,
+    handle_update_metadata,
+)
 from pybroker.handlers.deletion import handle_delete_records
 from pybroker.handlers.fetch import handle_fetch
 from pybroker.handlers.growth import handle_create_partitions
@@ -58,6 +63,9 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.LIST_OFFSETS: handle_list_offsets,
     ApiKey.METADATA: handle_metadata,
     ApiKey.API_VERSIONS: handle_api_versions,
+    ApiKey.LEADER_AND_ISR: handle_leader_and_isr,
+    ApiKey.STOP_REPLICA: handle_stop_replica,
+    ApiKey.UPDATE_METADATA: handle_update_metadata,
     ApiKey.CREATE_TOPICS: handle_create_topics,
     ApiKey.DELETE_TOPICS: handle_delete_topics,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,

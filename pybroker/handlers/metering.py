@@ -39,7 +39,8 @@ class Metering:
 
     def __init__(self, answering: Answering, meters: Sequence[RequestMeter], clock: Clock) -> None:
         """`meters` has one for each value of a byte, the low one of the API key."""
-        self._answering = answering
+        self.answering = answering
+        """May be replaced at any time."""
         self._meters = meters
         self._clock = clock
 
@@ -51,13 +52,13 @@ class Metering:
             key = 0  # no request at all, as the dispatcher will find out
         meter = self._meters[key]
         if key <= _FREQUENT and meter.count & _MASK:
-            answer = self._answering(frame, peer.listener, peer.host)
+            answer = self.answering(frame, peer.listener, peer.host)
             meter.count += 1
             if answer is None or isinstance(answer, list):
                 return answer
             return self._later(meter, answer, self._clock.monotonic())
         began = self._clock.monotonic()
-        answer = self._answering(frame, peer.listener, peer.host)
+        answer = self.answering(frame, peer.listener, peer.host)
         meter.count += 1
         if answer is None or isinstance(answer, list):
             meter.times.add(self._clock.monotonic() - began, _SAMPLE if key <= _FREQUENT else 1)

@@ -15,6 +15,7 @@ from pybroker.handlers.context import Request, Services
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages import (
     acls,
+    control,
     group_admin,
     groups,
     offsets,
@@ -50,6 +51,10 @@ def _find_coordinator(request: groups.FindCoordinatorRequest, version: int) -> M
     return groups.FindCoordinatorResponse(
         error_code=NO_COORDINATOR, error_message=text, node_id=-1, port=-1
     )
+
+
+def _controlled_shutdown(request: control.ControlledShutdownRequest) -> Message:
+    return control.ControlledShutdownResponse(error_code=ErrorCode.NOT_CONTROLLER)
 
 
 def _join_group(request: groups.JoinGroupRequest) -> Message:
@@ -261,6 +266,7 @@ def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any
 
 
 _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
+    ApiKey.CONTROLLED_SHUTDOWN: _controlled_shutdown,
     ApiKey.JOIN_GROUP: _join_group,
     ApiKey.SYNC_GROUP: _failing(groups.SyncGroupResponse, NO_COORDINATOR),
     ApiKey.HEARTBEAT: _failing(groups.HeartbeatResponse, NO_COORDINATOR),

@@ -18,6 +18,7 @@ from pybroker.wire.messages import (
     acls,
     cluster,
     configs,
+    control,
     fetch,
     group_admin,
     groups,
@@ -38,12 +39,16 @@ from pybroker.wire.schema import Message
 
 
 class ApiKey(enum.IntEnum):
-    """The numbers of the APIs that clients use."""
+    """The numbers of the APIs that clients use, and 4 to 7 that only brokers use."""
 
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
@@ -132,6 +137,12 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (ApiKey.LIST_OFFSETS,
      list_offsets.ListOffsetsRequest, list_offsets.ListOffsetsResponse, 0, 7, 6),
     (ApiKey.METADATA, metadata.MetadataRequest, metadata.MetadataResponse, 0, 12, 9),
+    (ApiKey.LEADER_AND_ISR, control.LeaderAndIsrRequest, control.LeaderAndIsrResponse, 5, 5, 4),
+    (ApiKey.STOP_REPLICA, control.StopReplicaRequest, control.StopReplicaResponse, 3, 3, 2),
+    (ApiKey.UPDATE_METADATA,
+     control.UpdateMetadataRequest, control.UpdateMetadataResponse, 7, 7, 6),
+    (ApiKey.CONTROLLED_SHUTDOWN,
+     control.ControlledShutdownRequest, control.ControlledShutdownResponse, 3, 3, 3),
     (ApiKey.OFFSET_COMMIT, offsets.OffsetCommitRequest, offsets.OffsetCommitResponse, 0, 8, 8),
     (ApiKey.OFFSET_FETCH, offsets.OffsetFetchRequest, offsets.OffsetFetchResponse, 0, 8, 6),
     (ApiKey.FIND_COORDINATOR,
@@ -214,6 +225,23 @@ _ROWS: Final[tuple[_Row, ...]] = (
 APIS: Final[Mapping[ApiKey, Api]] = MappingProxyType({row[0]: Api(*row) for row in _ROWS})
 
 
+BETWEEN_BROKERS: Final = frozenset(
+    {
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+    }
+)
+"""What only brokers send to each other, in a version that both ends know: not advertised, and
+refused on every listener but the one for brokers."""
+
+
 def api_versions_rows() -> tuple[tuple[int, int, int], ...]:
-    """What ApiVersions advertises: (key, lowest, highest version) of every API, by key."""
-    return tuple((api.key, api.min_version, api.max_version) for api in APIS.values())
+    """What ApiVersions advertises: (key, lowest, highest version) of every API for clients, by
+    key."""
+    return tuple(
+        (api.key, api.min_version, api.max_version)
+        for api in APIS.values()
+        if api.key not in BETWEEN_BROKERS
+    )

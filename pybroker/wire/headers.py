@@ -29,7 +29,7 @@ _CORRELATION_ID = struct.Struct(">i")
 _TAGGED_FIELDS_FOLLOW: Final = {
     (int(key), version): api.is_flexible(version)
     for key, api in APIS.items()
-    for version in range(api.max_version + 1)
+    for version in range(api.min_version, api.max_version + 1)
 }
 
 

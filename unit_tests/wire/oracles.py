@@ -113,6 +113,8 @@ def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
 def kafka_python(case: Case) -> Oracle | None:
     """kafka-python's codec, or None where it does not know the version."""
     theirs = _find(case.message_class.__name__, _KAFKA_PYTHON)
+    if theirs is None:
+        return None
     lowest, highest = theirs._valid_versions
     if not lowest <= case.version <= highest:
         return None
@@ -150,7 +152,7 @@ def kio(case: Case) -> Oracle | None:
     load = index.load_request_schema if is_request else index.load_response_schema
     try:
         theirs = load(int(case.api.key), case.version)
-    except index.UnknownEntity:
+    except (index.UnknownEntity, index.UnknownAPIKey):
         return None
 
     def read(body: bytes) -> tuple[Plain, Callable[[], bytes]]:

@@ -73,7 +73,7 @@ def test_unknown_tags_of_a_request_header_are_skipped() -> None:
 UNKNOWN_TO_US = {
     "key that does not exist": "03e7 0000 00000005 0001 61",
     "negative key": "ffff 0000 00000005 0001 61",
-    "inter-broker key": "0004 0005 00000005 0001 61",
+    "key of KRaft": "0034 0000 00000005 0001 61",
     "version above ours": "0003 0063 00000005 0001 61",
     "negative version": "0003 ffff 00000005 0001 61",
 }

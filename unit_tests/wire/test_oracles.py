@@ -23,6 +23,12 @@ def covered(oracle: Callable[[Case], Oracle | None]) -> list[tuple[str, Case, Or
     return [(f"{oracle.__name__}-{case.name}", case, read) for case, read in found if read]
 
 
+BETWEEN_BROKERS = {
+    "LeaderAndIsr": 5,
+    "StopReplica": 3,
+    "UpdateMetadata": 7,
+    "ControlledShutdown": 3,
+}
 COVERED = [row for oracle in (kafka_python, former_kafka_python, kio) for row in covered(oracle)]
 
 
@@ -46,4 +52,9 @@ def test_every_version_has_an_oracle_but_those_checked_by_hand() -> None:
         "AlterReplicaLogDirsRequest-v0",
         "AlterReplicaLogDirsResponse-v0",
         "DescribeLogDirsRequest-v0",
+        *(  # integration_tests/test_control_messages.py asks Kafka's own classes
+            f"{name}{side}"
+            for name, version in BETWEEN_BROKERS.items()
+            for side in (f"Request-v{version}", f"Response-v{version}")
+        ),
     }

@@ -1,0 +1,202 @@
+"""LeaderAndIsr, StopReplica, UpdateMetadata: what the controller tells this broker, from messages
+to the model's commands and back.
+
+Only other brokers may say such things, so they are refused on listeners for clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.model import (
+    Broker,
+    Endpoint,
+    LeaderAndIsr,
+    PartitionFacts,
+    PartitionState,
+    StopReplica,
+    StopReplicaPartition,
+    TopicPartition,
+    UpdateMetadata,
+)
+from pybroker.wire.messages.control import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+    UpdateMetadataTopicState,
+)
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""By their number on the wire."""
+
+
+async def _require_controller(services: Services, request: Request, controller_epoch: int) -> None:
+    require_broker(services, request)
+    await services.prove_controller(controller_epoch)
+
+
+def require_broker(services: Services, request: Request) -> None:
+    """Raises BrokerError CLUSTER_AUTHORIZATION_FAILED unless the request came in where brokers talk
+    to each other."""
+    expected = services.options.inter_broker_listener
+    if expected is not None and request.listener != expected:
+        raise BrokerError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            f"only brokers may ask that, on listener {expected}",
+        )
+
+
+async def handle_leader_and_isr(
+    services: Services, request: Request, message: LeaderAndIsrRequest
+) -> LeaderAndIsrResponse:
+    command = LeaderAndIsr(
+        message.controller_id,
+        message.controller_epoch,
+        message.broker_epoch,
+        tuple(
+            _facts(topic, part) for topic in message.topic_states for part in topic.partition_states
+        ),
+    )
+    try:
+        await _require_controller(services, request, message.controller_epoch)
+        answers = await services.commands.leader_and_isr(command)
+    except BrokerError as error:
+        return LeaderAndIsrResponse(error_code=error.code)
+    return LeaderAndIsrResponse(
+        topics=[_errors(topic, answers) for topic in message.topic_states],
+    )
+
+
+def _errors(
+    topic: LeaderAndIsrTopicState, answers: Mapping[TopicPartition, ErrorCode]
+) -> LeaderAndIsrTopicError:
+    return LeaderAndIsrTopicError(
+        topic_id=topic.topic_id,
+        partition_errors=[
+            LeaderAndIsrPartitionError(
+                partition_index=part.partition_index,
+                error_code=answers[TopicPartition(topic.topic_name, part.partition_index)],
+            )
+            for part in topic.partition_states
+        ],
+    )
+
+
+def _facts(topic: LeaderAndIsrTopicState, part: LeaderAndIsrPartitionState) -> PartitionFacts:
+    return PartitionFacts(
+        topic_partition=TopicPartition(topic.topic_name, part.partition_index),
+        topic_id=topic.topic_id,
+        state=PartitionState(
+            leader=part.leader,
+            leader_epoch=part.leader_epoch,
+            isr=tuple(part.isr),
+            controller_epoch=part.controller_epoch,
+            eligible=tuple(part.eligible),
+        ),
+        partition_epoch=part.partition_epoch,
+        replicas=tuple(part.replicas),
+        is_new=part.is_new,
+    )
+
+
+async def handle_stop_replica(
+    services: Services, request: Request, message: StopReplicaRequest
+) -> StopReplicaResponse:
+    command = StopReplica(
+        message.controller_id,
+        message.controller_epoch,
+        message.broker_epoch,
+        tuple(
+            StopReplicaPartition(
+                TopicPartition(topic.topic_name, part.partition_index),
+                part.leader_epoch,
+                part.delete_partition,
+            )
+            for topic in message.topic_states
+            for part in topic.partition_states
+        ),
+    )
+    try:
+        await _require_controller(services, request, message.controller_epoch)
+        answers = await services.commands.stop_replica(command)
+    except BrokerError as error:
+        return StopReplicaResponse(error_code=error.code)
+    return StopReplicaResponse(
+        partition_errors=[
+            StopReplicaPartitionError(
+                topic_name=key.topic, partition_index=key.partition, error_code=code
+            )
+            for key, code in answers.items()
+        ]
+    )
+
+
+async def handle_update_metadata(
+    services: Services, request: Request, message: UpdateMetadataRequest
+) -> UpdateMetadataResponse:
+    try:
+        await _require_controller(services, request, message.controller_epoch)
+        await services.commands.update_metadata(_description(message))
+    except BrokerError as error:
+        return UpdateMetadataResponse(error_code=error.code)
+    return UpdateMetadataResponse()
+
+
+def _description(message: UpdateMetadataRequest) -> UpdateMetadata:
+    return UpdateMetadata(
+        message.controller_id,
+        message.controller_epoch,
+        message.broker_epoch,
+        tuple(
+            _described(topic, part)
+            for topic in message.topic_states
+            for part in topic.partition_states
+        ),
+        tuple(
+            Broker(
+                broker.id,
+                tuple(
+                    Endpoint(each.listener, each.host, each.port, _protocol(each.security_protocol))
+                    for each in broker.endpoints
+                ),
+                broker.rack,
+            )
+            for broker in message.live_brokers
+        ),
+    )
+
+
+def _described(
+    topic: UpdateMetadataTopicState, part: UpdateMetadataPartitionState
+) -> PartitionFacts:
+    return PartitionFacts(
+        topic_partition=TopicPartition(topic.topic_name, part.partition_index),
+        topic_id=topic.topic_id,
+        state=PartitionState(
+            leader=part.leader,
+            leader_epoch=part.leader_epoch,
+            isr=tuple(part.isr),
+            controller_epoch=part.controller_epoch,
+        ),
+        partition_epoch=part.zk_version,
+        replicas=tuple(part.replicas),
+        offline_replicas=tuple(part.offline_replicas),
+    )
+
+
+def _protocol(number: int) -> str:
+    if not 0 <= number < len(SECURITY_PROTOCOLS):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"security protocol {number} is unknown")
+    return SECURITY_PROTOCOLS[number]
