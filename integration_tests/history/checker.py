@@ -1,0 +1,58 @@
+"""The judge: a history in, everything out that must not be in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from integration_tests.history import client_rules, cluster_rules
+from integration_tests.history.model import History, Violation
+
+Rule = Callable[[History], Iterator[Violation]]
+
+RULES: Final[dict[str, Rule]] = {
+    "acked-present": client_rules.acked_present,
+    "no-phantom": client_rules.no_phantom,
+    "one-value-per-offset": client_rules.one_value_per_offset,
+    "duplicates": client_rules.duplicates,
+    "producer-order": client_rules.producer_order,
+    "consumer-order": client_rules.consumer_order,
+    "monotone-watermarks": cluster_rules.monotone_watermarks,
+    "read-implies-durable": client_rules.read_implies_durable,
+    "replicas-identical": cluster_rules.replicas_identical,
+    "epochs": cluster_rules.epochs,
+}
+LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs"})
+"""What holds even where an unclean election, or too few acks, may have given records up."""
+_SHOWN_PER_RULE: Final = 5
+
+
+def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violation]:
+    """The violations of these rules, rule by rule."""
+    return [violation for name in rules for violation in RULES[name](history)]
+
+
+def report(violations: Sequence[Violation]) -> str:
+    """For people: the first few of each rule, and how many there are."""
+    counts = Counter(violation.rule for violation in violations)
+    shown: Counter[str] = Counter()
+    lines = [f"{rule}: {count} violations" for rule, count in counts.items()]
+    for violation in violations:
+        shown[violation.rule] += 1
+        if shown[violation.rule] <= _SHOWN_PER_RULE:
+            lines.append(str(violation))
+    return "\n".join(lines)
+
+
+def repeated(history: History) -> int:
+    """How many values of producers that are not idempotent stand more than once: allowed, but to be
+    known."""
+    return sum(
+        len(offsets) - 1
+        for places in client_rules.offsets_of_values(history).values()
+        for value, offsets in places.items()
+        if (send := history.sends.get(value)) is not None
+        and (facts := history.facts(send.identity)) is not None
+        and not facts.idempotent
+    )

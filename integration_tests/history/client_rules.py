@@ -1,0 +1,217 @@
+"""What producers and consumers may see: one function a rule, history in, violations out.
+
+Each is O(n log n) in the number of operations. A send without a known end may have been carried
+out, so its value may stand anywhere once; nothing is concluded from its absence.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from integration_tests.history.model import UNTOLD, History, Poll, Send, Violation
+from integration_tests.history.values import TopicPartition, read_value
+
+
+class Sighting(NamedTuple):
+    """Somebody was given, or told of, a value at an offset."""
+
+    partition: TopicPartition
+    offset: int
+    value: str
+    seen: str
+
+
+def sightings(history: History) -> Iterator[Sighting]:
+    """Everything that was read by anybody."""
+    for poll in history.polls:
+        for record in poll.records:
+            yield Sighting(poll.partition, record.offset, record.value, str(poll))
+    for final in history.finals:
+        seen = f"final read by {final.source}"
+        for record in final.records:
+            yield Sighting(final.partition, record.offset, record.value, seen)
+
+
+def _acknowledged(history: History) -> Iterator[Send]:
+    """What a producer with acks=all was told to be stored."""
+    for send in history.sends.values():
+        facts = history.facts(send.identity)
+        if send.outcome == "ok" and facts is not None and facts.acks == -1:
+            yield send
+
+
+def acked_present(history: History) -> Iterator[Violation]:
+    """Every value acknowledged with acks=all stands at its offset at the end; where the client was
+    not told the offset, it stands somewhere."""
+    final = history.final()
+    content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
+    values = {key: set(found.values()) for key, found in content.items()}
+    for send in _acknowledged(history):
+        read = final.get(send.partition)
+        if read is None:
+            text = f"{send.value} was acknowledged, and the partition was not read at the end"
+            yield Violation("acked-present", send.partition, send.offset, text, (str(send),))
+        elif send.offset == UNTOLD:
+            if send.value not in values[send.partition] and read.start == 0:
+                text = f"{send.value} was acknowledged and is nowhere"
+                yield Violation("acked-present", send.partition, UNTOLD, text, (str(send),))
+        elif send.offset >= read.start:
+            found = content[send.partition].get(send.offset)
+            if found != send.value:
+                text = f"{send.value} was acknowledged, and {found or 'nothing'} is there"
+                yield Violation("acked-present", send.partition, send.offset, text, (str(send),))
+
+
+def no_phantom(history: History) -> Iterator[Violation]:
+    """What is read was sent, is intact, and is not of a send that certainly failed."""
+    judged: set[tuple[TopicPartition, int, str]] = set()
+    for seen in sightings(history):
+        if seen[:3] in judged:
+            continue
+        judged.add(seen[:3])
+        send = history.sends.get(seen.value)
+        ops: tuple[str, ...] = (seen.seen,)
+        try:
+            read_value(seen.value, seen.partition)
+        except ValueError as error:
+            text = f"{seen.value!r}: {error}"
+        else:
+            if send is None:
+                text = f"nobody sent {seen.value}"
+            elif send.outcome == "fail":
+                text, ops = f"{seen.value} was refused and is read", (str(send), seen.seen)
+            else:
+                continue
+        yield Violation("no-phantom", seen.partition, seen.offset, text, ops)
+
+
+def one_value_per_offset(history: History) -> Iterator[Violation]:
+    """Whoever reads an offset, or is told it by an acknowledgement, means the same value."""
+    first: dict[tuple[TopicPartition, int], tuple[str, str]] = {}
+    told: set[tuple[TopicPartition, int]] = set()
+
+    def judge(partition: TopicPartition, offset: int, value: str, op: str) -> Iterator[Violation]:
+        place = (partition, offset)
+        known, known_op = first.setdefault(place, (value, op))
+        if known != value and place not in told:
+            told.add(place)
+            text = f"{known} and {value} at one offset"
+            yield Violation("one-value-per-offset", partition, offset, text, (known_op, op))
+
+    for send in _acknowledged(history):
+        if send.offset != UNTOLD:
+            yield from judge(send.partition, send.offset, send.value, str(send))
+    for seen in sightings(history):
+        yield from judge(*seen)
+
+
+def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[int]]]:
+    """Where each value stands at the end, in rising order."""
+    found: dict[TopicPartition, dict[str, list[int]]] = {}
+    for partition, read in history.final().items():
+        places: dict[str, list[int]] = defaultdict(list)
+        for record in sorted(read.records):
+            places[record.value].append(record.offset)
+        found[partition] = places
+    return found
+
+
+def duplicates(history: History) -> Iterator[Violation]:
+    """An idempotent producer's value is stored once."""
+    for partition, places in offsets_of_values(history).items():
+        for value, offsets in places.items():
+            send = history.sends.get(value)
+            if len(offsets) == 1 or send is None:
+                continue
+            facts = history.facts(send.identity)
+            if facts is not None and facts.idempotent:
+                text = f"{value} of an idempotent producer stands at {offsets}"
+                yield Violation("duplicates", partition, offsets[1], text, (str(send),))
+
+
+def producer_order(history: History) -> Iterator[Violation]:
+    """A producer's values stand in the order in which it sent them.
+
+    Of an idempotent producer all that are there; of one with a single request in flight those that
+    were acknowledged, since one that it gave up may arrive later. The first place counts.
+    """
+    for partition, places in offsets_of_values(history).items():
+        by_producer: dict[tuple[str, int], list[tuple[int, int, Send]]] = defaultdict(list)
+        for value, offsets in places.items():
+            send = history.sends.get(value)
+            facts = None if send is None else history.facts(send.identity)
+            if send is None or facts is None or not facts.keeps_order:
+                continue
+            if facts.idempotent or send.outcome == "ok":
+                key = send.identity[:2]
+                by_producer[key].append((offsets[0], send.identity.counter, send))
+        for row in by_producer.values():
+            row.sort(key=lambda item: item[0])
+            for (_, before, earlier), (offset, after, later) in pairwise(row):
+                if after < before:
+                    text = f"{later.value} stands behind {earlier.value}"
+                    ops = (str(earlier), str(later))
+                    yield Violation("producer-order", partition, offset, text, ops)
+
+
+def consumer_order(history: History) -> Iterator[Violation]:
+    """A consumer of an assigned partition gets rising offsets without leaving out one that exists,
+    and never loses its position."""
+    rule = "consumer-order"
+    for lost in history.lost_positions:
+        yield Violation(rule, None, UNTOLD, f"{lost.client} lost its position: {lost.error}")
+    offsets = {
+        key: sorted(record.offset for record in read.records)
+        for key, read in history.final().items()
+    }
+    steps: list[tuple[int, str, TopicPartition, int, Poll | None]] = [
+        (item.at, item.client, item.partition, item.offset, None) for item in history.assignments
+    ]
+    steps += [(poll.at, poll.client, poll.partition, UNTOLD, poll) for poll in history.polls]
+    steps.sort(key=lambda step: step[0])
+    expected: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
+    for _, client, partition, begin, poll in steps:
+        if poll is None:
+            expected[client, partition] = (begin, "its assignment")
+            continue
+        position, before = expected.get((client, partition), (UNTOLD, "its beginning"))
+        existing = offsets.get(partition, [])
+        for record in poll.records:
+            ops = (before, str(poll))
+            if record.offset < position:
+                text = f"{client} got it where {position} was next"
+                yield Violation(rule, partition, record.offset, text, ops)
+            elif position != UNTOLD:
+                left_out = bisect.bisect_left(existing, position)
+                if left_out < len(existing) and existing[left_out] < record.offset:
+                    text = f"{client} was not given it, but {record.offset}"
+                    yield Violation(rule, partition, existing[left_out], text, ops)
+            position, before = record.offset + 1, str(poll)
+        expected[client, partition] = (position, before)
+
+
+def read_implies_durable(history: History) -> Iterator[Violation]:
+    """What a consumer was given is still there at the end, acknowledged or not."""
+    final = history.final()
+    content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
+    told: set[tuple[TopicPartition, int]] = set()
+    for poll in history.polls:
+        read = final.get(poll.partition)
+        for record in poll.records if read is not None else ():
+            place = (poll.partition, record.offset)
+            found = content[poll.partition].get(record.offset)
+            if (
+                found == record.value
+                or place in told
+                or record.offset < final[poll.partition].start
+            ):
+                continue
+            told.add(place)
+            text = f"{record.value} was delivered, and {found or 'nothing'} is there at the end"
+            yield Violation(
+                "read-implies-durable", poll.partition, record.offset, text, (str(poll),)
+            )

@@ -1,0 +1,167 @@
+"""What replicas, leaders and controllers may be: one function a rule, history in, violations
+out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise, zip_longest
+
+from integration_tests.history.model import (
+    UNTOLD,
+    Batch,
+    History,
+    Latest,
+    ReplicaFiles,
+    Violation,
+)
+from integration_tests.history.values import TopicPartition
+
+
+def monotone_watermarks(history: History) -> Iterator[Violation]:
+    """The end of a partition never goes back for a client, and lies above everything that anybody
+    had been given, or had been told to be stored, before the question was asked."""
+    rule = "monotone-watermarks"
+    highest: dict[tuple[str, TopicPartition], Latest] = {}
+    for answer in history.latest:
+        known = highest.get((answer.client, answer.partition))
+        # Questions of one client may overlap; only one asked after an answer must not be lower.
+        if known is not None and answer.offset < known.offset and answer.asked > known.answered:
+            ops = (str(known), str(answer))
+            text = f"the end goes back from {known.offset}"
+            yield Violation(rule, answer.partition, answer.offset, text, ops)
+        if known is None or answer.offset > known.offset:
+            highest[answer.client, answer.partition] = answer
+    yield from _below_what_is_known(history)
+
+
+def _below_what_is_known(history: History) -> Iterator[Violation]:
+    known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
+    for poll in history.polls:
+        known[poll.partition].append((poll.at, poll.records[-1].offset, str(poll)))
+    for send in history.sends.values():
+        facts = history.facts(send.identity)
+        if send.outcome == "ok" and send.offset != UNTOLD and facts and facts.acks == -1:
+            known[send.partition].append((send.ended, send.offset, str(send)))
+    answers: dict[TopicPartition, list[Latest]] = defaultdict(list)
+    for answer in history.latest:
+        answers[answer.partition].append(answer)
+    for partition, asked in answers.items():
+        facts_in_time = sorted(known[partition])
+        position, top, witness = 0, UNTOLD, ""
+        for answer in sorted(asked, key=lambda item: item.asked):
+            while position < len(facts_in_time) and facts_in_time[position][0] < answer.asked:
+                _, offset, op = facts_in_time[position]
+                if offset > top:
+                    top, witness = offset, op
+                position += 1
+            if answer.offset <= top:
+                text = f"the end was said to be {answer.offset} when {top} was known"
+                yield Violation(
+                    "monotone-watermarks", partition, answer.offset, text, (witness, str(answer))
+                )
+
+
+def replicas_identical(history: History) -> Iterator[Violation]:
+    """At the end all replicas hold the same batches below the high watermark, byte for byte, the
+    same history of leader epochs, and the same producers; and every read gave the same."""
+    by_partition: dict[TopicPartition, list[ReplicaFiles]] = defaultdict(list)
+    for files in history.files:
+        by_partition[files.partition].append(files)
+    for partition, replicas in by_partition.items():
+        first, *others = sorted(replicas, key=lambda files: files.broker)
+        for other in others:
+            yield from _compare(partition, first, other)
+    reads: dict[TopicPartition, str] = {}
+    for read in history.finals:
+        first_read = history.final()[read.partition]
+        begin = max(first_read.start, read.start)
+        mine = [record for record in read.records if record.offset >= begin]
+        theirs = [record for record in first_read.records if record.offset >= begin]
+        if mine != theirs and read.partition not in reads:
+            reads[read.partition] = read.source
+            place = next((a or b).offset for a, b in zip_longest(theirs, mine) if a != b)
+            text = f"final reads by {first_read.source} and by {read.source} differ from here on"
+            yield Violation("replicas-identical", read.partition, place, text)
+
+
+def _compare(
+    partition: TopicPartition, one: ReplicaFiles, other: ReplicaFiles
+) -> Iterator[Violation]:
+    rule, names = "replicas-identical", f"brokers {one.broker} and {other.broker}"
+    start, end = max(one.start, other.start), max(one.high_watermark, other.high_watermark)
+    for mine, theirs in zip_longest(_between(one, start, end), _between(other, start, end)):
+        if mine != theirs:
+            place = min(batch.first for batch in (mine, theirs) if batch is not None)
+            ops = (f"broker {one.broker}: {mine}", f"broker {other.broker}: {theirs}")
+            yield Violation(rule, partition, place, f"{names} hold different batches", ops)
+            break
+    mine_epochs = _epochs_within(one, start, end)
+    their_epochs = _epochs_within(other, start, end)
+    if mine_epochs != their_epochs:
+        ops = (f"broker {one.broker}: {mine_epochs}", f"broker {other.broker}: {their_epochs}")
+        yield Violation(rule, partition, UNTOLD, f"{names} know different leader epochs", ops)
+    if None not in (one.producers, other.producers) and one.producers != other.producers:
+        ops = (f"broker {one.broker}: {one.producers}", f"broker {other.broker}: {other.producers}")
+        yield Violation(rule, partition, UNTOLD, f"{names} know different producers", ops)
+
+
+def _between(files: ReplicaFiles, start: int, end: int) -> list[Batch]:
+    return [batch for batch in files.batches if batch.last >= start and batch.first < end]
+
+
+def _epochs_within(files: ReplicaFiles, start: int, end: int) -> list[tuple[int, int]]:
+    """The epochs of the compared batches. One in which nothing was appended may be missing on a
+    follower, which learns epochs from batches."""
+    used = {batch.epoch for batch in _between(files, start, end)}
+    return [(epoch, max(offset, start)) for epoch, offset in files.epochs if epoch in used]
+
+
+def epochs(history: History) -> Iterator[Violation]:
+    """A leader epoch has one leader and a controller epoch one controller; epochs never fall, along
+    a log and from one version of a partition's state to the next."""
+    yield from _along_logs(history)
+    offices: dict[int, int] = {}
+    for office in history.offices:
+        holder = offices.setdefault(office.epoch, office.broker)
+        if holder != office.broker:
+            text = f"controller epoch {office.epoch} belongs to {holder} and to {office.broker}"
+            yield Violation("epochs", None, UNTOLD, text)
+    leaders: dict[tuple[TopicPartition, int], int] = {}
+    by_partition: dict[TopicPartition, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for state in history.states:
+        by_partition[state.partition][state.version] = (state.epoch, state.controller_epoch)
+        if state.leader < 0:
+            continue
+        holder = leaders.setdefault((state.partition, state.epoch), state.leader)
+        if holder != state.leader:
+            text = f"leader epoch {state.epoch} belongs to {holder} and to {state.leader}"
+            yield Violation("epochs", state.partition, UNTOLD, text)
+    for partition, versions in by_partition.items():
+        for before, after in pairwise(sorted(versions)):
+            (epoch, controller), (next_epoch, next_controller) = versions[before], versions[after]
+            if next_epoch < epoch or next_controller < controller:
+                text = (
+                    f"epochs (leader, controller) fall from {epoch}, {controller} in version"
+                    f" {before} to {next_epoch}, {next_controller} in version {after}"
+                )
+                yield Violation("epochs", partition, UNTOLD, text)
+
+
+def _along_logs(history: History) -> Iterator[Violation]:
+    for read in history.finals:
+        rows = [(record.offset, record.epoch) for record in read.records if record.epoch != UNTOLD]
+        yield from _falling(read.partition, rows, f"final read by {read.source}")
+    for files in history.files:
+        rows = [(batch.first, batch.epoch) for batch in files.batches]
+        yield from _falling(files.partition, rows, f"files of broker {files.broker}")
+
+
+def _falling(
+    partition: TopicPartition, rows: list[tuple[int, int]], source: str
+) -> Iterator[Violation]:
+    for (_, before), (offset, after) in pairwise(rows):
+        if after < before:
+            text = f"leader epoch {after} follows {before}"
+            yield Violation("epochs", partition, offset, text, (source,))
+            return

@@ -1,0 +1,150 @@
+"""Reads the logs of a run into one history. Refuses what no workload writes: a judge that passes
+over what it does not understand proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from integration_tests.history.model import (
+    Assignment,
+    Batch,
+    Fault,
+    FinalRead,
+    History,
+    Latest,
+    LostPosition,
+    Office,
+    Poll,
+    ProducerFacts,
+    Record,
+    ReplicaFiles,
+    Send,
+    State,
+)
+from integration_tests.history.ops import SUFFIX, Op, read_ops
+from integration_tests.history.values import TopicPartition, read_value
+
+
+def load(folder: Path) -> History:
+    """Everything that the processes of a run wrote into `folder`."""
+    ops = [op for path in sorted(folder.glob(f"*{SUFFIX}")) for op in read_ops(path)]
+    return from_ops(ops)
+
+
+def from_ops(ops: Iterable[Op]) -> History:
+    """The history of these operations, in whatever order they come. Raises ValueError for one that
+    has no meaning."""
+    history = History()
+    for op in sorted(ops, key=lambda op: op["t"]):
+        take = _TAKES.get(op["f"])
+        if take is None:
+            raise ValueError(f"nobody knows what this is: {op}")
+        take(history, op)
+    return history
+
+
+def _partition(op: Op) -> TopicPartition:
+    topic, number = op["tp"]
+    return str(topic), int(number)
+
+
+def _records(op: Op) -> tuple[Record, ...]:
+    return tuple(Record(int(offset), str(value), int(epoch)) for offset, value, epoch in op["recs"])
+
+
+def _producer(history: History, op: Op) -> None:
+    history.producers[op["p"], op["i"]] = ProducerFacts(
+        acks=op["acks"], idempotent=op["idempotent"], keeps_order=op["keeps_order"]
+    )
+
+
+def _send(history: History, op: Op) -> None:
+    value = op["v"]
+    if op["type"] == "invoke":
+        if value in history.sends:
+            raise ValueError(f"value {value} is sent a second time: {op}")
+        partition = _partition(op)
+        identity = read_value(value, partition)
+        history.sends[value] = Send(identity, partition, value, op["t"])
+        return
+    send = history.sends.get(value)
+    if send is None:
+        raise ValueError(f"an end without a beginning: {op}")
+    if send.ended:
+        raise ValueError(f"a second end of {send}: {op}")
+    send.outcome, send.ended = op["type"], op["t"]
+    send.offset, send.error = op.get("off", -1), op.get("err", "")
+
+
+def _assign(history: History, op: Op) -> None:
+    history.assignments.append(Assignment(op["p"], _partition(op), op["t"], op["off"]))
+
+
+def _poll(history: History, op: Op) -> None:
+    if op["type"] == "ok":
+        records = _records(op)
+        if records:
+            history.polls.append(Poll(op["p"], _partition(op), op["t"], records, op["hw"]))
+    elif op["type"] == "fail":
+        history.lost_positions.append(LostPosition(op["p"], op["t"], op["err"]))
+
+
+def _latest(history: History, op: Op) -> None:
+    if op["type"] == "ok":
+        history.latest.append(Latest(op["p"], _partition(op), op["asked"], op["t"], op["off"]))
+
+
+def _final(history: History, op: Op) -> None:
+    history.finals.append(FinalRead(_partition(op), op["source"], op["start"], _records(op)))
+
+
+def _files(history: History, op: Op) -> None:
+    producers = op["producers"]
+    history.files.append(
+        ReplicaFiles(
+            partition=_partition(op),
+            broker=op["broker"],
+            start=op["start"],
+            high_watermark=op["hw"],
+            batches=tuple(Batch(*batch) for batch in op["batches"]),
+            epochs=tuple((epoch, offset) for epoch, offset in op["epochs"]),
+            producers=None if producers is None else tuple(producers),
+        )
+    )
+
+
+def _state(history: History, op: Op) -> None:
+    history.states.append(
+        State(
+            partition=_partition(op),
+            version=op["version"],
+            leader=op["leader"],
+            epoch=op["epoch"],
+            isr=tuple(op["isr"]),
+            controller_epoch=op["controller_epoch"],
+        )
+    )
+
+
+def _controller(history: History, op: Op) -> None:
+    history.offices.append(Office(op["epoch"], op["broker"]))
+
+
+def _fault(history: History, op: Op) -> None:
+    history.faults.append(Fault(op["t"], op["type"], op["what"], str(op["target"])))
+
+
+_TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
+    "producer": _producer,
+    "send": _send,
+    "assign": _assign,
+    "poll": _poll,
+    "latest": _latest,
+    "final": _final,
+    "files": _files,
+    "state": _state,
+    "controller": _controller,
+    "fault": _fault,
+}

@@ -1,0 +1,217 @@
+"""A history in memory, and what can be wrong with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from integration_tests.history.values import Identity, TopicPartition
+
+UNTOLD: Final = -1
+"""In place of an offset or an epoch that a client does not tell."""
+NANOSECONDS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFacts:
+    """What a producer was promised. `keeps_order`: values that it knows to be stored stand in the
+    order in which it sent them (idempotence, or one request in flight)."""
+
+    acks: int
+    idempotent: bool
+    keeps_order: bool
+
+
+@dataclass(slots=True)
+class Send:
+    """One value's way. `ended` is 0 and `outcome` "info" while nothing was heard."""
+
+    identity: Identity
+    partition: TopicPartition
+    value: str
+    begun: int
+    outcome: str = "info"
+    ended: int = 0
+    offset: int = UNTOLD
+    error: str = ""
+
+    def __str__(self) -> str:
+        end = f"@{self.offset}" if self.outcome == "ok" else f" ({self.error or 'no answer'})"
+        outcome = f"{self.outcome}{end} {_seconds(self.ended)}"
+        return f"send {self.value} at {_seconds(self.begun)}: {outcome}"
+
+
+class Record(NamedTuple):
+    """A record as somebody read it."""
+
+    offset: int
+    value: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Records of one partition that a consumer was given at once."""
+
+    client: str
+    partition: TopicPartition
+    at: int
+    records: tuple[Record, ...]
+    high_watermark: int = UNTOLD
+
+    def __str__(self) -> str:
+        first, last = self.records[0].offset, self.records[-1].offset
+        return f"poll of {self.client} at {_seconds(self.at)}: {first}..{last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A consumer begins at `offset`, or begins there anew."""
+
+    client: str
+    partition: TopicPartition
+    at: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostPosition:
+    """A consumer was told that its position does not exist."""
+
+    client: str
+    at: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """An answer to "where does the partition end?"."""
+
+    client: str
+    partition: TopicPartition
+    asked: int
+    answered: int
+    offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"latest offset {self.offset} for {self.client},"
+            f" asked {_seconds(self.asked)}, answered {_seconds(self.answered)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRead:
+    """Everything that a partition held at the end, as `source` gave it."""
+
+    partition: TopicPartition
+    source: str
+    start: int
+    records: tuple[Record, ...]
+
+
+class Batch(NamedTuple):
+    """A stored batch; `digest` is of all its bytes."""
+
+    first: int
+    last: int
+    epoch: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFiles:
+    """What a broker's files hold of a partition. `producers` is None where no snapshot tells."""
+
+    partition: TopicPartition
+    broker: int
+    start: int
+    high_watermark: int
+    batches: tuple[Batch, ...]
+    epochs: tuple[tuple[int, int], ...]
+    producers: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A partition's state as it was written for the cluster."""
+
+    partition: TopicPartition
+    version: int
+    leader: int
+    epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """Somebody held the controller's office in that epoch."""
+
+    epoch: int
+    broker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What was done to the cluster: `kind` is "invoke" or "ok"."""
+
+    at: int
+    kind: str
+    what: str
+    target: str
+
+
+@dataclass(slots=True)
+class History:
+    """All that is known of a run. `polls` and `latest` are in the order of time."""
+
+    producers: dict[tuple[str, int], ProducerFacts] = field(default_factory=dict)
+    sends: dict[str, Send] = field(default_factory=dict)
+    polls: list[Poll] = field(default_factory=list)
+    assignments: list[Assignment] = field(default_factory=list)
+    lost_positions: list[LostPosition] = field(default_factory=list)
+    latest: list[Latest] = field(default_factory=list)
+    finals: list[FinalRead] = field(default_factory=list)
+    files: list[ReplicaFiles] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    offices: list[Office] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def final(self) -> dict[TopicPartition, FinalRead]:
+        """The first final read of each partition."""
+        found: dict[TopicPartition, FinalRead] = {}
+        for read in self.finals:
+            found.setdefault(read.partition, read)
+        return found
+
+    def sends_by_partition(self) -> dict[TopicPartition, list[Send]]:
+        found: dict[TopicPartition, list[Send]] = defaultdict(list)
+        for send in self.sends.values():
+            found[send.partition].append(send)
+        return found
+
+    def facts(self, identity: Identity) -> ProducerFacts | None:
+        return self.producers.get((identity.producer, identity.incarnation))
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that must not be: the rule, where, and the operations that show it."""
+
+    rule: str
+    partition: TopicPartition | None
+    offset: int
+    text: str
+    ops: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = "" if self.partition is None else f" {self.partition[0]}-{self.partition[1]}"
+        at = "" if self.offset == UNTOLD else f"@{self.offset}"
+        shown = "".join(f"\n    {op}" for op in self.ops)
+        return f"{self.rule}{where}{at}: {self.text}{shown}"
+
+
+def _seconds(nanoseconds: int) -> str:
+    return f"{nanoseconds / NANOSECONDS:.3f}" if nanoseconds else "never"

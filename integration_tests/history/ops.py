@@ -1,0 +1,88 @@
+"""The log of operations: JSON lines, one file a process, flushed line by line, so that a process
+that is killed leaves everything that it knew.
+
+Every line has `t` (ns of the monotonic clock, which all processes of a machine share), `w` (wall
+clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) and `type`:
+
+    invoke   it begins          ok     it was done
+    fail     it was certainly not done
+    info     nobody knows: it may have been done, or may be done later
+
+    f          type            further keys
+    producer   info            acks, idempotent, in_flight, keeps_order
+    send       invoke          tp, v
+    send       ok              v, off (-1: the client was not told)
+    send       fail, info      v, err
+    assign     ok              tp, off            a consumer begins there, or begins anew
+    poll       ok              tp, recs [[offset, value, leader epoch]...], hw (-1: unknown)
+    poll       fail, info      err                fail: the position was lost
+    latest     ok              tp, off, asked     ListOffsets; `asked` in ns
+    latest     info            tp, err
+    final      ok              tp, source, start, recs     everything there is, read at the end
+    files      ok              tp, broker, start, hw, batches [[first, last, epoch, digest]...],
+                               epochs [[epoch, offset]...], producers [text...]
+    state      ok              tp, leader, epoch, isr, version, controller_epoch
+    controller ok              epoch, broker
+    fault      invoke, ok      what, target
+
+A leader epoch that a client does not show is -1.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+Op = dict[str, Any]
+SUFFIX: Final = ".ops.jsonl"
+
+
+class OpsLog:
+    """The file of one process; its clients share it. Every method may be called from any thread."""
+
+    def __init__(self, folder: Path, process: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{process}{SUFFIX}"
+        self._file: TextIO = self.path.open("a", buffering=1, encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def write(
+        self, client: str, function: str, kind: str, *, incarnation: int = 1, **more: Any
+    ) -> None:
+        """One operation, with the time of now."""
+        with self._lock:
+            if self._file.closed:
+                return
+            op = {
+                "t": time.monotonic_ns(),
+                "w": time.time_ns() // 1_000_000,
+                "p": client,
+                "i": incarnation,
+                "f": function,
+                "type": kind,
+                **more,
+            }
+            self._file.write(json.dumps(op, separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        """Idempotent; what comes later is dropped."""
+        with self._lock:
+            self._file.close()
+
+
+def read_ops(path: Path) -> Iterator[Op]:
+    """The operations of one file. A last line that was cut off by a kill is passed over; any other
+    that is no JSON raises ValueError with its place."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                op = json.loads(line)
+            except ValueError:
+                if not line.endswith("\n"):
+                    return
+                raise ValueError(f"{path}:{number}: {line[:80]!r} is no operation") from None
+            yield op

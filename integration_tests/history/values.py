@@ -1,0 +1,40 @@
+"""The values that workloads produce: each is sent once, and says by itself whether it is intact.
+
+`name:incarnation:counter:checksum`. The checksum covers the partition as well, so a record that
+turns up in another partition is found out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+TopicPartition = tuple[str, int]
+
+
+class Identity(NamedTuple):
+    """Who sent a value: a producer, its life, and the place among the values of that life."""
+
+    producer: str
+    incarnation: int
+    counter: int
+
+
+def make_value(identity: Identity, partition: TopicPartition) -> str:
+    head = f"{identity.producer}:{identity.incarnation}:{identity.counter}"
+    return f"{head}:{_checksum(head, partition):08x}"
+
+
+def read_value(value: str, partition: TopicPartition) -> Identity:
+    """Who sent it. Raises ValueError saying what is wrong with it."""
+    head, _, given = value.rpartition(":")
+    words = head.split(":")
+    if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
+        raise ValueError("this is no value of a workload")
+    if given != f"{_checksum(head, partition):08x}":
+        raise ValueError("the checksum is wrong: it was damaged, or is of another partition")
+    return Identity(words[0], int(words[1]), int(words[2]))
+
+
+def _checksum(head: str, partition: TopicPartition) -> int:
+    return zlib.crc32(f"{partition[0]}/{partition[1]}/{head}".encode())

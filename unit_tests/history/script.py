@@ -1,0 +1,116 @@
+"""Histories written by hand: every call is one operation, one millisecond after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from integration_tests.history.loader import from_ops
+from integration_tests.history.model import History
+from integration_tests.history.ops import Op
+from integration_tests.history.values import Identity, TopicPartition, make_value
+
+T0: TopicPartition = ("t", 0)
+
+
+def value(counter: int, producer: str = "a", partition: TopicPartition = T0) -> str:
+    return make_value(Identity(producer, 1, counter), partition)
+
+
+class Script:
+    """Producers: `a` is idempotent, `b` has one request in flight, `c` has five, `leader-only`
+    waits for the leader alone."""
+
+    def __init__(self, partition: TopicPartition = T0) -> None:
+        self.ops: list[Op] = []
+        self.partition = partition
+        for name, acks, idempotent, keeps_order in (
+            ("a", -1, True, True),
+            ("b", -1, False, True),
+            ("c", -1, False, False),
+            ("leader-only", 1, False, False),
+        ):
+            self.add(
+                name, "producer", "info", acks=acks, idempotent=idempotent, keeps_order=keeps_order
+            )
+
+    def add(self, client: str, function: str, kind: str, **more: Any) -> int:
+        """Returns the operation's time."""
+        at = (len(self.ops) + 1) * 1_000_000
+        self.ops.append({"t": at, "w": 0, "p": client, "i": 1, "f": function, "type": kind, **more})
+        return at
+
+    def invoke(self, counter: int, producer: str = "a") -> str:
+        text = value(counter, producer, self.partition)
+        self.add(producer, "send", "invoke", tp=self.partition, v=text)
+        return text
+
+    def send(self, counter: int, outcome: str | int, producer: str = "a") -> str:
+        """`outcome`: the offset it was acknowledged at, "fail" or "info"."""
+        text = self.invoke(counter, producer)
+        if isinstance(outcome, int):
+            self.add(producer, "send", "ok", v=text, off=outcome)
+        else:
+            self.add(producer, "send", outcome, v=text, err="because")
+        return text
+
+    def sent(self, count: int, producer: str = "a") -> list[str]:
+        """Values 0 to `count` - 1, acknowledged at the offsets of the same number."""
+        return [self.send(number, number, producer) for number in range(count)]
+
+    def assign(self, offset: int = 0, client: str = "reader") -> None:
+        self.add(client, "assign", "ok", tp=self.partition, off=offset)
+
+    def poll(self, *records: tuple[int, str], client: str = "reader") -> None:
+        recs = [[offset, text, 0] for offset, text in records]
+        self.add(client, "poll", "ok", tp=self.partition, recs=recs, hw=-1)
+
+    def latest(self, offset: int, asked: int | None = None, client: str = "asker") -> int:
+        """Returns when it was answered."""
+        now = len(self.ops) * 1_000_000
+        question = now + 500_000 if asked is None else asked
+        return self.add(client, "latest", "ok", tp=self.partition, off=offset, asked=question)
+
+    def final(
+        self,
+        *values: str | None,
+        start: int = 0,
+        epochs: Sequence[int] | None = None,
+        source: str = "leader",
+    ) -> None:
+        """The values from `start` on; None for an offset that does not exist."""
+        numbers = epochs or [0] * len(values)
+        recs = [
+            [start + place, text, epoch]
+            for place, (text, epoch) in enumerate(zip(values, numbers, strict=True))
+            if text is not None
+        ]
+        self.add("final", "final", "ok", tp=self.partition, source=source, start=start, recs=recs)
+
+    def files(
+        self,
+        broker: int,
+        batches: list[list[Any]],
+        *,
+        epochs: Sequence[tuple[int, int]] = ((0, 0),),
+        start: int = 0,
+        producers: list[str] | None = None,
+    ) -> None:
+        self.add(
+            "files", "files", "ok",
+            tp=self.partition, broker=broker, start=start, hw=10,
+            batches=batches, epochs=[list(entry) for entry in epochs], producers=producers,
+        )  # fmt: skip
+
+    def state(self, version: int, leader: int, epoch: int, controller_epoch: int = 1) -> None:
+        self.add(
+            "watch", "state", "ok",
+            tp=self.partition, version=version, leader=leader, epoch=epoch, isr=[leader],
+            controller_epoch=controller_epoch,
+        )  # fmt: skip
+
+    def office(self, epoch: int, broker: int) -> None:
+        self.add("watch", "controller", "ok", epoch=epoch, broker=broker)
+
+    def history(self) -> History:
+        return from_ops(self.ops)
