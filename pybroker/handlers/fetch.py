@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,8 @@ from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
 from pybroker.metrics import Metrics
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
-from pybroker.replication.partition import Partition
+from pybroker.replication.partition import FollowerFetch, Partition
+from pybroker.replication.purgatory import Purgatory
 from pybroker.wire.messages.fetch import (
     AbortedTransaction,
     DivergingEpoch,
@@ -61,8 +62,13 @@ class _Reading:
     enough_bytes: int
     read_committed: bool
     version: int
+    replica_id: int
+    """The follower that asks; negative for a consumer."""
+    incarnation: int
     position: int = 0
     """The item that is read next."""
+    noted: int = 0
+    """In the items before this one it is noted how far the follower is."""
     cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False
@@ -76,10 +82,13 @@ def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Answer at once if there is enough, or something to say; else wait and look again."""
+    trusted = services.options.inter_broker_listener
+    if message.replica_id >= 0 and trusted is not None and request.listener != trusted:
+        return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     full = message.session_epoch in (_INITIAL_SESSION_EPOCH, _FINAL_SESSION_EPOCH)
     if not full:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    seen = services.replicas.fetches.changes
+    seen = _purgatory(services, message).changes
     reading = _begin(services, request, message)
     if _advance(services, reading) and _is_enough(message, reading):
         return _counted(services.metrics, FetchResponse(responses=reading.responses))
@@ -91,7 +100,7 @@ async def _read_until_enough(
 ) -> FetchResponse:
     """Wait and read again until there is enough, or the client's patience ends. `reading` was begun
     when `seen` changes had been made; those made since then may not be waited for."""
-    fetches, clock = services.replicas.fetches, services.clock
+    fetches, clock = _purgatory(services, message), services.clock
     deadline = clock.monotonic() + message.max_wait_ms / 1000
     while True:
         await _complete(services, reading)
@@ -106,6 +115,13 @@ async def _read_until_enough(
             )
         seen = fetches.changes
         reading = _begin(services, request, message)
+        reading.noted = len(reading.items)  # what a follower has was said when it asked
+
+
+def _purgatory(services: Services, message: FetchRequest) -> Purgatory:
+    """Where a fetch waits: a follower for the log end, a consumer for the high watermark."""
+    replicas = services.replicas
+    return replicas.replica_fetches if message.replica_id >= 0 else replicas.fetches
 
 
 async def _complete(services: Services, reading: _Reading) -> None:
@@ -147,7 +163,9 @@ def _begin(services: Services, request: Request, message: FetchRequest) -> _Read
     batch, even above the limits (KIP-74)."""
     options = services.options
     room_bytes = max(options.unsent_bytes_max - services.unsent_bytes(), 0)
-    budget_bytes = min(message.max_bytes, options.fetch_bytes_max, room_bytes)
+    budget_bytes = min(message.max_bytes, room_bytes)
+    if message.replica_id < 0:
+        budget_bytes = min(budget_bytes, options.fetch_bytes_max)
     responses, items = [], []
     for topic in message.topics:
         answers: list[PartitionData] = []
@@ -164,6 +182,8 @@ def _begin(services: Services, request: Request, message: FetchRequest) -> _Read
         enough_bytes=min(message.min_bytes, max(budget_bytes, 1)),
         read_committed=message.isolation_level == _READ_COMMITTED,
         version=request.version,
+        replica_id=message.replica_id,
+        incarnation=message.replica_incarnation,
     )
 
 
@@ -185,15 +205,12 @@ def _advance(services: Services, reading: _Reading) -> bool:
 
 def _read_next(services: Services, reading: _Reading) -> None:
     answers, key, wanted = reading.items[reading.position]
-    answers.append(_read_partition(services.replicas.leader, key, wanted, reading))
+    answers.append(_read_partition(services, key, wanted, reading))
     reading.position += 1
 
 
 def _read_partition(
-    leader: Callable[[TopicPartition, int], Partition],
-    key: TopicPartition,
-    wanted: FetchPartition,
-    reading: _Reading,
+    services: Services, key: TopicPartition, wanted: FetchPartition, reading: _Reading
 ) -> PartitionData:
     answer = PartitionData(
         partition_index=wanted.partition,
@@ -205,16 +222,22 @@ def _read_partition(
         records=b"",
     )
     try:
-        partition = leader(key, wanted.current_leader_epoch)
+        partition = services.replicas.leader(key, wanted.current_leader_epoch)
         if partition.log.config.compression_type == "zstd":
             _require_zstd(reading.version)
+        diverging = None
+        if wanted.last_fetched_epoch != NO_EPOCH:
+            diverging = _diverging_epoch(partition, wanted)
+        if reading.replica_id >= 0 and diverging is None:
+            _note_follower(services, partition, wanted, reading)
         answer.high_watermark = partition.high_watermark
         answer.last_stable_offset = partition.last_stable_offset()
         answer.log_start_offset = partition.log.log_start_offset
-        if _diverges(partition, wanted, answer):
-            reading.must_answer = True
-        else:
+        if diverging is None:
             _read_records(partition, wanted, answer, reading)
+        else:
+            answer.diverging_epoch = diverging
+            reading.must_answer = True
     except BrokerError as error:
         answer.error_code = error.code
         reading.must_answer = True
@@ -228,7 +251,10 @@ def _read_partition(
 def _read_records(
     partition: Partition, wanted: FetchPartition, answer: PartitionData, reading: _Reading
 ) -> None:
-    end = partition.readable_end(reading.read_committed)
+    if reading.replica_id >= 0:
+        end = partition.log.log_end_offset
+    else:
+        end = partition.readable_end(reading.read_committed)
     first = reading.total_bytes == 0
     limit_bytes = max(min(wanted.partition_max_bytes, reading.budget_bytes), 0)
     if reading.cached_only:
@@ -254,20 +280,45 @@ def _read_records(
     reading.budget_bytes -= len(data)
 
 
-def _diverges(partition: Partition, wanted: FetchPartition, answer: PartitionData) -> bool:
-    """Whether the reader's last epoch ends earlier here than where it wants to go on (KIP-595)."""
-    if wanted.last_fetched_epoch == NO_EPOCH:
-        return False
+def _note_follower(
+    services: Services, partition: Partition, wanted: FetchPartition, reading: _Reading
+) -> None:
+    """Take down how far the follower is: once a request, before the request waits. On the event
+    loop, where every item is looked at first. Raises BrokerError for what may not count."""
+    if reading.position < reading.noted:
+        return
+    reading.noted = reading.position + 1
+    if wanted.current_leader_epoch == NO_EPOCH:
+        raise BrokerError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"{partition.topic_partition}: the follower does not say in which epoch it follows",
+        )
+    log = partition.log
+    if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+        return  # out of range, as the read will say
+    services.replicas.follower_fetched(
+        partition,
+        FollowerFetch(
+            reading.replica_id, wanted.fetch_offset, wanted.log_start_offset, reading.incarnation
+        ),
+        services.clock.monotonic(),
+    )
+
+
+def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
+    """Where the reader's last epoch ends here, if that is before where it wants to go on
+    (KIP-595). Raises BrokerError OFFSET_OUT_OF_RANGE if that cannot be said."""
     epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
     if end_offset == NO_OFFSET:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"{partition.topic_partition} holds nothing of epoch {wanted.last_fetched_epoch}",
         )
+    if wanted.fetch_offset < partition.log.log_start_offset:
+        return None  # out of range, as the read will say
     if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
-        return False
-    answer.diverging_epoch = DivergingEpoch(epoch=epoch, end_offset=end_offset)
-    return True
+        return None
+    return DivergingEpoch(epoch=epoch, end_offset=end_offset)
 
 
 def _require_zstd(version: int) -> None:

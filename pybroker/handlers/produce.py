@@ -127,6 +127,8 @@ def _append(
     _tell(result, appended)
     key = partition.topic_partition
     committed_end = appended.last_offset + 1
+    if partition.is_replicated:
+        services.replicas.appended(key, len(data))
     if partition.high_watermark >= committed_end:
         services.replicas.became_readable(key, len(data))
     elif acks == -1:

@@ -194,6 +194,8 @@ class ProduceLane:
             appended = partition.append(data, header, acks=acks, now_ms=now_ms)
         except (BrokerError, StorageError) as error:
             return _request(parsed), answer_failure(self._services, partition, error)
+        if partition.is_replicated:
+            self._replicas.appended(partition.topic_partition, end - start)
         if partition.high_watermark > appended.last_offset:
             self._replicas.became_readable(partition.topic_partition, end - start)
         elif acks == -1:

@@ -85,6 +85,8 @@ class Partition:
         self._leads = False
         self._isr_size = 0
         self._is_alone = False
+        self.is_replicated = False
+        """Whether other brokers hold replicas too, which may wait for what is appended."""
         self._follower_ends: dict[int, int] = {}
         self._follower_starts: dict[int, int] = {}
         self._rules: dict[int, BatchRules] = {}
@@ -195,6 +197,7 @@ class Partition:
         self._leads = facts.state.leader == self._broker_id
         self._isr_size = len(facts.state.isr)
         self._is_alone = tuple(facts.state.isr) == (self._broker_id,)
+        self.is_replicated = len(facts.replicas) > 1
         self._follower_ends.clear()
         self._follower_starts.clear()
 

@@ -395,9 +395,14 @@ def fetch_request(
     current_leader_epoch: int = -1,
     last_fetched_epoch: int = -1,
     session: tuple[int, int] = (0, -1),
+    replica_id: int = -1,
+    incarnation: int = -1,
+    log_start_offset: int = -1,
 ) -> FetchRequest:
     """`wanted` are topic, partition and offset, one topic entry each."""
     return FetchRequest(
+        replica_id=replica_id,
+        replica_incarnation=incarnation,
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
@@ -413,6 +418,7 @@ def fetch_request(
                         fetch_offset=offset,
                         current_leader_epoch=current_leader_epoch,
                         last_fetched_epoch=last_fetched_epoch,
+                        log_start_offset=log_start_offset,
                         partition_max_bytes=partition_max_bytes,
                     )
                 ],

@@ -1,0 +1,289 @@
+"""Fetches of followers: what they may read, what is noted of them, and what they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker.errors import ErrorCode
+from pybroker.model import (
+    Endpoint,
+    LeaderAndIsr,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+)
+from pybroker.replication.partition import FollowerFetch, Partition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from unit_tests.handlers.bench import (
+    BROKER_ID,
+    Bench,
+    batch,
+    code,
+    fetch_request,
+    the_only,
+    values_of,
+)
+
+FOLLOWER = 2
+EPOCH = 1
+A_MINUTE_MS = 60_000
+VERSIONS_WITH_EPOCHS = range(9, 13)
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture(autouse=True)
+async def leader(bench: Bench) -> None:
+    """Leads t-0 with a follower in the ISR, and t-1 alone."""
+    await bench.create("t", 2)
+    await lead(bench)
+
+
+async def lead(
+    bench: Bench, epoch: int = EPOCH, *, key: TopicPartition = T0, leader: int = BROKER_ID
+) -> None:
+    facts = PartitionFacts(
+        key,
+        bench.app.metadata.topics["t"].topic_id,
+        PartitionState(leader, epoch, (BROKER_ID, FOLLOWER), 1),
+        epoch,
+        (BROKER_ID, FOLLOWER),
+    )
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    assert await bench.app.replicas.leader_and_isr(command) == {key: ErrorCode.NONE}
+
+
+def following(offset: int, **options: Any) -> FetchRequest:
+    options.setdefault("current_leader_epoch", EPOCH)
+    options.setdefault("replica_id", FOLLOWER)
+    options.setdefault("log_start_offset", 0)
+    return fetch_request(("t", 0, offset), **options)
+
+
+async def follow(bench: Bench, offset: int, *, version: int = 12, **options: Any) -> PartitionData:
+    """What the follower is answered about t-0."""
+    answer: FetchResponse = await bench.ask(ApiKey.FETCH, version, following(offset, **options))
+    assert code(answer) is ErrorCode.NONE
+    return the_only(the_only(answer.responses).partitions)
+
+
+def partition(bench: Bench) -> Partition:
+    return bench.app.replicas.partition(T0)
+
+
+@pytest.fixture
+def noted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[FollowerFetch]:
+    """What was taken down of followers."""
+    found: list[FollowerFetch] = []
+    note = bench.app.replicas.follower_fetched
+
+    def noting(partition: Partition, fetch: FollowerFetch, now: float) -> None:
+        found.append(fetch)
+        note(partition, fetch, now)
+
+    monkeypatch.setattr(bench.app.replicas, "follower_fetched", noting)
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS_WITH_EPOCHS)
+async def test_a_follower_reads_up_to_the_log_end_and_a_consumer_does_not(
+    bench: Bench, version: int
+) -> None:
+    await bench.produce("t", batch(b"a"), acks=1)
+    answer = await follow(bench, 0, version=version)
+    assert values_of(answer) == [b"a"]
+    assert (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset) == (0, 0, 0)
+    assert values_of(await bench.fetch("t", 0)) == []
+
+
+@pytest.mark.parametrize("replica_id", [-2, -3, -(2**31)])
+async def test_every_negative_replica_id_reads_as_a_consumer(bench: Bench, replica_id: int) -> None:
+    await bench.produce("t", batch(b"a"), acks=1)
+    assert values_of(await follow(bench, 0, replica_id=replica_id)) == []
+
+
+async def test_what_a_follower_has_moves_the_high_watermark_that_it_is_told(bench: Bench) -> None:
+    await bench.produce("t", batch(b"a"), acks=1)
+    await bench.produce("t", batch(b"b"), acks=1)
+    answer = await follow(bench, 1)
+    assert values_of(answer) == [b"b"]
+    assert answer.high_watermark == partition(bench).high_watermark == 1
+
+
+async def test_incarnation_and_log_start_are_noted(
+    bench: Bench, noted: list[FollowerFetch]
+) -> None:
+    await follow(bench, 0, incarnation=7)
+    assert noted == [FollowerFetch(FOLLOWER, 0, 0, 7)]
+    await follow(bench, 0, version=9)
+    assert noted[1:] == [FollowerFetch(FOLLOWER, 0, 0, -1)]
+
+
+async def test_a_follower_is_noted_before_its_fetch_waits_and_only_then(
+    bench: Bench, noted: list[FollowerFetch]
+) -> None:
+    produced = asyncio.ensure_future(bench.produce("t", batch(b"a")))
+    await bench.waits(bench.app.replicas.produces, produced)
+    task = asyncio.ensure_future(bench.ask(ApiKey.FETCH, 12, following(1, max_wait_ms=A_MINUTE_MS)))
+    assert (await asyncio.wait_for(produced, 5)).error_code == 0
+    await bench.waits(bench.app.replicas.replica_fetches, task)
+    assert not task.done()
+    await bench.produce("t", batch(b"b"), acks=1)
+    answer: FetchResponse = await asyncio.wait_for(task, 5)
+    assert values_of(the_only(the_only(answer.responses).partitions)) == [b"b"]
+    assert [fetch.fetch_offset for fetch in noted] == [1]
+    assert len(bench.app.replicas.replica_fetches) == 0
+
+
+async def test_a_follower_is_woken_by_what_consumers_may_not_see(bench: Bench) -> None:
+    follower = asyncio.ensure_future(
+        bench.ask(ApiKey.FETCH, 12, following(0, max_wait_ms=A_MINUTE_MS))
+    )
+    consumer = asyncio.ensure_future(
+        bench.ask(ApiKey.FETCH, 12, fetch_request(("t", 0, 0), max_wait_ms=A_MINUTE_MS))
+    )
+    await bench.waits(bench.app.replicas.replica_fetches, follower)
+    await bench.waits(bench.app.replicas.fetches, consumer)
+    await bench.produce("t", batch(b"a"), acks=1)
+    await asyncio.wait_for(follower, 5)
+    assert not consumer.done()
+    await follow(bench, 1)
+    answer: FetchResponse = await asyncio.wait_for(consumer, 5)
+    assert values_of(the_only(the_only(answer.responses).partitions)) == [b"a"]
+
+
+async def test_a_leader_that_is_deposed_wakes_followers(bench: Bench) -> None:
+    task = asyncio.ensure_future(bench.ask(ApiKey.FETCH, 12, following(0, max_wait_ms=A_MINUTE_MS)))
+    await bench.waits(bench.app.replicas.replica_fetches, task)
+    await lead(bench, EPOCH + 1, leader=FOLLOWER)
+    answer: FetchResponse = await asyncio.wait_for(task, 5)
+    part = the_only(the_only(answer.responses).partitions)
+    assert code(part) is ErrorCode.FENCED_LEADER_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (EPOCH - 1, ErrorCode.FENCED_LEADER_EPOCH),
+        (EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+async def test_a_follower_of_another_epoch_or_of_none_does_not_count(
+    bench: Bench, noted: list[FollowerFetch], epoch: int, expected: ErrorCode
+) -> None:
+    await bench.produce("t", batch(b"a"), acks=1)
+    answer = await follow(bench, 1, current_leader_epoch=epoch)
+    assert code(answer) is expected
+    assert noted == [] and partition(bench).high_watermark == 0
+
+
+async def test_versions_without_epochs_are_no_use_to_followers(
+    bench: Bench, noted: list[FollowerFetch]
+) -> None:
+    for version in range(4, 9):
+        request = following(0, current_leader_epoch=-1)
+        answer: FetchResponse = await bench.ask(ApiKey.FETCH, version, request)
+        part = the_only(the_only(answer.responses).partitions)
+        assert code(part) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert noted == []
+
+
+async def test_who_follows_a_follower_is_told_so(bench: Bench) -> None:
+    await lead(bench, EPOCH + 1, leader=FOLLOWER)
+    answer = await follow(bench, 0, current_leader_epoch=EPOCH + 1)
+    assert code(answer) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_broker_that_holds_no_replica_is_75(bench: Bench) -> None:
+    answer = await follow(bench, 0, replica_id=9)
+    assert code(answer) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert partition(bench).high_watermark == 0
+
+
+@pytest.mark.parametrize("offset", [-1, 2, 2**62])
+async def test_out_of_range_does_not_count(
+    bench: Bench, noted: list[FollowerFetch], offset: int
+) -> None:
+    await bench.produce("t", batch(b"a"), acks=1)
+    assert code(await follow(bench, offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert noted == [] and partition(bench).high_watermark == 0
+
+
+async def test_a_follower_with_another_history_is_told_where_and_does_not_count(
+    bench: Bench, noted: list[FollowerFetch]
+) -> None:
+    await bench.produce("t", batch(b"a"), acks=1)
+    await lead(bench, 4)
+    await bench.produce("t", batch(b"b"), acks=1)
+    for epoch in (1, 3):  # 3 is one that this leader never had
+        answer = await follow(bench, 2, current_leader_epoch=4, last_fetched_epoch=epoch)
+        assert answer.diverging_epoch is not None
+        assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (1, 1)
+        assert values_of(answer) == []
+    assert noted == []
+    same = await follow(bench, 1, current_leader_epoch=4, last_fetched_epoch=1)
+    assert same.diverging_epoch is None and values_of(same) == [b"b"]
+    assert [fetch.fetch_offset for fetch in noted] == [1]
+
+
+async def test_below_the_log_start_is_out_of_range_whatever_the_epochs_say(bench: Bench) -> None:
+    await bench.produce("t", batch(b"a"), acks=1)
+    await bench.produce("t", batch(b"b"), acks=1)
+    await follow(bench, 2)
+    await lead(bench, 4)
+    partition(bench).log.advance_log_start(2)
+    answer = await follow(bench, 1, current_leader_epoch=4, last_fetched_epoch=3)
+    assert code(answer) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_what_is_not_in_the_page_cache_is_read_elsewhere_but_noted_here(
+    bench: Bench, noted: list[FollowerFetch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.produce("t", batch(b"a"), acks=1)
+    log = partition(bench).log
+    read = log.read
+
+    def uncached(*args: Any, cached_only: bool, **options: Any) -> Any:
+        return None if cached_only else read(*args, cached_only=False, **options)
+
+    monkeypatch.setattr(log, "read", uncached)
+    assert values_of(await follow(bench, 0)) == [b"a"]
+    assert "_read_next" in bench.blocking.done
+    assert [fetch.fetch_offset for fetch in noted] == [0]
+
+
+async def test_the_limit_for_consumers_is_not_for_followers(tmp_path: Path) -> None:
+    async with Bench(tmp_path / "own", properties={"fetch.max.bytes": "1024"}) as bench:
+        await bench.create("t", 2)
+        await lead(bench)
+        for _ in range(3):
+            await bench.produce("t", batch(b"v" * 600), acks=1)
+        assert len(values_of(await follow(bench, 0))) == 3
+
+
+async def test_followers_are_believed_on_the_listener_between_brokers_only(
+    tmp_path: Path,
+) -> None:
+    own = {
+        "listeners": "INSIDE://:9092,PLAINTEXT://:9093",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+    }
+    endpoints = (
+        Endpoint("INSIDE", "broker.example", 9092),
+        Endpoint("PLAINTEXT", "broker.example", 9093),
+    )
+    async with Bench(tmp_path / "two", properties=own, endpoints=endpoints) as bench:
+        await bench.create("t", 2)
+        await lead(bench)
+        await bench.produce("t", batch(b"a"), acks=1)
+        refused: FetchResponse = await bench.ask(ApiKey.FETCH, 12, following(1))
+        assert code(refused) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert refused.responses == [] and partition(bench).high_watermark == 0
+        taken: FetchResponse = await bench.ask(ApiKey.FETCH, 12, following(1), listener="INSIDE")
+        assert code(taken) is ErrorCode.NONE and partition(bench).high_watermark == 1
