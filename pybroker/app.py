@@ -28,6 +28,7 @@ from pybroker.handlers.gate import Gate
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.handlers.metering import Metering
 from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
+from pybroker.leader_channel import Follower, FollowerLeaderChannel
 from pybroker.live_config import LiveConfig
 from pybroker.local_channel import LocalBrokerChannel, ProvenEpochs
 from pybroker.log_directories import DirectoryFailures
@@ -35,7 +36,8 @@ from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint
-from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, Rng
+from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, FetchLimits, LeaderChannel, Rng
+from pybroker.replication.fetchers import FetcherOptions, ReplicaFetchers
 from pybroker.replication.housekeeping import Housekeeping, Intervals
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
@@ -92,6 +94,8 @@ class BrokerApp:
         self._logs = logs
         self._world = world
         self.metadata = MetadataView()
+        self._incarnation = -1
+        self._fetchers = self._new_fetchers()
         self.replicas = ReplicaManager(
             broker_id=broker_id,
             logs=logs,
@@ -100,6 +104,7 @@ class BrokerApp:
             fetches=Purgatory(),
             produces=Purgatory(),
             metrics=world.metrics,
+            fetchers=self._fetchers,
         )
         self._commands = LocalBrokerChannel(self.replicas, self.metadata)
         self.controller = self._new_controller()
@@ -119,13 +124,7 @@ class BrokerApp:
             controller=self.controller,
             lost=lost,
         )
-        self._housekeeping = Housekeeping(
-            logs=logs,
-            replicas=self.replicas,
-            blocking=world.blocking,
-            clock=world.clock,
-            intervals=_intervals(config),
-        )
+        self._housekeeping = self._new_housekeeping()
         self._producer_ids = ProducerIds(world.coord, broker_id)
         self.dispatcher = Dispatcher(self._services(cluster_id))
         self._gate = Gate(self.dispatcher.answer)
@@ -179,6 +178,7 @@ class BrokerApp:
         """Leave the cluster and make the logs' state durable. Idempotent, also after a start that
         failed half-way."""
         await self._server.close(DRAIN_S)
+        await self._fetchers.stop()
         await self._mover.stop()
         await self._housekeeping.stop()
         await self._directory_failures.stop()
@@ -238,6 +238,20 @@ class BrokerApp:
             connect_s=config.socket_connection_setup_timeout_ms / 1000,
         )
 
+    def _leader_channel(self, leader: int) -> LeaderChannel:
+        config = self._config
+
+        def find() -> Endpoint | None:
+            broker = self.metadata.brokers.get(leader)
+            return None if broker is None else broker.endpoint(config.inter_broker_listener)
+
+        follower = Follower(
+            self._broker.id,
+            incarnation=lambda: self._incarnation,
+            timeout_ms=config.replica_socket_timeout_ms,
+        )
+        return FollowerLeaderChannel(follower, find)
+
     async def _register(self) -> Broker:
         registered = await register_broker(
             self._world.coord,
@@ -246,6 +260,7 @@ class BrokerApp:
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
             earlier_session_ids=self._world.earlier_session_ids(),
         )
+        self._incarnation = registered.incarnation
         await self._world.blocking.run(self._logs.record_incarnation, registered.incarnation)
         self._directory_failures.registered()
         return registered
@@ -258,6 +273,23 @@ class BrokerApp:
             rng=self._world.rng,
             channels=self._channel,
             settings=ControllerSettings(delete_topic_enable=self._config.delete_topic_enable),
+        )
+
+    def _new_fetchers(self) -> ReplicaFetchers:
+        return ReplicaFetchers(
+            channel=self._leader_channel,
+            blocking=self._world.blocking,
+            clock=self._world.clock,
+            options=_fetcher_options(self._config),
+        )
+
+    def _new_housekeeping(self) -> Housekeeping:
+        return Housekeeping(
+            logs=self._logs,
+            replicas=self.replicas,
+            blocking=self._world.blocking,
+            clock=self._world.clock,
+            intervals=_intervals(self._config),
         )
 
     def _new_server(self) -> Server:
@@ -326,6 +358,18 @@ class BrokerApp:
             log_limit=LogLimit(world.clock),
             unsent_bytes=lambda: self._server.unsent_bytes,
         )
+
+
+def _fetcher_options(config: BrokerConfig) -> FetcherOptions:
+    return FetcherOptions(
+        limits=FetchLimits(
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            partition_max_bytes=config.replica_fetch_max_bytes,
+        ),
+        backoff_ms=config.replica_fetch_backoff_ms,
+    )
 
 
 def _intervals(config: BrokerConfig) -> Intervals:

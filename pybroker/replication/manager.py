@@ -24,6 +24,7 @@ from pybroker.model import (
     TopicPartition,
 )
 from pybroker.ports import Blocking
+from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.partition import FollowerFetch, Partition, Role
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
@@ -57,8 +58,11 @@ class ReplicaManager:
         fetches: Purgatory,
         produces: Purgatory,
         metrics: Metrics | None = None,
+        fetchers: ReplicaFetchers | None = None,
     ) -> None:
+        """`fetchers` copy what others lead; without them nothing is copied."""
         self.broker_id = broker_id
+        self._fetchers = fetchers
         self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = -1
         self.fetches = fetches
@@ -174,12 +178,16 @@ class ReplicaManager:
             orders = [(facts, configs[facts.topic_partition.topic]) for facts in news]
             opened = await self._spread(self._open_log, orders)
             leading: list[tuple[TopicPartition, Log]] = []
+            following: list[TopicPartition] = []
             for facts, result in zip(news, opened, strict=True):
                 key = facts.topic_partition
                 if isinstance(result, PybrokerError):
                     answers[key] = self._cannot_open(key, result)
                 elif self._assign(facts, result).role is Role.LEADER:
                     leading.append((key, result))
+                else:
+                    following.append(key)
+            self._copy(following)
             saved = await self._spread(self._persist_epochs, leading)
             for (key, _), failure in zip(leading, saved, strict=True):
                 if failure is not None:
@@ -286,6 +294,7 @@ class ReplicaManager:
             if key.topic not in INTERNAL_TOPICS:
                 self.by_topic.setdefault(key.topic.encode(), {})[key.partition] = partition
         if facts.state.leader == self.broker_id:
+            self._stop_copying(key)
             partition.lead(facts)
         else:
             partition.follow(facts)
@@ -305,6 +314,25 @@ class ReplicaManager:
         self._not_opened.pop(key, None)
         self._disturbed(key)
         return partition
+
+    def _copy(self, keys: Iterable[TopicPartition]) -> None:
+        """Copy these from whoever leads them now, all in one go."""
+        if self._fetchers is None:
+            return
+        led, leaderless = [], []
+        for key in keys:
+            partition = self._partitions[key]
+            assert partition.state is not None
+            if partition.state.leader < 0:
+                leaderless.append(key)
+            else:
+                led.append(partition)
+        self._fetchers.leave(leaderless)
+        self._fetchers.follow(led)
+
+    def _stop_copying(self, key: TopicPartition) -> None:
+        if self._fetchers is not None:
+            self._fetchers.leave((key,))
 
     def _open_log(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
         """Blocking: the partition's log, made if it is missing; or why there is none.
@@ -364,6 +392,7 @@ class ReplicaManager:
 
     def _drop(self, key: TopicPartition) -> bool:
         """Have no such replica any more; whether there was one."""
+        self._stop_copying(key)
         name = key.topic.encode()
         if name in self.by_topic:
             self.by_topic[name].pop(key.partition, None)

@@ -296,6 +296,12 @@ class Partition:
         self.log.truncate_to(offset)
         self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
 
+    def start_over(self, offset: int) -> None:
+        """As a follower, give up the whole log; the next record gets `offset`."""
+        assert not self._leads
+        self.log.truncate_fully_and_start_at(offset)
+        self._high_watermark = offset
+
     def delete_records(self, before: int) -> int:
         """As the leader, serve nothing below `before` any more (-1: below the high watermark);
         gives the offset that was meant. Survives a restart once the checkpoints are written.

@@ -1,0 +1,124 @@
+"""What a follower of one partition does next: a leader's answer in, one step out. Plain code.
+
+The log is where the state is: its end and its last leader epoch say what to ask for. Logs that have
+parted are cut to where they were one, epoch by epoch (KIP-101, KIP-279, KIP-595): the leader names
+the largest epoch that is not above the follower's last one, and where it ends; the follower cuts
+its log to the end of that epoch in both logs, and asks again until the leader agrees.
+
+The high watermark decides nothing here but this: what lies below it is committed, and is never cut
+away (`Refuse`), unless a loss receipt says that the controller had to let somebody lead who had
+less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pybroker.errors import ErrorCode
+from pybroker.model import NO_EPOCH, NO_OFFSET
+from pybroker.ports import FetchedPartition, FetchPosition
+
+BASE_OFFSET_LENGTH: Final = 8
+"""Every batch begins with its base offset."""
+
+
+class ReplicaLog(Protocol):
+    """What a decision has to know of the log."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def latest_epoch(self) -> int: ...
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append the records (there may be none), and follow high watermark and log start."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTo:
+    """Give up what lies at or above `offset`, then ask again."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartOver:
+    """Give up the whole log and begin a new one at `offset`, then ask again."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskEnds:
+    """Ask where the leader's log starts and ends; `after_ends` goes on from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Leave the partition alone for a while."""
+
+    error: ErrorCode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The leader wants records to be given up that are committed as far as this replica knows."""
+
+    offset: int
+
+
+Step = Append | TruncateTo | StartOver | AskEnds | Pause
+
+
+def position(log: ReplicaLog, leader_epoch: int) -> FetchPosition:
+    """What to ask the leader of that epoch for next."""
+    return FetchPosition(
+        log.log_end_offset, log.log_start_offset, leader_epoch, last_epoch=log.latest_epoch
+    )
+
+
+def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
+    """The step that follows from the answer to `position`, which must still be that of the log."""
+    if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+        return AskEnds()
+    if answer.error is not ErrorCode.NONE:
+        return Pause(answer.error, answer.error.text)
+    if answer.diverging_end_offset != NO_OFFSET:
+        end = common_end(log, answer.diverging_epoch, answer.diverging_end_offset)
+        return TruncateTo(end)
+    if len(answer.records) >= BASE_OFFSET_LENGTH:
+        first = int.from_bytes(answer.records[:BASE_OFFSET_LENGTH], "big", signed=True)
+        if 0 <= first < log.log_end_offset == log.log_start_offset:
+            # The leader's log starts within a batch, which comes as a whole.
+            return StartOver(first)
+    return Append()
+
+
+def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Step:
+    """The step after OFFSET_OUT_OF_RANGE, when the leader has said where its log starts and ends:
+    ends are not logs' agreement, so they decide only where no epoch can."""
+    if log.log_end_offset < leader_start:
+        return StartOver(leader_start)
+    if log.log_end_offset > leader_end:
+        return TruncateTo(leader_end)
+    return Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has moved meanwhile")
+
+
+def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
+    """Up to where the logs can be one, if the leader's `leader_epoch` ends at `leader_end`."""
+    if leader_epoch == NO_EPOCH:
+        return min(leader_end, log.log_end_offset)
+    _, own_end = log.epoch_end_offset(leader_epoch)
+    if own_end == NO_OFFSET:
+        return min(leader_end, log.log_end_offset)
+    return min(leader_end, own_end, log.log_end_offset)

@@ -1,0 +1,212 @@
+"""Several replica managers over real logs, who copy from each other in one process, and the words
+of their controller."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pybroker.clock import ManualClock
+from pybroker.errors import ErrorCode
+from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
+from pybroker.ports import FetchedPartition, FetchLimits, FetchPosition
+from pybroker.records.batch import read_header
+from pybroker.replication.fetchers import FetcherOptions, ReplicaFetchers
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.partition import Partition
+from pybroker.replication.purgatory import Purgatory
+from pybroker.storage.files import SystemDisk
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.manager import LogManager
+from pybroker.testing.leader_channel import MemoryLeaderChannel
+from unit_tests.handlers.bench import NOW_MS, FixedProc, ImmediateBlocking, batch
+from unit_tests.replication.vocabulary import T0, TOPIC_ID
+
+PATIENCE_S = 3.0
+
+
+class Link(MemoryLeaderChannel):
+    """Tells the group of every question: whoever asks has done what the last answer said."""
+
+    def __init__(self, group: Group, follower: int, leader: int) -> None:
+        super().__init__(follower, lambda: group.reached(follower, leader), group.clock)
+        self._group = group
+        self._ends = follower, leader
+
+    async def fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+    ) -> Sequence[FetchedPartition]:
+        self._group.asked.append((self._ends, dict(positions)))
+        self._group.moved()
+        return self._group.bent(await super().fetch(positions, limits))
+
+
+class Member:
+    """One broker of the group, between `open` and `close`."""
+
+    def __init__(self, group: Group, broker_id: int, home: Path) -> None:
+        self.group = group
+        self.id = broker_id
+        self.home = home
+        self.open()
+
+    def open(self) -> None:
+        group = self.group
+        self.logs = LogManager(
+            directories=[str(self.home)],
+            disk=SystemDisk(),
+            clock=group.clock,
+            proc=FixedProc(),
+            defaults=group.config,
+            rng=random.Random(self.id),
+        )
+        self.logs.start(self.id, "cluster")
+        self.blocking = ImmediateBlocking()
+        self.fetchers = ReplicaFetchers(
+            channel=lambda leader: Link(group, self.id, leader),
+            blocking=self.blocking,
+            clock=group.clock,
+            options=group.options,
+        )
+        self.manager = ReplicaManager(
+            broker_id=self.id,
+            logs=self.logs,
+            blocking=self.blocking,
+            topic_config=self._config,
+            fetches=Purgatory(),
+            produces=Purgatory(),
+            fetchers=self.fetchers,
+        )
+        self.up = True
+
+    async def _config(self, topic: str) -> LogConfig:
+        return self.group.config
+
+    async def close(self, *, clean: bool = True) -> None:
+        """`clean` is a stop in order, else what kill -9 leaves."""
+        if self.up:
+            self.up = False
+            await self.fetchers.stop()
+            if clean:
+                self.logs.shutdown(self.manager.high_watermarks())
+            else:
+                self.logs.unlock()
+
+    def partition(self, key: TopicPartition = T0) -> Partition:
+        return self.manager.partition(key)
+
+    def append(self, *values: bytes, key: TopicPartition = T0) -> int:
+        """As a producer of one batch; the log end after it."""
+        return self.store(bytearray(batch(*(values or (b"v",)))), key=key)
+
+    def store(self, data: bytearray, key: TopicPartition = T0) -> int:
+        result = self.partition(key).append(
+            memoryview(data), read_header(data), acks=1, now_ms=NOW_MS
+        )
+        self.manager.appended(key, len(data))
+        return result.last_offset + 1
+
+    def bytes_of(self, key: TopicPartition = T0) -> bytes:
+        """The log as it is in its files, from the log start on."""
+        log = self.partition(key).log
+        found, offset = b"", log.log_start_offset
+        while offset < log.log_end_offset:
+            part = log.read(
+                offset, 1 << 30, upper_offset=log.log_end_offset, at_least_one_batch=True,
+                cached_only=False,
+            )  # fmt: skip
+            assert part
+            found += bytes(part)
+            offset = read_header(part, _last_position(part)).next_offset
+        return found
+
+    def epochs(self, key: TopicPartition = T0) -> list[tuple[int, int]]:
+        log = self.partition(key).log
+        return [(entry.epoch, entry.start_offset) for entry in log._epochs.history.entries]
+
+
+class Group:
+    """Brokers 1 to `size`. They are told what `lead` says; nobody decides anything here."""
+
+    def __init__(self, home: Path, size: int = 2, config: LogConfig | None = None) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.config = config or LogConfig()
+        self.options = FetcherOptions()
+        self.asked: list[tuple[tuple[int, int], dict[TopicPartition, FetchPosition]]] = []
+        self.cut: set[tuple[int, int]] = set()
+        """Who does not reach whom: (follower, leader)."""
+        self.bent: Callable[[Sequence[FetchedPartition]], Sequence[FetchedPartition]] = list
+        """What becomes of answers on their way."""
+        self._moved: list[asyncio.Future[None]] = []
+        self.members = {
+            number: Member(self, number, home / f"broker-{number}") for number in range(1, size + 1)
+        }
+
+    def __getitem__(self, broker_id: int) -> Member:
+        return self.members[broker_id]
+
+    def reached(self, follower: int, leader: int) -> ReplicaManager | None:
+        member = self.members[leader]
+        return member.manager if member.up and (follower, leader) not in self.cut else None
+
+    async def close(self) -> None:
+        for member in self.members.values():
+            await member.close()
+
+    async def lead(
+        self,
+        leader: int,
+        epoch: int,
+        *,
+        keys: Sequence[TopicPartition] = (T0,),
+        isr: tuple[int, ...] | None = None,
+        to: Sequence[int] | None = None,
+    ) -> list[ErrorCode]:
+        """Tell all who are up (or only `to`) that `leader` leads in that epoch."""
+        everybody = tuple(self.members)
+        state = PartitionState(leader, epoch, everybody if isr is None else isr, 1)
+        command = LeaderAndIsr(
+            1, 1, -1, tuple(PartitionFacts(key, TOPIC_ID, state, epoch, everybody) for key in keys)
+        )
+        codes: list[ErrorCode] = []
+        for member in self.members.values():
+            if member.up and (to is None or member.id in to):
+                codes += (await member.manager.leader_and_isr(command)).values()
+        return codes
+
+    def moved(self) -> None:
+        for future in self._moved:
+            if not future.done():
+                future.set_result(None)
+        self._moved.clear()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Look whenever a follower asks."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                future = asyncio.get_running_loop().create_future()
+                self._moved.append(future)
+                await future
+
+    async def copied(self, leader: int, key: TopicPartition = T0) -> None:
+        """Until everybody who is up has what the leader has, and knows that it is committed."""
+        end = self[leader].partition(key).log.log_end_offset
+        everybody = [member for member in self.members.values() if member.up]
+        await self.until(
+            lambda: all(
+                member.partition(key).log.log_end_offset == end
+                and member.partition(key).high_watermark == end
+                for member in everybody
+            )
+        )
+
+
+def _last_position(data: bytes | bytearray | memoryview) -> int:
+    position = 0
+    while True:
+        size = read_header(data, position).size
+        if position + size >= len(data):
+            return position
+        position += size
