@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 import pytest
 
-from integration_tests import maven, npm
+from integration_tests import maven, namespaces, npm
 from integration_tests.apache import ApacheKafka, ApacheZooKeeper
 from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.outside_clients import KcatUnavailable, kcat
@@ -131,6 +131,16 @@ def zookeeper(tmp_path: Path, jars: str) -> Iterator[ApacheZooKeeper]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def network() -> Iterator[namespaces.Network]:
+    """Machines of this test alone, whose packets can be dropped."""
+    reason = namespaces.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    with namespaces.Network() as made:
+        yield made
 
 
 def or_skip(get: Callable[[], T]) -> T:

@@ -1,0 +1,214 @@
+"""A real ZooKeeper ensemble of three for tests, from the jars of the embedded server.
+
+Members are killed, paused and started again one by one. Each is asked by `srvr` what it is; a
+member that has no quorum does not serve, and answers that it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from integration_tests.process import ChildProcess, free_ports, wait_until
+from pybroker.coordinator.zookeeper.java import server_command
+from pybroker.testing.place import Place
+
+_ELECTION_SECONDS_MAX: Final = 30.0
+_ANSWER_SECONDS_MAX: Final = 1.0
+_SERVER: Final = """\
+standaloneEnabled=false
+tickTime=500
+initLimit=20
+syncLimit=4
+minSessionTimeout=1000
+maxSessionTimeout=60000
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=srvr
+"""
+_LOGGING: Final = """\
+status=error
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=[%d] %p %m (%c{1})%n%ex
+rootLogger.level=info
+rootLogger.appenderRef.console.ref=console
+"""
+
+
+@dataclass
+class Member:
+    """One server of the ensemble; it may run or not."""
+
+    number: int
+    folder: Path
+    place: Place
+    client_port: int
+    quorum_port: int
+    election_port: int
+    process: ChildProcess | None = None
+    earlier_output: list[str] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"{self.place.host}:{self.client_port}"
+
+    @property
+    def server_line(self) -> str:
+        ports = f"{self.quorum_port}:{self.election_port}"
+        return (
+            f"server.{self.number}={self.place.host}:{ports};{self.place.host}:{self.client_port}"
+        )
+
+    def mode(self) -> str:
+        """`leader` or `follower`; empty when it does not serve."""
+        with contextlib.suppress(OSError):
+            address = (self.place.host, self.client_port)
+            with socket.create_connection(address, timeout=_ANSWER_SECONDS_MAX) as connection:
+                connection.sendall(b"srvr")
+                answer = b""
+                while part := connection.recv(4096):
+                    answer += part
+            for line in answer.decode(errors="replace").splitlines():
+                if line.startswith("Mode: "):
+                    return line.removeprefix("Mode: ")
+        return ""
+
+
+class Ensemble:
+    """Three members, numbered from 1, in `folder`. Started by `start`, ended by `close`.
+
+    `places` puts them elsewhere than on 127.0.0.1.
+    """
+
+    def __init__(self, folder: Path, *, places: Mapping[int, Place] | None = None) -> None:
+        self.members: dict[int, Member] = {}
+        ports = iter(free_ports(9))
+        for number in (1, 2, 3):
+            place = (places or {}).get(number, Place())
+            self.members[number] = Member(
+                number, folder / str(number), place, next(ports), next(ports), next(ports)
+            )
+
+    def __enter__(self) -> Ensemble:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def connect(self) -> str:
+        """A value for zookeeper.connect."""
+        return ",".join(member.address for member in self.members.values())
+
+    @property
+    def running(self) -> list[int]:
+        return [n for n, each in self.members.items() if each.process and each.process.running]
+
+    def log_text(self, number: int) -> str:
+        """What all runs of a member have printed."""
+        member = self.members[number]
+        return "\n".join([*member.earlier_output, member.process.output if member.process else ""])
+
+    def start(self) -> None:
+        """Start those that do not run; returns when all serve."""
+        for number in self.members.keys() - set(self.running):
+            self._launch(self.members[number])
+        self.wait_for_quorum(self.members.keys())
+
+    def restart(self, number: int) -> None:
+        """Start a member that was killed; returns when it serves in the quorum, or, if there is
+        none without further members, when it runs."""
+        self._launch(self.members[number])
+        if len(self.running) > len(self.members) // 2:
+            self.wait_for_quorum([number])
+
+    def kill(self, number: int) -> None:
+        """SIGKILL."""
+        member = self.members[number]
+        assert member.process is not None, f"member {number} does not run"
+        member.process.kill9()
+        member.earlier_output.append(member.process.output)
+        member.process = None
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP: it stays connected and says nothing."""
+        self._process(number).signal(signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        self._process(number).signal(signal.SIGCONT)
+
+    def leader(self, among: Collection[int] | None = None) -> int:
+        """The number of the member that leads; waits until exactly one of those that run (or of
+        these: one that is paused or cut off may still believe that it leads) does."""
+        found: list[int] = []
+
+        def leads() -> bool:
+            asked = self.running if among is None else among
+            found[:] = [n for n in asked if self.members[n].mode() == "leader"]
+            return len(found) == 1
+
+        wait_until(leads, what="one member of the ensemble leads", seconds=_ELECTION_SECONDS_MAX)
+        return found[0]
+
+    def followers(self) -> list[int]:
+        """Those that run and do not lead."""
+        leader = self.leader()
+        return [number for number in self.running if number != leader]
+
+    def lose_quorum(self) -> list[int]:
+        """Kill all but one; gives those that were killed. Returns when the last one has stopped
+        serving."""
+        last, *others = sorted(self.running)
+        for number in others:
+            self.kill(number)
+        wait_until(lambda: not self.members[last].mode(), what="the last member stops serving")
+        return others
+
+    def wait_for_quorum(self, numbers: Collection[int] | None = None) -> None:
+        """Wait until these (else: those that run) serve."""
+        asked = self.running if numbers is None else numbers
+        wait_until(
+            lambda: all(self.members[number].mode() for number in asked),
+            what=f"members {sorted(asked)} of the ensemble serve",
+            seconds=_ELECTION_SECONDS_MAX,
+        )
+
+    def close(self) -> None:
+        """End all at once. Idempotent."""
+        for member in self.members.values():
+            if member.process is not None:
+                member.process.close()
+
+    def _process(self, number: int) -> ChildProcess:
+        process = self.members[number].process
+        assert process is not None, f"member {number} does not run"
+        return process
+
+    def _launch(self, member: Member) -> None:
+        data = member.folder / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "myid").write_text(f"{member.number}\n")
+        servers = "\n".join(each.server_line for each in self.members.values())
+        config = member.folder / "zoo.cfg"
+        config.write_text(f"{_SERVER}dataDir={data}\n{servers}\n")
+        logging = member.folder / "log4j2.properties"
+        logging.write_text(_LOGGING)
+        member.process = ChildProcess([*member.place.prefix, *server_command(config, logging)])

@@ -1,0 +1,177 @@
+"""Machines of a test as network namespaces: each has an address of its own on a bridge, and
+packets between any two can be dropped in silence, in one direction or both.
+
+Needs root, `ip` and `iptables`. The test run itself is at the bridge and reaches every machine.
+Namespaces outlive processes, so what an earlier, killed run has left is removed first; ours bear
+the number of our process.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import psutil
+
+from pybroker.testing.place import Place
+
+_PREFIX: Final = "pyb"
+_COMMAND_SECONDS_MAX: Final = 20.0
+_NETWORKS: Final = itertools.count()
+_NODES_MAX: Final = 200
+
+
+class NamespacesUnavailable(Exception):
+    """This machine does not let us make them; the message says why."""
+
+
+@functools.cache
+def reason_to_skip() -> str | None:
+    """Why namespaces cannot be used here; None if they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for program, package in (("ip", "iproute2"), ("iptables", "iptables")):
+        if shutil.which(program) is None:
+            return f"{program} is missing: apt-get install {package}"
+    try:
+        with Network() as network:
+            network.cut(network.add().host, network.add().host)
+    except NamespacesUnavailable as error:
+        return f"network namespaces are not allowed here: {error}"
+    return None
+
+
+class Network:
+    """A bridge and the namespaces on it, between creation and `close`."""
+
+    def __init__(self) -> None:
+        _remove_leftovers()
+        self._name = f"{_PREFIX}{os.getpid()}-{next(_NETWORKS)}"
+        self._subnet = _free_subnet()
+        self._namespaces: dict[str, str] = {}
+        """Address of a machine -> its namespace."""
+        self.host = f"{self._subnet}.1"
+        """Our own address there."""
+        try:
+            _run("ip", "link", "add", self._name, "type", "bridge")
+            _run("ip", "address", "add", f"{self.host}/24", "dev", self._name)
+            _run("ip", "link", "set", self._name, "up")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def add(self) -> Place:
+        """A further machine."""
+        number = len(self._namespaces) + 2
+        assert number <= _NODES_MAX, "too many machines for one bridge"
+        namespace, inside = f"{self._name}-{number}", f"v{number}"
+        address = f"{self._subnet}.{number}"
+        _run("ip", "netns", "add", namespace)
+        self._namespaces[address] = namespace
+        _run("ip", "link", "add", namespace, "type", "veth", "peer", inside, "netns", namespace)
+        _run("ip", "link", "set", namespace, "master", self._name, "up")
+        within = ("ip", "-n", namespace)
+        _run(*within, "link", "set", "lo", "up")
+        _run(*within, "address", "add", f"{address}/24", "dev", inside)
+        _run(*within, "link", "set", inside, "up")
+        return Place(address, ("ip", "netns", "exec", namespace))
+
+    def drop(self, sender: str, receiver: str) -> None:
+        """Drop what one address sends to another; the other direction still passes."""
+        rules: tuple[tuple[str, str, str], ...]
+        if receiver in self._namespaces:
+            rules = ((receiver, "INPUT", "-s"),)
+            other = sender
+        else:
+            rules = ((sender, "OUTPUT", "-d"),)  # we drop nothing in our own namespace
+            other = receiver
+        for place, chain, side in rules:
+            self._iptables(place, "-A", chain, side, other, "-j", "DROP")
+
+    def cut(self, one: str, other: str) -> None:
+        """Drop what these two addresses send to each other."""
+        self.drop(one, other)
+        self.drop(other, one)
+
+    def isolate(self, address: str, others: Sequence[str] | None = None) -> None:
+        """Cut a machine from these, or from all others of the network; we still reach it."""
+        for other in others if others is not None else self._namespaces:
+            if other != address:
+                self.cut(address, other)
+
+    def heal(self) -> None:
+        """Drop nothing any more."""
+        for address in self._namespaces:
+            self._iptables(address, "-F")
+
+    def close(self) -> None:
+        """Remove everything; processes inside lose their network. Idempotent."""
+        for namespace in self._namespaces.values():
+            _run("ip", "link", "delete", namespace, may_fail=True)
+            _run("ip", "netns", "delete", namespace, may_fail=True)
+        self._namespaces.clear()
+        _run("ip", "link", "delete", self._name, may_fail=True)
+
+    def _iptables(self, address: str, *words: str) -> None:
+        namespace = self._namespaces[address]
+        _run("ip", "netns", "exec", namespace, "iptables", "-w", *words)
+
+
+def _run(*words: str, may_fail: bool = False) -> str:
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_SECONDS_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NamespacesUnavailable(f"{' '.join(words)}: {error}") from error
+    if done.returncode != 0 and not may_fail:
+        raise NamespacesUnavailable(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _free_subnet() -> str:
+    """The first three numbers of a network that no address of this machine is in."""
+    used = _run("ip", "-4", "route", "show", "table", "all") + _run("ip", "-4", "address")
+    for number in range(os.getpid() % 200, os.getpid() % 200 + 250):
+        subnet = f"10.{217 + number // 250}.{number % 250}"
+        if f"{subnet}." not in used:
+            return subnet
+    raise NamespacesUnavailable("no free network 10.217.x.0")
+
+
+def _remove_leftovers() -> None:
+    """The namespaces and bridges of test runs that are gone."""
+    folder = Path("/run/netns")
+    for path in folder.glob(f"{_PREFIX}*") if folder.exists() else ():
+        if _is_left_over(path.name):
+            _run("ip", "netns", "delete", path.name, may_fail=True)
+    for path in Path("/sys/class/net").glob(f"{_PREFIX}*"):
+        if _is_left_over(path.name):
+            _run("ip", "link", "delete", path.name, may_fail=True)
+
+
+def _is_left_over(name: str) -> bool:
+    number = name.removeprefix(_PREFIX).partition("-")[0]
+    return number.isdigit() and not psutil.pid_exists(int(number))

@@ -1,0 +1,64 @@
+"""An event loop in a thread of its own, so that blocking code (a test) can use asynchronous parts.
+
+The thread lives until `close`: child processes that die with the thread that started them may be
+started in it, whoever asks for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_CLOSE_SECONDS_MAX: Final = 10.0
+
+
+class LoopThread:
+    """Owns one thread and its loop. Its methods are for other threads only."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        return self._loop.is_closed()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine gives; work that may hang has a deadline of its own. It is cancelled
+        when the waiting is interrupted (Ctrl-C, a test's own time limit)."""
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a function gives that may only be called in the loop."""
+
+        async def called() -> T:
+            return function(*args, **kwargs)
+
+        return self.run(called())
+
+    def close(self) -> None:
+        """Cancel what still runs, end the thread. Idempotent."""
+        if self.closed:
+            return
+        self.run(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_SECONDS_MAX)
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,59 @@
+"""A TCP proxy for blocking tests: a port of 127.0.0.1 in front of another one, with a link that can
+fail. `relay.py` says what each failure is like."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from pybroker.testing.loop_thread import LoopThread
+from pybroker.testing.relay import ANYBODY, BOTH, Direction, Relay
+
+__all__ = ["ANYBODY", "BOTH", "Direction", "TcpProxy"]
+
+
+class TcpProxy:
+    """Runs from its creation until `close`. It has a thread of its own; a fault holds for what
+    happens after the call returns. Raises OSError if the port is taken."""
+
+    def __init__(self, target: tuple[str, int], *, port: int = 0) -> None:
+        self._loop = LoopThread("tcp-proxy")
+        self._relay = self._loop.call(Relay, target, port=port)
+        try:
+            self._loop.run(self._relay.start())
+        except BaseException:
+            self._loop.close()
+            raise
+        self.port = self._relay.port
+
+    def __enter__(self) -> TcpProxy:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def cut(self, directions: frozenset[Direction] = BOTH) -> None:
+        """Silence; `{Direction.TO_TARGET}` leaves a link that is half open."""
+        self._loop.call(self._relay.cut, ANYBODY, directions)
+
+    def refuse(self) -> None:
+        """Break the connections and refuse new ones."""
+        self._loop.call(self._relay.refuse)
+
+    def delay(self, seconds: float) -> None:
+        """Slow the link down."""
+        self._loop.call(self._relay.delay, seconds)
+
+    def heal(self) -> None:
+        """End every fault."""
+        self._loop.call(self._relay.heal)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self._loop.closed:
+            self._loop.run(self._relay.close())
+            self._loop.close()

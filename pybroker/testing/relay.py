@@ -1,0 +1,190 @@
+"""A TCP relay whose link can fail: go silent in one direction or both, refuse, be slow, heal.
+
+Silence is that of a cable that was pulled: nothing passes, nobody is told, and after healing TCP
+delivers what was sent meanwhile, as it would by sending it again. The one difference: a new
+connection to a silent relay is accepted (by our kernel) and then hears nothing.
+
+Runs in one event loop and knows no protocol. `proxy.py` is the same for blocking code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+ANYBODY: Final = ""
+"""The peer of a rule that holds for every connection."""
+_CHUNK_BYTES: Final = 65_536
+_CONNECT_SECONDS_MAX: Final = 5.0
+_RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class Direction(Enum):
+    """Where bytes go."""
+
+    TO_TARGET = "to the target"
+    FROM_TARGET = "from the target"
+
+
+BOTH: Final = frozenset(Direction)
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    peer: str
+    writers: tuple[asyncio.StreamWriter, ...]
+
+    def close(self) -> None:
+        """End it; what was written still arrives."""
+        for writer in self.writers:
+            writer.close()
+
+    def reset(self) -> None:
+        """End it in a way that both sides notice at once."""
+        for writer in self.writers:
+            opened = writer.get_extra_info("socket")
+            if opened is not None and not writer.transport.is_closing():
+                with contextlib.suppress(OSError):
+                    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+            writer.transport.abort()
+
+
+class Relay:
+    """Listens between `start` and `close` and passes everything on to the target.
+
+    `who` names the peer of an accepted connection by its port; rules may be for one peer only.
+    """
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        *,
+        port: int = 0,
+        who: Callable[[int], str] = lambda port: ANYBODY,
+    ) -> None:
+        self.port = port
+        self._target = target
+        self._who = who
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: set[tuple[str, Direction]] = set()
+        self._refused: set[str] = set()
+        self._delay_s = 0.0
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """`port` is known afterwards. Raises OSError if the port is taken."""
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # what happens to the link
+
+    def cut(self, peer: str = ANYBODY, directions: frozenset[Direction] = BOTH) -> None:
+        """Let nothing pass any more, in silence."""
+        self._silent |= {(peer, direction) for direction in directions}
+
+    def refuse(self, peer: str = ANYBODY) -> None:
+        """Break the connections, and every new one at once."""
+        self._refused.add(peer)
+        for connection in self._connections:
+            if self._is_refused(connection.peer):
+                connection.reset()
+
+    def delay(self, seconds: float) -> None:
+        """Hold every piece of up to 64 KiB for so long before it is passed on."""
+        self._delay_s = seconds
+
+    def heal(self, peer: str = ANYBODY) -> None:
+        """End what was done to this peer, or everything."""
+        if peer == ANYBODY:
+            self._silent.clear()
+            self._refused.clear()
+            self._delay_s = 0.0
+        else:
+            self._silent = {rule for rule in self._silent if rule[0] != peer}
+            self._refused.discard(peer)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # private
+
+    def _is_refused(self, peer: str) -> bool:
+        return ANYBODY in self._refused or peer in self._refused
+
+    async def _passable(self, peer: str, direction: Direction) -> None:
+        while not self._silent.isdisjoint({(ANYBODY, direction), (peer, direction)}):
+            await self._changed.wait()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        connection = _Connection(ANYBODY, (writer,))
+        self._connections.add(connection)
+        ended_well = False
+        try:
+            connection.peer = self._who(writer.get_extra_info("peername")[1])
+            if self._is_refused(connection.peer):
+                return
+            await self._passable(connection.peer, Direction.TO_TARGET)
+            async with asyncio.timeout(_CONNECT_SECONDS_MAX):
+                far_reader, far_writer = await asyncio.open_connection(*self._target)
+            connection.writers = (writer, far_writer)
+            await asyncio.gather(
+                self._pump(connection, Direction.TO_TARGET, reader, far_writer),
+                self._pump(connection, Direction.FROM_TARGET, far_reader, writer),
+            )
+            ended_well = True
+        except (OSError, TimeoutError):
+            pass  # the target does not listen: our side of it is reset below
+        finally:
+            self._connections.discard(connection)
+            (connection.close if ended_well else connection.reset)()
+
+    async def _pump(
+        self,
+        connection: _Connection,
+        direction: Direction,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Pass on until one side ends; its end passes only where bytes would."""
+        while True:
+            broken = False
+            data = b""
+            try:
+                data = await reader.read(_CHUNK_BYTES)
+            except OSError:
+                broken = True
+            await self._passable(connection.peer, direction)
+            if self._delay_s:
+                await asyncio.sleep(self._delay_s)
+                await self._passable(connection.peer, direction)
+            if broken:
+                connection.reset()
+                return
+            try:
+                if not data:
+                    writer.write_eof()
+                    return
+                writer.write(data)
+                await writer.drain()
+            except (OSError, RuntimeError):
+                # Its reader tells of the broken side, as soon as that direction is open.
+                return

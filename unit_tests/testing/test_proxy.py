@@ -1,0 +1,192 @@
+"""A proxy passes bytes on, and fails in the way that it was told to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+import pytest
+
+from pybroker.testing.proxy import Direction, TcpProxy
+
+PATIENCE_S: Final = 10.0
+SILENCE_S: Final = 0.15
+"""How long nothing must arrive before it counts as silence."""
+
+
+class Echo:
+    """A server that sends everything back, until the other side ends."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError), connection:
+            while data := connection.recv(65536):
+                connection.sendall(data)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    server = Echo()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def proxy(echo: Echo) -> Iterator[TcpProxy]:
+    with TcpProxy(("127.0.0.1", echo.port)) as running:
+        yield running
+
+
+def client(proxy: TcpProxy) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)
+
+
+def answer(connection: socket.socket, words: bytes) -> bytes:
+    """What comes back for these words."""
+    connection.sendall(words)
+    return receive(connection, len(words))
+
+
+def receive(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (part := connection.recv(count - len(data))):
+        data += part
+    return data
+
+
+def is_silent(connection: socket.socket) -> bool:
+    """Whether nothing comes, not even an end."""
+    connection.settimeout(SILENCE_S)
+    try:
+        connection.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        connection.settimeout(PATIENCE_S)
+    return False
+
+
+def test_everything_passes_in_order(proxy: TcpProxy) -> None:
+    words = bytes(range(256)) * 4_000
+    with client(proxy) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(words,))
+        sender.start()
+        assert receive(connection, len(words)) == words
+        sender.join(PATIENCE_S)
+
+
+def test_the_end_of_one_side_reaches_the_other(proxy: TcpProxy) -> None:
+    with client(proxy) as connection:
+        connection.sendall(b"last words")
+        connection.shutdown(socket.SHUT_WR)
+        assert receive(connection, 100) == b"last words"
+
+
+def test_a_cut_is_silent_and_what_was_sent_arrives_after_healing(proxy: TcpProxy) -> None:
+    with client(proxy) as connection:
+        assert answer(connection, b"one") == b"one"
+        proxy.cut()
+        connection.sendall(b"two")
+        assert is_silent(connection)
+        proxy.heal()
+        assert receive(connection, 3) == b"two"
+
+
+def test_a_new_connection_hears_nothing_while_cut(proxy: TcpProxy) -> None:
+    proxy.cut()
+    with client(proxy) as connection:
+        connection.sendall(b"hello")
+        assert is_silent(connection)
+        proxy.heal()
+        assert receive(connection, 5) == b"hello"
+
+
+def test_the_end_of_a_server_is_not_heard_through_a_cut() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        TcpProxy(("127.0.0.1", listener.getsockname()[1])) as proxy,
+        client(proxy) as connection,
+    ):
+        served, _ = listener.accept()
+        proxy.cut()
+        served.close()
+        assert is_silent(connection)
+        proxy.heal()
+        assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_link_may_be_half_open(direction: Direction) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        TcpProxy(("127.0.0.1", listener.getsockname()[1])) as proxy,
+        client(proxy) as near,
+    ):
+        far, _ = listener.accept()
+        far.settimeout(PATIENCE_S)
+        proxy.cut(frozenset({direction}))
+        near.sendall(b"request")
+        far.sendall(b"answer")
+        if direction is Direction.TO_TARGET:
+            assert receive(near, 6) == b"answer"
+            assert is_silent(far)
+        else:
+            assert receive(far, 7) == b"request"
+            assert is_silent(near)
+
+
+def test_refusing_breaks_what_is_open_and_what_comes(proxy: TcpProxy) -> None:
+    with client(proxy) as connection:
+        assert answer(connection, b"one") == b"one"
+        proxy.refuse()
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+    with suppress(ConnectionResetError), client(proxy) as connection:
+        assert connection.recv(1) == b""
+    proxy.heal()
+    with client(proxy) as connection:
+        assert answer(connection, b"two") == b"two"
+
+
+def test_a_slow_link_is_slow_both_ways(proxy: TcpProxy) -> None:
+    with client(proxy) as connection:
+        proxy.delay(0.05)
+        begin = time.monotonic()
+        assert answer(connection, b"slowly") == b"slowly"
+        assert time.monotonic() - begin >= 0.1
+
+
+def test_nobody_behind_it_is_told_by_a_reset() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        nobody = probe.getsockname()[1]
+    with TcpProxy(("127.0.0.1", nobody)) as proxy, suppress(ConnectionResetError):
+        connection = client(proxy)
+        assert connection.recv(1) == b""
+
+
+def test_closing_ends_connections_and_gives_the_port_free(echo: Echo) -> None:
+    proxy = TcpProxy(("127.0.0.1", echo.port))
+    with client(proxy) as connection:
+        assert answer(connection, b"one") == b"one"
+        proxy.close()
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    proxy.close()
+    socket.create_server(("127.0.0.1", proxy.port)).close()
