@@ -130,19 +130,22 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
-    """Lead or follow these partitions."""
+    """Lead or follow these partitions. If `is_full`, they are all that the broker has a replica of:
+    whatever else it has belongs to nobody."""
 
     partitions: tuple[PartitionFacts, ...] = ()
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
     """Answer Metadata requests with this. `brokers` is the whole list of live brokers; `partitions`
-    only what changed;
-    a partition with leader LEADER_DURING_DELETION is forgotten."""
+    only what changed, or, if `is_full`, all that there are: others are forgotten, and so is
+    a partition with leader LEADER_DURING_DELETION."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

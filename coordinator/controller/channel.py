@@ -64,6 +64,9 @@ class PendingWork:
     Commands come out in this order: the list of brokers and the partitions to forget, replicas to
     stop, partitions to lead or follow, the metadata of the rest. So a broker knows the brokers
     before it follows one, and leads before clients are told so.
+    Until `complete` has been called, only the list of brokers and what is to be stopped comes
+    out. Then the first roles and the first metadata are full ones, if everything is known: only so
+    a broker hears of what vanished while nobody, or another controller, told it.
     Invariant: a partition is never both to be stopped and to be led or followed, except that it
     is to be removed first and then opened again.
     """
@@ -77,6 +80,19 @@ class PendingWork:
         self._metadata: dict[TopicPartition, PartitionFacts] = {}
         self._stops: dict[TopicPartition, StopReplicaPartition] = {}
         self._deferred: dict[TopicPartition, Item] = {}
+        self._complete = False
+        self._full_roles = self._full_metadata = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `complete` has been called."""
+        return self._complete
+
+    def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
+        """All that the broker has to know at the beginning is pending; with `full_roles` it has no
+        other replicas, with `full_metadata` there are no other partitions."""
+        self._complete = True
+        self._full_roles, self._full_metadata = full_roles, full_metadata
 
     def set_brokers(self, brokers: tuple[Broker, ...]) -> None:
         self._brokers_changed = self._brokers_changed or brokers != self._brokers
@@ -116,12 +132,16 @@ class PendingWork:
         if self._stops:
             stops, self._stops = self._stops, {}
             return StopReplica(*self._controller, tuple(stops.values()))
-        if self._leaders:
+        if not self._complete:
+            return None
+        if self._leaders or self._full_roles:
             leaders, self._leaders = self._leaders, {}
-            return LeaderAndIsr(*self._controller, tuple(leaders.values()))
-        if self._metadata:
+            full, self._full_roles = self._full_roles, False
+            return LeaderAndIsr(*self._controller, tuple(leaders.values()), full)
+        if self._metadata or self._full_metadata:
             metadata, self._metadata = self._metadata, {}
-            return UpdateMetadata(*self._controller, tuple(metadata.values()), self._brokers)
+            full, self._full_metadata = self._full_metadata, False
+            return UpdateMetadata(*self._controller, tuple(metadata.values()), self._brokers, full)
         return None
 
     def give_back(self, command: AnyCommand) -> None:
@@ -134,6 +154,9 @@ class PendingWork:
                 self._put_back(item)
         if isinstance(command, UpdateMetadata):
             self._brokers_changed = True
+            self._full_metadata = self._full_metadata or command.is_full
+        elif isinstance(command, LeaderAndIsr):
+            self._full_roles = self._full_roles or command.is_full
 
     def defer(self, item: Item) -> None:
         """`item` of a LeaderAndIsr or a StopReplica was refused: keep it for `resume`, unless

@@ -34,6 +34,8 @@ class ClusterContext:
     topics: dict[str, TopicDescription] = field(default_factory=dict)
     partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
+    """Topics of which not everything could be read or taken up."""
     unclean_elections: int = 0
     """Leaders chosen outside the in-sync replicas, in this reign."""
     failed_log_dirs: set[int] = field(default_factory=set)
@@ -57,6 +59,7 @@ class ClusterContext:
         """Forget a topic, its partitions and its deletion. No error if it is not known."""
         self.topics.pop(name, None)
         self.deletions.pop(name, None)
+        self.damaged.discard(name)
         for partition in self._by_topic.pop(name, {}).values():
             del self.partitions[partition.topic_partition]
 

@@ -78,8 +78,11 @@ class Loader:
     async def add_topics(self, names: Iterable[str]) -> set[str]:
         """Read topics that are new to the context. Gives those that could not be taken up only for
         now; a damaged one is read again when somebody changes it."""
-        nodes, _ = await read_topics(self._coord, names, self._watches.topic)
+        nodes, damaged = await read_topics(self._coord, names, self._watches.topic)
         identified = await self.identify(nodes.values())
+        left_out = nodes.keys() - identified.keys()
+        self._context.damaged.difference_update(identified)
+        self._context.damaged.update(damaged, left_out)
         keys = [
             TopicPartition(name, partition)
             for name, topic in identified.items()
@@ -89,7 +92,7 @@ class Loader:
         for topic in identified.values():
             self._context.put_topic(topic)
         self._put_partitions(keys, states, unreadable)
-        return nodes.keys() - identified.keys()
+        return left_out
 
     async def grow_topic(self, topic: TopicDescription, added: Iterable[TopicPartition]) -> None:
         """Take up `added`, new partitions of a topic that the context knows."""
@@ -124,6 +127,7 @@ class Loader:
         states: Mapping[TopicPartition, StateNode],
         unreadable: Collection[TopicPartition],
     ) -> None:
+        self._context.damaged.update(key.topic for key in unreadable)
         for key in keys:
             if key not in unreadable:
                 replicas = self._context.topics[key.topic].assignment[key.partition]

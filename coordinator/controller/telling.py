@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from pybroker.coordinator.controller.channel import Backoff, BrokerSender, PendingWork
 from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import Event
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
-from pybroker.model import Broker, StopReplicaPartition, TopicPartition
+from pybroker.model import NO_LEADER, Broker, StopReplicaPartition, TopicPartition
 from pybroker.ports import BrokerChannel
 
 ChannelFactory = Callable[[Broker], BrokerChannel]
@@ -93,18 +94,19 @@ class Teller:
 
     def tell_current_state(self, broker_ids: Collection[int]) -> None:
         """These brokers know nothing yet: all metadata, and what they lead or follow. What still
-        needs a leader is told to all when this round has tried to give it one."""
+        needs a leader is told to all when this round has tried to give it one; until then nobody
+        leads it, least of all a broker that did before it was started again."""
         if not broker_ids:
             return
         for partition in self._context.kept_partitions():
+            facts = self._context.facts(partition)
             if partition.status is not PartitionStatus.ONLINE:
                 self._to_describe.add(partition.topic_partition)
-                continue
-            facts = self._context.facts(partition)
+                facts = replace(facts, state=replace(facts.state, leader=NO_LEADER))
             for broker_id in broker_ids:
                 work = self._senders[broker_id].work
                 work.describe(facts)
-                if broker_id in partition.replicas:
+                if broker_id in partition.replicas and partition.state is not None:
                     work.lead_or_follow(facts)
 
     def tell_roles_again(self, broker_id: int) -> None:
@@ -133,4 +135,16 @@ class Teller:
                 for broker_id in self._context.live(partition.replicas):
                     self._senders[broker_id].work.lead_or_follow(facts)
         for sender in self._senders.values():
+            if not sender.work.is_complete:
+                self._complete(sender)
             sender.wake()
+
+    def _complete(self, sender: BrokerSender) -> None:
+        """What the broker has beyond this is left over from topics that are gone; but where we do
+        not know all ourselves, it must not think so."""
+        whole = not self._context.damaged
+        untold = any(
+            partition.state is None and sender.broker.id in partition.replicas
+            for partition in self._context.partitions.values()
+        )
+        sender.work.complete(full_roles=whole and not untold, full_metadata=whole)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from pybroker.errors import BrokerError, ErrorCode
@@ -63,6 +63,8 @@ class MetadataView:
             )
         self._controller_epoch = command.controller_epoch
         self._brokers = {broker.id: broker for broker in command.brokers}
+        if command.is_full:
+            self._forget_others({facts.topic_partition for facts in command.partitions})
         for facts in command.partitions:
             if facts.state.leader == LEADER_DURING_DELETION:
                 self._forget(facts.topic_partition)
@@ -101,6 +103,15 @@ class MetadataView:
             topic = self._topics[name] = TopicView(name, facts.topic_id)
             self._names[facts.topic_id] = name
         topic.partitions[facts.topic_partition.partition] = facts
+
+    def _forget_others(self, existing: Collection[TopicPartition]) -> None:
+        known = (
+            TopicPartition(topic.name, number)
+            for topic in self._topics.values()
+            for number in topic.partitions
+        )
+        for partition in [each for each in known if each not in existing]:
+            self._forget(partition)
 
     def _forget(self, partition: TopicPartition) -> None:
         topic = self._topics.get(partition.topic)

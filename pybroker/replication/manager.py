@@ -161,7 +161,8 @@ class ReplicaManager:
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        """Lead or follow each partition; an answer for every one of them.
+        """Lead or follow each partition; an answer for every one of them. After a full command
+        there are no others here.
 
         Raises BrokerError STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the whole command.
         """
@@ -192,7 +193,23 @@ class ReplicaManager:
             for (key, _), failure in zip(leading, saved, strict=True):
                 if failure is not None:
                     answers[key] = self._cannot_open(key, failure)
+            if command.is_full:
+                await self._set_strays_aside(
+                    {facts.topic_partition for facts in command.partitions}
+                )
             return answers
+
+    async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:
+        """Keep the files of replicas that nobody assigns to this broker any more, but out of the
+        way: their topic was deleted or moved while this broker was away."""
+        for key in sorted(self._logs.all().keys() - assigned):
+            log.warning("partition=%s is not assigned to this broker any more", key)
+            self._drop(key)
+            self._disturbed(key)
+            try:
+                await self._blocking.run(self._logs.set_aside, key)
+            except StorageError as error:
+                log.error("log cannot be set aside partition=%s error=%s", key, error)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
         """Stop serving each partition, and delete its log if told so.

@@ -8,10 +8,12 @@ from pybroker.coordinator.controller.channel import Backoff, PendingWork
 from pybroker.model import (
     LEADER_DURING_DELETION,
     Broker,
+    LeaderAndIsr,
     PartitionFacts,
     PartitionState,
     StopReplicaPartition,
     TopicPartition,
+    UpdateMetadata,
 )
 from unit_tests.coordinator.controller.cluster import Note, key
 
@@ -22,6 +24,7 @@ def work() -> PendingWork:
     pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
     pending.set_brokers((ONE,))
     assert told(pending) == ["brokers 1"]
+    pending.complete(full_roles=False, full_metadata=False)
     return pending
 
 
@@ -141,3 +144,49 @@ def test_pauses_grow_up_to_a_limit() -> None:
         1.0,
         1.0,
     ]
+
+
+def full_commands(pending: PendingWork) -> list[LeaderAndIsr | UpdateMetadata]:
+    """Everything that is pending comes out; of that the commands that name all there is."""
+    commands = []
+    while (command := pending.take()) is not None:
+        if isinstance(command, LeaderAndIsr | UpdateMetadata) and command.is_full:
+            commands.append(command)
+    return commands
+
+
+def test_roles_and_metadata_wait_until_all_of_them_are_known() -> None:
+    pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
+    pending.set_brokers((ONE,))
+    pending.stop(removal("b-0"))
+    pending.lead_or_follow(facts("a-0", 1))
+    pending.describe(facts("a-0", 1))
+    assert told(pending) == ["brokers 1", "delete b-0 epoch=-2"]
+    pending.lead_or_follow(facts("a-1", 1))
+    pending.complete(full_roles=True, full_metadata=True)
+    roles, metadata = full_commands(pending)
+    assert [str(item.topic_partition) for item in roles.partitions] == ["a-0", "a-1"]
+    assert [str(item.topic_partition) for item in metadata.partitions] == ["a-0"]
+    pending.lead_or_follow(facts("a-2", 1))
+    pending.describe(facts("a-2", 1))
+    assert full_commands(pending) == []
+
+
+def test_a_broker_without_replicas_hears_that_it_has_none() -> None:
+    pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
+    pending.complete(full_roles=True, full_metadata=True)
+    assert [command.partitions for command in full_commands(pending)] == [(), ()]
+
+
+def test_a_full_command_that_failed_is_full_again_with_what_is_newer() -> None:
+    pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
+    pending.lead_or_follow(facts("a-0", 1))
+    pending.lead_or_follow(facts("a-1", 1))
+    pending.complete(full_roles=True, full_metadata=False)
+    failed = pending.take()
+    assert failed is not None
+    pending.stop(removal("a-1"))
+    pending.lead_or_follow(facts("a-2", 1))
+    pending.give_back(failed)
+    (roles,) = full_commands(pending)
+    assert sorted(str(item.topic_partition) for item in roles.partitions) == ["a-0", "a-2"]

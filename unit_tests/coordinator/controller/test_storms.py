@@ -131,6 +131,8 @@ def last_told(cluster: Cluster, broker_id: int) -> dict[TopicPartition, Partitio
     for note in cluster.notes:
         current = note.command.broker_epoch == registration[1].czxid
         if current and isinstance(note.command, UpdateMetadata):
+            if note.command.is_full:
+                known.clear()
             known.update({item.topic_partition: item.state for item in note.command.partitions})
     return {name: state for name, state in known.items() if state.leader != -2}
 

@@ -1,0 +1,67 @@
+"""What a new controller tells of the time before it: nothing may be left that nobody corrects."""
+
+from __future__ import annotations
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.model import LeaderAndIsr, UpdateMetadata
+from unit_tests.coordinator.controller.cluster import Cluster, until
+
+
+def full(cluster: Cluster, broker_id: int, kind: type[LeaderAndIsr | UpdateMetadata]) -> list[str]:
+    """The partitions that the broker was last told to be all; fails if it never was."""
+    commands = [
+        note.command
+        for note in cluster.notes
+        if note.broker_id == broker_id
+        and isinstance(note.command, LeaderAndIsr | UpdateMetadata)
+        and isinstance(note.command, kind)
+        and note.command.is_full
+    ]
+    return [str(item.topic_partition) for item in commands[-1].partitions]
+
+
+async def test_a_broker_that_missed_a_deletion_hears_of_it_from_the_next_controller(
+    cluster: Cluster,
+) -> None:
+    """The old one dies when the nodes are gone, before it could tell those without a replica."""
+    first = await cluster.member(1)
+    await cluster.member(2)
+    await cluster.create("orders", {0: (2,)})
+    await cluster.create("kept", {0: (2,)})
+    await cluster.told(2, "metadata orders-0 leader=2 epoch=0")
+    await cluster.told(2, "metadata kept-0 leader=2 epoch=0")
+    await first.kill()
+    for path in sorted(cluster.tree.paths(), reverse=True):
+        if path.startswith("/brokers/topics/orders") or path == paths.topic_config("orders"):
+            await cluster.tool.delete(path)
+    cluster.notes.clear()
+    await cluster.told(2, "metadata kept-0 leader=2 epoch=0")
+    assert full(cluster, 2, LeaderAndIsr) == ["kept-0"]
+    assert full(cluster, 2, UpdateMetadata) == ["kept-0"]
+
+
+async def test_a_broker_hears_of_all_its_replicas_at_once(cluster: Cluster) -> None:
+    """Also of those that nobody leads: they are not left over from anything."""
+    await cluster.member(1)
+    second = await cluster.member(2)
+    await cluster.create("orders", {0: (1, 2), 1: (1,), 2: (2,)})
+    await cluster.told(2, "metadata orders-2 leader=2 epoch=0")
+    await second.kill()
+    await cluster.told(1, "metadata orders-2 leader=-1 epoch=1")
+    cluster.notes.clear()
+    await cluster.member(2)
+    await cluster.told(2, "metadata orders-2 leader=2 epoch=2")
+    assert sorted(full(cluster, 2, LeaderAndIsr)) == ["orders-0", "orders-2"]
+    assert sorted(full(cluster, 2, UpdateMetadata)) == ["orders-0", "orders-1", "orders-2"]
+
+
+async def test_what_the_controller_cannot_read_is_not_left_over(cluster: Cluster) -> None:
+    await cluster.write_json(paths.topic("broken"), {"version": 1, "partitions": "?"})
+    await cluster.create("orders", {0: (1,)})
+    await cluster.member(1)
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    assert not any(getattr(note.command, "is_full", False) for note in cluster.notes)
+    await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.told(2, "metadata orders-0 leader=1 epoch=0")
+    assert not any(getattr(note.command, "is_full", False) for note in cluster.notes)

@@ -1,0 +1,50 @@
+"""What a broker knows of the cluster after the controller has told it more."""
+
+from __future__ import annotations
+
+import uuid
+
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.model import (
+    LEADER_DURING_DELETION,
+    Broker,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+    UpdateMetadata,
+)
+
+BROKERS = (Broker(1, ()), Broker(2, ()))
+IDS = {"a": uuid.UUID(int=1), "b": uuid.UUID(int=2)}
+
+
+def facts(topic: str, partition: int, leader: int = 1) -> PartitionFacts:
+    state = PartitionState(leader, 3, (1,), 5)
+    return PartitionFacts(TopicPartition(topic, partition), IDS[topic], state, 0, (1,))
+
+
+def known(view: MetadataView) -> list[str]:
+    return sorted(
+        f"{name}-{number}" for name in view.topics for number in view.topics[name].partitions
+    )
+
+
+def test_what_is_told_adds_to_what_is_known() -> None:
+    view = MetadataView()
+    view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("b", 0)), BROKERS))
+    view.apply(UpdateMetadata(1, 5, 7, (facts("a", 1),), BROKERS[:1]))
+    assert known(view) == ["a-0", "a-1", "b-0"]
+    assert list(view.brokers) == [1]
+    gone = facts("b", 0, LEADER_DURING_DELETION)
+    view.apply(UpdateMetadata(1, 5, 7, (gone,), BROKERS))
+    assert known(view) == ["a-0", "a-1"]
+    assert view.name_of(IDS["b"]) is None
+
+
+def test_what_all_there_is_does_not_name_is_forgotten() -> None:
+    view = MetadataView()
+    view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("a", 1), facts("b", 0)), BROKERS))
+    view.apply(UpdateMetadata(1, 6, 7, (facts("a", 1),), BROKERS, is_full=True))
+    assert known(view) == ["a-1"]
+    assert view.name_of(IDS["b"]) is None
+    assert view.name_of(IDS["a"]) == "a"
