@@ -100,6 +100,7 @@ class BrokerApp:
             broker_id=broker_id,
             logs=logs,
             blocking=world.blocking,
+            clock=world.clock,
             topic_config=self._topic_log_config,
             fetches=Purgatory(),
             produces=Purgatory(),

@@ -86,7 +86,7 @@ async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: flo
         if cut.result.error_code != ErrorCode.NONE:
             continue
         key = cut.partition.topic_partition
-        while cut.partition.low_watermark < cut.offset:
+        while _low_watermark(services, cut) < cut.offset and cut.partition.is_leader:
             remaining_s = deadline - services.clock.monotonic()
             if remaining_s <= 0:
                 cut.result.error_code = ErrorCode.REQUEST_TIMED_OUT
@@ -98,4 +98,9 @@ async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: flo
         except BrokerError as error:
             cut.result.error_code = error.code
         else:
-            cut.result.low_watermark = cut.partition.low_watermark
+            cut.result.low_watermark = _low_watermark(services, cut)
+
+
+def _low_watermark(services: Services, cut: _Cut) -> int:
+    """A broker that is down does not hold a deletion up: it goes by its leader when it is back."""
+    return cut.partition.low_watermark(services.metadata.brokers)

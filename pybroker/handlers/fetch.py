@@ -16,7 +16,8 @@ from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
 from pybroker.metrics import Metrics
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
-from pybroker.replication.partition import FollowerFetch, Partition
+from pybroker.replication.leader_state import FollowerFetch
+from pybroker.replication.partition import Partition
 from pybroker.replication.purgatory import Purgatory
 from pybroker.wire.messages.fetch import (
     AbortedTransaction,

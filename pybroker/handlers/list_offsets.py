@@ -1,13 +1,17 @@
 """ListOffsets: the first, last, or a searched offset of each partition.
 
--1 is the end that the isolation level may read up to, -2 the log start, -3 the record with the
-largest timestamp (version 7); other numbers look for the first record at or after that time, in ms.
-Special times of later versions are not ours to answer.
+-1 is the end that the isolation level may read up to (for a follower, where the log ends), -2 the
+log start, -3 the record with the largest timestamp (version 7); other numbers look for the first
+record at or after that time, in ms. Special times of later versions are not ours to answer.
+
+A new leader may not know yet how far its predecessor had committed. Until it does, it names no end,
+or consumers would see offsets go back (KIP-207).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
@@ -28,16 +32,24 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 _READ_COMMITTED = 1
+_CONSUMER = -1
+"""Who asks with another replica id is a follower."""
+_FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 _FIRST_VERSION_WITH_MAX_TIMESTAMP = 7
 
 _Found = tuple[int, int, int]
 """offset, timestamp, leader epoch"""
+_EndOf = Callable[[Partition], int]
+"""Up to where who asks may look."""
 
 
 async def handle_list_offsets(
     services: Services, request: Request, message: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    read_committed = message.isolation_level == _READ_COMMITTED
+    end: _EndOf = _log_end
+    if message.replica_id == _CONSUMER:
+        committed = message.isolation_level == _READ_COMMITTED
+        end = _stable_end if committed else _committed_end
     topics = []
     turns = Turns()
     seen: set[TopicPartition] = set()
@@ -53,7 +65,7 @@ async def handle_list_offsets(
             if key in repeated:
                 answer = _failed(wanted, ErrorCode.INVALID_REQUEST)
             else:
-                answer = await _look_up(services, request, key, wanted, read_committed)
+                answer = await _look_up(services, request, key, wanted, end)
             partitions.append(answer)
             await turns.item()
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
@@ -65,18 +77,24 @@ async def _look_up(
     request: Request,
     key: TopicPartition,
     wanted: ListOffsetsPartition,
-    read_committed: bool,
+    end: _EndOf,
 ) -> ListOffsetsPartitionResponse:
     found: _Found | None
     try:
         partition = services.replicas.leader(key, wanted.current_leader_epoch)
         _check_special_time(wanted.timestamp, request.version)
         if wanted.timestamp in (LATEST, EARLIEST):
-            found = _end_of_log(partition, wanted.timestamp, read_committed)
+            found = _end_of_log(partition, wanted.timestamp, end)
         else:
-            found = await _search(services, partition, wanted.timestamp, read_committed)
+            found = await _search(services, partition, wanted.timestamp, end)
     except BrokerError as error:
-        return _failed(wanted, error.code)
+        code = error.code
+        if (
+            code is ErrorCode.OFFSET_NOT_AVAILABLE
+            and request.version < _FIRST_VERSION_WITH_NOT_AVAILABLE
+        ):
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        return _failed(wanted, code)
     except StorageError as error:
         log.error("search failed partition=%s error=%s", key, error)
         return _failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -100,19 +118,41 @@ def _check_special_time(timestamp: int, version: int) -> None:
     )
 
 
-def _end_of_log(partition: Partition, which: int, read_committed: bool) -> _Found:
+def _log_end(partition: Partition) -> int:
+    return partition.log.log_end_offset
+
+
+def _committed_end(partition: Partition) -> int:
+    return partition.readable_end(False)
+
+
+def _stable_end(partition: Partition) -> int:
+    return partition.readable_end(True)
+
+
+def _require_known(partition: Partition, end: _EndOf) -> None:
+    if end is not _log_end and partition.high_watermark < partition.epoch_start:
+        raise BrokerError(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            f"{partition.topic_partition} is known to be committed up to "
+            f"{partition.high_watermark}; its leader epoch began at {partition.epoch_start}",
+        )
+
+
+def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
     if which == LATEST:
-        return partition.readable_end(read_committed), NO_TIMESTAMP, partition.leader_epoch
+        _require_known(partition, end)
+        return end(partition), NO_TIMESTAMP, partition.leader_epoch
     start = partition.log.log_start_offset
     return start, NO_TIMESTAMP, partition.log.epoch_of(start)
 
 
 async def _search(
-    services: Services, partition: Partition, timestamp: int, read_committed: bool
+    services: Services, partition: Partition, timestamp: int, end_of: _EndOf
 ) -> _Found | None:
     """Not on the event loop: the index and a part of the log may have to come from the disk. If
     the partition goes meanwhile, that is the answer, not that its files are gone."""
-    end = partition.readable_end(read_committed)
+    end = end_of(partition)
 
     def search() -> _Found | None:
         if timestamp == MAX_TIMESTAMP:
@@ -120,7 +160,7 @@ async def _search(
         return partition.log.offset_for_timestamp(timestamp, end)
 
     try:
-        return await services.blocking.run(search)
+        found = await services.blocking.run(search)
     except (BrokerError, StorageError):
         key = partition.topic_partition
         if services.replicas.leader(key) is not partition:
@@ -128,6 +168,9 @@ async def _search(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not the partition that it was"
             ) from None
         raise
+    if found is None:
+        _require_known(partition, end_of)
+    return found
 
 
 def _failed(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:

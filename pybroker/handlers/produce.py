@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pybroker.errors import BrokerError, CloseConnection, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
@@ -31,8 +32,19 @@ log = logging.getLogger(__name__)
 _FIRST_VERSION_WITH_BATCHES = 3
 _ADMIN_CLIENT_ID = "__admin_client"
 """Who calls itself so may write to internal topics, as in Kafka."""
-_WAITING = tuple[TopicPartition, Partition, int, PartitionProduceResponse]
-"""A batch that is written but not yet committed: partition, end offset that must be committed."""
+
+
+class _Waiting(NamedTuple):
+    """A batch that is written but not yet committed."""
+
+    partition: Partition
+    leading_since: int
+    """As of the partition when it was written: in another leadership it may have been given up."""
+    end_offset: int
+    """What must be committed."""
+    result: PartitionProduceResponse
+
+
 _UNCHECKED = tuple[TopicPartition, memoryview, PartitionProduceResponse]
 """A batch that has to be decompressed to be checked, or is stored in another codec."""
 
@@ -41,7 +53,7 @@ _UNCHECKED = tuple[TopicPartition, memoryview, PartitionProduceResponse]
 class _Progress:
     """What of a request is not done yet."""
 
-    waiting: list[_WAITING] = field(default_factory=list)
+    waiting: list[_Waiting] = field(default_factory=list)
     unchecked: list[_UNCHECKED] = field(default_factory=list)
     held_up: set[TopicPartition] = field(default_factory=set)
     """The partitions of what is unchecked."""
@@ -125,14 +137,13 @@ def _append(
         )
     appended = partition.append(data, header, acks=acks, now_ms=now_ms)
     _tell(result, appended)
-    key = partition.topic_partition
-    committed_end = appended.last_offset + 1
     if partition.is_replicated:
-        services.replicas.appended(key, len(data))
-    if partition.high_watermark >= committed_end:
-        services.replicas.became_readable(key, len(data))
+        services.replicas.appended(partition.topic_partition, len(data))
+    end_offset = appended.last_offset + 1
+    if partition.high_watermark >= end_offset:
+        services.replicas.became_readable(partition.topic_partition, len(data))
     elif acks == -1:
-        progress.waiting.append((key, partition, committed_end, result))
+        progress.waiting.append(_Waiting(partition, partition.leading_since, end_offset, result))
 
 
 def answer_append(
@@ -142,8 +153,8 @@ def answer_append(
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
-    waiting = [(key, partition, appended.last_offset + 1, result)]
-    return _when_committed(services, waiting, timeout_ms, _response(key.topic, result))
+    waiting = _Waiting(partition, partition.leading_since, appended.last_offset + 1, result)
+    return _when_committed(services, [waiting], timeout_ms, _response(key.topic, result))
 
 
 def answer_failure(
@@ -232,7 +243,7 @@ def _fail(
 
 
 async def _when_committed(
-    services: Services, waiting: list[_WAITING], timeout_ms: int, response: ProduceResponse
+    services: Services, waiting: list[_Waiting], timeout_ms: int, response: ProduceResponse
 ) -> ProduceResponse:
     """Answer when every batch is committed, or fails to be within `timeout_ms`."""
     clock = services.clock
@@ -241,27 +252,37 @@ async def _when_committed(
     while pending := [item for item in pending if not _is_decided(services, item)]:
         remaining_s = deadline - clock.monotonic()
         if remaining_s <= 0:
-            for key, *_, result in pending:
-                _fail(key, result, BrokerError(ErrorCode.REQUEST_TIMED_OUT))
+            for item in pending:
+                _fail(
+                    item.partition.topic_partition,
+                    item.result,
+                    BrokerError(ErrorCode.REQUEST_TIMED_OUT),
+                )
             break
-        keys = [key for key, *_ in pending]
-        await services.replicas.produces.wait(keys, missing_bytes=1, timeout_s=remaining_s)
+        first = pending[0]
+        # In a purgatory of produces the unit is an offset.
+        offsets = first.end_offset - first.partition.high_watermark if len(pending) == 1 else 1
+        keys = [item.partition.topic_partition for item in pending]
+        await services.replicas.produces.wait(keys, missing_bytes=offsets, timeout_s=remaining_s)
     return response
 
 
-def _is_decided(services: Services, item: _WAITING) -> bool:
-    """Whether the batch is committed, or can no longer be told to be; the result says which."""
-    key, partition, committed_end, result = item
+def _is_decided(services: Services, item: _Waiting) -> bool:
+    """Whether the batch is committed, or can no longer be told to be; the result says which. As
+    long as too few replicas are in sync nothing is committed, so the producer had better try
+    again."""
+    partition = item.partition
+    key = partition.topic_partition
     try:
-        if services.replicas.leader(key) is not partition:
-            raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not the partition that it was"
-            )
+        if (
+            services.replicas.leader(key) is not partition
+            or partition.leading_since != item.leading_since
+        ):
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not led here as it was")
     except BrokerError as error:
-        _fail(key, result, error)
+        _fail(key, item.result, error)
         return True
-    if partition.high_watermark < committed_end:
-        return False
-    if not partition.has_enough_replicas():
-        _fail(key, result, BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
-    return True
+    if not partition.may_have_enough_replicas():
+        _fail(key, item.result, BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+        return True
+    return partition.high_watermark >= item.end_offset

@@ -23,9 +23,10 @@ from pybroker.model import (
     StopReplicaPartition,
     TopicPartition,
 )
-from pybroker.ports import Blocking
+from pybroker.ports import Blocking, Clock
 from pybroker.replication.fetchers import ReplicaFetchers
-from pybroker.replication.partition import FollowerFetch, Partition, Role
+from pybroker.replication.leader_state import FollowerFetch, IsrChange
+from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
@@ -40,6 +41,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 _THREADS: Final = 10
 _CONFIGS_AT_A_TIME: Final = 200
+_EVERYTHING: Final = 2**62
 
 TopicConfigReader = Callable[[str], Awaitable[LogConfig]]
 """Gives the effective configuration of a topic's logs, as ZooKeeper has it now."""
@@ -54,6 +56,7 @@ class ReplicaManager:
         broker_id: int,
         logs: LogManager,
         blocking: Blocking,
+        clock: Clock,
         topic_config: TopicConfigReader,
         fetches: Purgatory,
         produces: Purgatory,
@@ -71,8 +74,15 @@ class ReplicaManager:
         self.produces = produces
         self.deletions = Purgatory()
         """Deletions of records that wait for followers."""
+        self.lag_max_s = 30.0
+        """replica.lag.time.max.ms"""
+        self.isr_changes: dict[TopicPartition, IsrChange] = {}
+        """Changes that leaders here have proposed and nobody has begun to write;
+        `isr_change_wanted` is set when one is added."""
+        self.isr_change_wanted = asyncio.Event()
         self._logs = logs
         self._blocking = blocking
+        self._clock = clock
         self._topic_config = topic_config
         self._partitions: dict[TopicPartition, Partition] = {}
         self.by_topic: dict[bytes, dict[int, Partition]] = {}
@@ -116,23 +126,48 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         return {key: partition.high_watermark for key, partition in self._partitions.items()}
 
-    def became_readable(self, topic_partition: TopicPartition, readable_bytes: int) -> None:
-        """The high watermark moved: wake fetches that wait for bytes and produces that wait for
-        it."""
+    def became_readable(
+        self, topic_partition: TopicPartition, readable_bytes: int, offsets: int = _EVERYTHING
+    ) -> None:
+        """The high watermark moved by so many offsets: wake fetches that wait for bytes and
+        produces that wait for it."""
         self.fetches.progressed(topic_partition, readable_bytes)
-        self.produces.progressed(topic_partition, 1)
+        self.produces.progressed(topic_partition, offsets)
 
     def appended(self, topic_partition: TopicPartition, appended_bytes: int) -> None:
         """A leader's log grew: wake the followers that wait for bytes."""
         self.replica_fetches.progressed(topic_partition, appended_bytes)
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
-        """Note how far a follower is; wake who waits for the high watermark. Raises BrokerError as
-        `Partition.follower_fetched`."""
+        """Note how far a follower is, once its fetch has been found right: of this leader epoch,
+        within the log, not diverging. Wakes who waits for the high watermark or for the followers'
+        log starts. Raises BrokerError as `Partition.follower_fetched`."""
         before = partition.high_watermark
-        if partition.follower_fetched(fetch, now):
-            self.became_readable(partition.topic_partition, partition.high_watermark - before)
-        self.deletions.progressed(partition.topic_partition, 1)
+        readable_bytes = partition.follower_fetched(fetch, now, self.lag_max_s)
+        if readable_bytes:
+            self.high_watermark_moved(partition, before, readable_bytes)
+        if len(self.deletions):
+            self.deletions.progressed(partition.topic_partition, 1)
+        if not partition.is_in_isr(fetch.replica_id):
+            self.want_isr_change(partition.propose_join(fetch.replica_id))
+
+    def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
+        """Wake who waits for it, after a step of the partition that gave `readable_bytes`."""
+        if readable_bytes:
+            offsets = partition.high_watermark - before
+            self.became_readable(partition.topic_partition, readable_bytes, offsets)
+
+    def want_isr_change(self, change: IsrChange | None) -> None:
+        """Hand a proposal to whoever writes to the state nodes."""
+        if change is not None:
+            self.isr_changes[change.topic_partition] = change
+            self.isr_change_wanted.set()
+
+    def review_isr(self, partition: Partition) -> None:
+        """Propose what is due for the ISR now, and let the high watermark follow."""
+        before = partition.high_watermark
+        self.want_isr_change(partition.propose_isr(self._clock.monotonic(), self.lag_max_s))
+        self.high_watermark_moved(partition, before, partition.settle())
 
     async def persist_log_starts(self) -> None:
         """Make durable where the logs begin. A disk that refuses ends the use of its logs; one that
@@ -237,6 +272,7 @@ class ReplicaManager:
                 config = configs.get(key.topic)
                 if config is not None:
                     self._logs.set_config(key, config)
+                    self.review_isr(self._partitions[key])
 
     def _accept(self, controller_epoch: int, broker_epoch: int) -> None:
         if controller_epoch < self._controller_epoch:
@@ -258,6 +294,9 @@ class ReplicaManager:
         partition = self._partitions.get(facts.topic_partition)
         try:
             is_news = partition is None or partition.check_epoch(facts)
+            if partition is not None and not is_news:
+                before = partition.high_watermark
+                self.high_watermark_moved(partition, before, partition.told_again(facts))
         except BrokerError as error:
             state_change.warning(
                 "command refused partition=%s error=%s", facts.topic_partition, error
@@ -312,7 +351,8 @@ class ReplicaManager:
                 self.by_topic.setdefault(key.topic.encode(), {})[key.partition] = partition
         if facts.state.leader == self.broker_id:
             self._stop_copying(key)
-            partition.lead(facts)
+            partition.lead(facts, self._clock.monotonic())
+            self.review_isr(partition)
         else:
             partition.follow(facts)
         state_change.info(

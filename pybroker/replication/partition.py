@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
@@ -26,9 +25,10 @@ from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
 from pybroker.records.compression import Codec
 from pybroker.records.validate import BatchRules
-from pybroker.replication.isr import committed_end, has_enough_replicas
+from pybroker.replication.isr import has_enough_replicas, required_replicas
+from pybroker.replication.leader_state import FollowerFetch, IsrChange, LeaderState
 from pybroker.storage.log import Log
-from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.log_parts import AppendResult
 
 _STORED_CODECS: Final[Mapping[str, Codec | None]] = {
@@ -42,16 +42,7 @@ _STORED_CODECS: Final[Mapping[str, Codec | None]] = {
 """By the words of `compression.type`; None keeps what came."""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerFetch:
-    """What a follower's fetch says about the follower; its leader epoch has been checked."""
-
-    replica_id: int
-    fetch_offset: int
-    """Its log end offset."""
-    log_start_offset: int
-    incarnation: int = -1
-    """How often its id has registered (KIP-903), -1 if it did not say."""
+_ANY_NUMBER: Final = 2**31
 
 
 class Role(enum.Enum):
@@ -83,12 +74,17 @@ class Partition:
         self._facts: PartitionFacts | None = None
         # What follows from the facts, for those who ask with every request.
         self._leads = False
-        self._isr_size = 0
-        self._is_alone = False
         self.is_replicated = False
-        """Whether other brokers hold replicas too, which may wait for what is appended."""
-        self._follower_ends: dict[int, int] = {}
-        self._follower_starts: dict[int, int] = {}
+        """Whether this replica leads and others follow."""
+        self.leading_since = NO_EPOCH
+        """The first epoch of a leadership of this replica that nothing has interrupted."""
+        self._leader: LeaderState | None = None
+        self._isr_size = 0
+        self._alone_up_to = 0
+        """The largest min.insync.replicas for which the log end alone is the high watermark; 0 if
+        the log end of some follower counts too."""
+        self._uncommitted_bytes = 0
+        """About how many bytes lie between the high watermark and the log end."""
         self._rules: dict[int, BatchRules] = {}
         self._rules_config: LogConfig | None = None
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
@@ -121,10 +117,22 @@ class Partition:
         return self._high_watermark
 
     @property
-    def low_watermark(self) -> int:
-        """Where the records begin that some replica still has: the lowest log start of all that
-        this leader knows."""
-        return min([self.log.log_start_offset, *self._follower_starts.values()])
+    def leader_end(self) -> int:
+        """Where this leader's log ends as far as commits go."""
+        return self.log.durable_end
+
+    @property
+    def epoch_start(self) -> int:
+        """Where the log ended when this replica became the leader of its epoch. Below it the high
+        watermark may be older than what another leader has told (KIP-207)."""
+        return NO_OFFSET if self._leader is None else self._leader.epoch_start
+
+    def low_watermark(self, live: Container[int]) -> int:
+        """Where the records begin that some replica on one of the brokers `live` still has;
+        NO_OFFSET while one of these has not said so in this epoch."""
+        followers = {} if self._leader is None else self._leader.followers
+        starts = [each.log_start for broker, each in followers.items() if broker in live]
+        return min([self.log.log_start_offset, *starts])
 
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided; never above the high watermark, nor below the log
@@ -170,7 +178,7 @@ class Partition:
             return True
         if self._facts is not None and facts.topic_id not in (NO_TOPIC_ID, self._facts.topic_id):
             return True
-        if self._facts is not None and facts.state == self._facts.state:
+        if self._facts is not None and self._is_repeat(facts):
             return False
         raise BrokerError(
             ErrorCode.STALE_CONTROLLER_EPOCH,
@@ -178,28 +186,143 @@ class Partition:
             f"the command says {facts.state.leader_epoch}",
         )
 
-    def lead(self, facts: PartitionFacts) -> None:
-        """Lead from now on, with an epoch that starts where the log ends now. `check_epoch` must
-        have said that this is news. The log records the epoch's start durably before the first
-        append; calling its `persist_epochs` earlier saves that append the wait."""
+    def _is_repeat(self, facts: PartitionFacts) -> bool:
+        """The controller may have read the state node before or after our own changes of the
+        ISR."""
+        assert self._facts is not None
+        state = self._facts.state
+        return (facts.state.leader_epoch, facts.state.leader) == (state.leader_epoch, state.leader)
+
+    def told_again(self, facts: PartitionFacts) -> int:
+        """Take what a command for the same leader epoch knows better; as `settle`. What is known of
+        followers stays."""
+        assert self._facts is not None
+        if facts.partition_epoch <= self._facts.partition_epoch:
+            return 0
+        if self._leader is not None:
+            self._leader.adopt(facts.state, facts.partition_epoch)
+            return self._settled()
+        self._facts = facts
+        return 0
+
+    def lead(self, facts: PartitionFacts, now: float) -> None:
+        """Lead from `now` (monotonic seconds) on, with an epoch that starts where the log ends.
+        `check_epoch` must have said that this is news. The log records the epoch's start durably
+        before the first append; calling its `persist_epochs` earlier saves that append the wait."""
         assert facts.state.leader == self._broker_id
-        self.log.begin_epoch(facts.state.leader_epoch, self.log.log_end_offset)
-        self._take(facts)
-        self._advance_high_watermark()
+        epoch_start = self.log.log_end_offset
+        self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
+        if not self._leads:
+            self.leading_since = facts.state.leader_epoch
+        self._leads = True
+        self._leader = LeaderState.begin(
+            facts, broker_id=self._broker_id, epoch_start=epoch_start, now=now
+        )
+        # Waking somebody too early is harmless.
+        self._uncommitted_bytes = self.log.size_bytes
+        self._settled()
 
     def follow(self, facts: PartitionFacts) -> None:
         """Stop leading: somebody else does, or nobody."""
         assert facts.state.leader != self._broker_id
-        self._take(facts)
-
-    def _take(self, facts: PartitionFacts) -> None:
         self._facts = facts
-        self._leads = facts.state.leader == self._broker_id
+        self._leader = None
+        self._leads = self.is_replicated = False
+
+    # the in-sync replicas
+
+    def propose_isr(self, now: float, lag_max_s: float) -> IsrChange | None:
+        """As the leader, the change of the ISR that is due without any fetch; see
+        `LeaderState.propose`. None if there is none, or one is under way."""
+        if self._leader is None or not self.is_replicated:
+            return None
+        change = self._leader.propose(
+            leader_end=self.log.log_end_offset,
+            required=self._required_replicas(),
+            now=now,
+            lag_max_s=lag_max_s,
+        )
+        self._recount()
+        return change
+
+    def propose_join(self, replica_id: int) -> IsrChange | None:
+        """As the leader, the change that brings a follower into the ISR, if it may come in now."""
+        if self._leader is None:
+            return None
+        change = self._leader.propose_join(
+            replica_id,
+            high_watermark=self._high_watermark,
+            required=self._required_replicas(),
+        )
+        if change is not None:
+            self._recount()
+        return change
+
+    def is_pending(self, change: IsrChange) -> bool:
+        """Whether the outcome of this change still matters: it does not after a new leader
+        epoch, whose command was made of what was stored."""
+        return self._leader is not None and self._leader.is_pending(change)
+
+    def isr_stored(self, change: IsrChange, version: int) -> int:
+        """The pending change is stored, the state node has this version; as `settle`."""
+        assert self._leader is not None
+        self._leader.stored(change, version)
+        return self._settled()
+
+    def isr_adopted(self, state: PartitionState, version: int) -> int:
+        """Somebody else has changed the state node in this leader epoch; as `settle`."""
+        assert self._leader is not None
+        self._leader.adopt(state, version)
+        return self._settled()
+
+    def isr_refused(self, change: IsrChange) -> int:
+        """The pending change can never be applied, nothing is stored; as `settle`."""
+        assert self._leader is not None
+        self._leader.refused(change)
+        return self._settled()
+
+    def superseded(self) -> None:
+        """A later leader epoch is stored: wait for what the controller says."""
+        assert self._leader is not None
+        self._leader.is_superseded = True
+
+    def settle(self) -> int:
+        """Move the high watermark as far as it may; about how many bytes became readable by that
+        (at least 1), 0 if it did not move."""
+        self._recount()
+        if self._leader is None:
+            return 0
+        before, end = self._high_watermark, self.leader_end
+        advanced = self._leader.committed_end(
+            before, leader_end=end, required=self._required_replicas()
+        )
+        assert before <= advanced <= max(end, before)
+        if advanced == before:
+            return 0
+        self._high_watermark = advanced
+        # Exact when the high watermark reaches the end, a fair share before.
+        readable_bytes = self._uncommitted_bytes * (advanced - before) // (end - before)
+        self._uncommitted_bytes -= readable_bytes
+        return max(readable_bytes, 1)
+
+    def _settled(self) -> int:
+        """As `settle`, after what is stored has changed."""
+        assert self._leader is not None
+        self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
-        self._is_alone = tuple(facts.state.isr) == (self._broker_id,)
-        self.is_replicated = len(facts.replicas) > 1
-        self._follower_ends.clear()
-        self._follower_starts.clear()
+        self.is_replicated = len(self._leader.followers) > 0
+        return self.settle()
+
+    def _recount(self) -> None:
+        leader = self._leader
+        if leader is None or not leader.is_alone or leader.facts.state.eligible:
+            self._alone_up_to = 0
+        else:
+            self._alone_up_to = 1 if self.is_replicated else _ANY_NUMBER
+
+    def _required_replicas(self) -> int:
+        assert self._facts is not None
+        return required_replicas(self.log.config.min_insync_replicas, len(self._facts.replicas))
 
     # what clients ask
 
@@ -251,28 +374,35 @@ class Partition:
         counters.produce_requests += 1
         counters.messages_in += header.record_count
         counters.bytes_in += len(data)
-        if self._is_alone:
+        if self._alone_up_to >= config.min_insync_replicas and config.flush_messages == NEVER:
             self._high_watermark = max(self._high_watermark, result.last_offset + 1)
         else:
-            self._advance_high_watermark()
+            self._uncommitted_bytes += len(data)
+            if self._alone_up_to:
+                self.settle()
         return result
 
-    def follower_fetched(self, fetch: FollowerFetch, now: float) -> bool:
-        """As the leader, note how far a follower is (`now`: monotonic seconds); whether the high
-        watermark moved. Raises BrokerError NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH for a
-        broker that is no replica."""
-        self.require_leader(NO_EPOCH)
-        assert self._facts is not None
-        if fetch.replica_id not in self._facts.replicas:
+    def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
+        """As the leader, note how far a follower is (`now`: monotonic seconds); as `settle`. Raises
+        BrokerError NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH for a broker that is no replica.
+        """
+        leader = self._leader
+        if leader is None or not self._leads:
+            self.require_leader(NO_EPOCH)
+        assert leader is not None
+        if fetch.replica_id not in leader.followers:
             raise BrokerError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"broker {fetch.replica_id} holds no replica of {self.topic_partition}",
             )
-        self._follower_ends[fetch.replica_id] = fetch.fetch_offset
-        self._follower_starts[fetch.replica_id] = fetch.log_start_offset
-        before = self._high_watermark
-        self._advance_high_watermark()
-        return self._high_watermark > before
+        leader_end = self.log.log_end_offset
+        if fetch.fetch_offset > leader_end:
+            return 0  # it will be told that there is nothing
+        leader.fetched(fetch, leader_end=leader_end, now=now, lag_max_s=lag_max_s)
+        return self.settle()
+
+    def is_in_isr(self, replica_id: int) -> bool:
+        return self._facts is not None and replica_id in self._facts.state.isr
 
     # what the leader tells a follower
 
@@ -330,21 +460,14 @@ class Partition:
 
     def has_enough_replicas(self) -> bool:
         """Whether the ISR is as large as acks=all asks for."""
-        assert self._facts is not None
-        return has_enough_replicas(
-            len(self._facts.state.isr),
-            self.log.config.min_insync_replicas,
-            len(self._facts.replicas),
-        )
+        return self._isr_size >= self._required_replicas()
 
-    def _advance_high_watermark(self) -> None:
-        assert self._facts is not None
-        advanced = committed_end(
-            self._high_watermark,
-            leader=self._broker_id,
-            leader_end=self.log.log_end_offset,
-            maximal_isr=self._facts.state.isr,
-            follower_ends=self._follower_ends,
+    def may_have_enough_replicas(self) -> bool:
+        """The same, where a change under way counts as the larger ISR: whether a batch that was
+        appended may still be acknowledged."""
+        assert self._leader is not None
+        return has_enough_replicas(
+            len(self._leader.maximal_isr),
+            self.log.config.min_insync_replicas,
+            len(self._leader.facts.replicas),
         )
-        assert self._high_watermark <= advanced <= self.log.log_end_offset
-        self._high_watermark = advanced

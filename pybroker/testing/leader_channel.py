@@ -8,8 +8,9 @@ from typing import Final
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from pybroker.ports import Clock, FetchedPartition, FetchLimits, FetchPosition
+from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.manager import ReplicaManager
-from pybroker.replication.partition import FollowerFetch, Partition
+from pybroker.replication.partition import Partition
 
 _BYTES_MAX: Final = 1 << 30
 

@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from pybroker.errors import ErrorCode, StorageError
-from pybroker.model import TopicPartition
+from pybroker.model import (
+    Broker,
+    LeaderAndIsr,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+    UpdateMetadata,
+)
 from pybroker.records.batch import read_header
+from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
@@ -23,7 +31,7 @@ from pybroker.wire.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from unit_tests.handlers.bench import NOW_MS, Bench, batch, code, the_only, values_of
+from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, the_only, values_of
 
 VERSIONS = range(3)
 HIGH_WATERMARK = -1
@@ -200,30 +208,51 @@ async def test_the_stable_end_is_not_below_the_start(bench: Bench) -> None:
     assert (code(answer), answer.last_stable_offset) == (ErrorCode.NONE, 2)
 
 
+async def share(bench: Bench, *, alive: bool = True, leader: int = BROKER_ID) -> None:
+    """Give t-0 a second replica, on broker 2; another leader comes with another epoch."""
+    view = bench.app.metadata
+    known = view.topics["t"].topic_id
+    state = PartitionState(leader, 1 + (leader != BROKER_ID), (BROKER_ID, 2), 1)
+    facts = PartitionFacts(TopicPartition("t", 0), known, state, 1, (BROKER_ID, 2))
+    brokers = (*view.brokers.values(), *([Broker(2, ())] if alive else []))
+    epoch = bench.app.controller.epoch
+    view.apply(UpdateMetadata(BROKER_ID, epoch, -1, brokers=brokers))
+    await bench.app.replicas.leader_and_isr(LeaderAndIsr(BROKER_ID, epoch, -1, (facts,)))
+
+
+def follower_begins_at(bench: Bench, log_start: int) -> None:
+    fetch = FollowerFetch(2, fetch_offset=10, log_start_offset=log_start)
+    bench.app.replicas.follower_fetched(partition(bench), fetch, bench.clock.monotonic())
+
+
 async def test_the_answer_waits_for_what_followers_have(bench: Bench) -> None:
-    """A follower that begins earlier holds the answer up, until its time is over."""
+    """A follower that begins earlier, or has not said where, holds the answer up, until its time is
+    over."""
     await fill(bench)
-    target = partition(bench)
-    target._follower_starts[2] = 0
+    await share(bench)
     late = the_only(await delete(bench, ("t", 0, 5), timeout_ms=0))
-    assert (code(late), late.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    assert (code(late), late.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
     waiting = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
-    await Bench.waits(bench.app.replicas.deletions, waiting)
-    assert not waiting.done()
-    target._follower_starts[2] = 5
-    bench.app.replicas.deletions.progressed(target.topic_partition, 1)
+    for log_start in (0, 4):
+        follower_begins_at(bench, log_start)
+        await Bench.waits(bench.app.replicas.deletions, waiting)
+        assert not waiting.done()
+    follower_begins_at(bench, 6)
     assert the_only(await waiting).low_watermark == 5
+
+
+async def test_a_broker_that_is_down_holds_no_answer_up(bench: Bench) -> None:
+    await fill(bench)
+    await share(bench, alive=False)
+    assert the_only(await delete(bench, ("t", 0, 5))).low_watermark == 5
 
 
 async def test_who_waits_hears_of_a_new_leader(bench: Bench) -> None:
     await fill(bench)
-    target = partition(bench)
-    target._follower_starts[2] = 0
+    await share(bench)
     waiting = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
     await Bench.waits(bench.app.replicas.deletions, waiting)
-    target._leads = False
-    target._follower_starts.clear()
-    bench.app.replicas.deletions.disturbed(target.topic_partition)
+    await share(bench, leader=2)
     assert code(the_only(await waiting)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -16,7 +16,8 @@ from pybroker.model import (
     PartitionState,
     TopicPartition,
 )
-from pybroker.replication.partition import FollowerFetch, Partition
+from pybroker.replication.leader_state import FollowerFetch
+from pybroker.replication.partition import Partition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from unit_tests.handlers.bench import (

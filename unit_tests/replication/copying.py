@@ -74,6 +74,7 @@ class Member:
             broker_id=self.id,
             logs=self.logs,
             blocking=self.blocking,
+            clock=group.clock,
             topic_config=self._config,
             fetches=Purgatory(),
             produces=Purgatory(),

@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from pybroker.model import NO_OFFSET
 from pybroker.replication.isr import committed_end, has_enough_replicas
 
 
 @pytest.mark.parametrize(
-    ("current", "leader_end", "maximal_isr", "follower_ends", "expected"),
+    ("current", "leader_end", "member_ends", "expected"),
     [
-        (0, 10, {1}, {}, 10),
-        (0, 10, {1, 2}, {2: 7}, 7),
-        (0, 10, {1, 2, 3}, {2: 7, 3: 4}, 4),
-        (5, 10, {1, 2, 3}, {2: 7}, 5),  # a member that has not reported holds it back
-        (5, 10, {1, 2}, {2: 3}, 5),  # it never goes back
-        (0, 10, {1, 2}, {2: 7, 3: 1}, 7),  # who is out of sync does not count
+        (0, 10, [], 10),
+        (0, 10, [7], 7),
+        (0, 10, [7, 4], 4),
+        (5, 10, [7, NO_OFFSET], 5),  # a member that has not reported holds it back
+        (5, 10, [3], 5),  # it never goes back
+        (0, 10, [11], 10),  # nor beyond what the leader has
     ],
 )
 def test_committed_end(
-    current: int,
-    leader_end: int,
-    maximal_isr: set[int],
-    follower_ends: dict[int, int],
-    expected: int,
+    current: int, leader_end: int, member_ends: list[int], expected: int
 ) -> None:
-    assert (
-        committed_end(
-            current,
-            leader=1,
-            leader_end=leader_end,
-            maximal_isr=maximal_isr,
-            follower_ends=follower_ends,
-        )
-        == expected
-    )
+    assert committed_end(current, leader_end, member_ends) == expected
 
 
 @pytest.mark.parametrize(

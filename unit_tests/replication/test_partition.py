@@ -29,8 +29,9 @@ async def test_alone_in_the_isr_everything_is_committed_at_once(replicas: Replic
 
 
 async def test_a_follower_that_has_not_reported_holds_the_high_watermark(
-    replicas: Replicas,
+    tmp_path: Path,
 ) -> None:
+    replicas = Replicas(tmp_path)
     await replicas.told(facts(epoch=0, replicas=BOTH))
     replicas.append()
     await replicas.told(facts(epoch=1, isr=BOTH))
@@ -39,10 +40,17 @@ async def test_a_follower_that_has_not_reported_holds_the_high_watermark(
     assert replicas.partition().log.log_end_offset == 2
     await replicas.told(facts(epoch=2, replicas=BOTH))
     assert replicas.partition().high_watermark == 2
+    replicas.logs.shutdown({})
+
+
+async def test_too_few_in_sync_hold_the_high_watermark(replicas: Replicas) -> None:
+    await replicas.told(facts(epoch=0, replicas=BOTH))
+    replicas.append()
+    assert replicas.partition().high_watermark == 0
 
 
 async def test_a_follower_keeps_what_it_knew(replicas: Replicas) -> None:
-    await replicas.told(facts(epoch=0, replicas=BOTH))
+    await replicas.told(facts(epoch=0))
     replicas.append()
     await replicas.told(facts(epoch=1, leader=2, isr=BOTH))
     assert replicas.partition().high_watermark == 1
@@ -52,7 +60,7 @@ async def test_a_follower_keeps_what_it_knew(replicas: Replicas) -> None:
 
 
 async def test_after_a_restart_it_begins_at_the_checkpoint(replicas: Replicas) -> None:
-    await replicas.told(facts(epoch=0, replicas=BOTH))
+    await replicas.told(facts(epoch=0))
     replicas.append()
     replicas.logs.write_checkpoints(replicas.manager.high_watermarks())
     replicas.append()

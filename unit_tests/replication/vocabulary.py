@@ -60,10 +60,11 @@ class Replicas:
         self.open()
 
     def open(self) -> None:
+        self.clock = ManualClock(NOW_MS)
         self.logs = LogManager(
             directories=[str(self.home)],
             disk=SystemDisk(),
-            clock=ManualClock(NOW_MS),
+            clock=self.clock,
             proc=FixedProc(),
             defaults=self.config,
             rng=random.Random(0),
@@ -73,6 +74,7 @@ class Replicas:
             broker_id=ME,
             logs=self.logs,
             blocking=ImmediateBlocking(),
+            clock=self.clock,
             topic_config=self._config,
             fetches=Purgatory(),
             produces=Purgatory(),
