@@ -71,6 +71,7 @@ class BrokerChanges:
             for broker_id, broker in context.brokers.items()
             if broker_id not in lost
         }
+        context.leaving -= lost
         self._log_dirs.forget(lost)
         self._deletions.forget_brokers(lost)
         affected = []
@@ -83,6 +84,6 @@ class BrokerChanges:
         await self._office.machine.move(
             affected,
             lambda partition: decide_loss(
-                partition, lost, context.hosts_of(partition), context.controller_epoch
+                partition, lost, context.candidates_of(partition), context.controller_epoch
             ),
         )

@@ -42,6 +42,8 @@ class ClusterContext:
     """Live brokers that have lost a log directory."""
     offline: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas that a live broker cannot open, by broker."""
+    leaving: set[int] = field(default_factory=set)
+    """Live brokers that have asked to hand over what they lead, since they will stop."""
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
 
     def put_topic(self, topic: TopicDescription) -> None:
@@ -86,7 +88,7 @@ class ClusterContext:
                 LEADER_DURING_DELETION, state.leader_epoch, (), self.controller_epoch
             )
         topic = self.topics.get(name)
-        hosts = self.hosts_of(partition)
+        hosts = self.candidates_of(partition)
         return PartitionFacts(
             topic_partition=partition.topic_partition,
             topic_id=NO_TOPIC_ID if topic is None else topic.topic_id,
@@ -106,5 +108,17 @@ class ClusterContext:
         key = partition.topic_partition
         return [broker for broker in self.brokers if key not in self.offline.get(broker, ())]
 
-    def live(self, replicas: Iterable[int]) -> tuple[int, ...]:
-        return tuple(replica for replica in replicas if replica in self.brokers)
+    def candidates_of(self, partition: Partition) -> Collection[int]:
+        """Of `hosts_of` those that stay: who may be elected."""
+        hosts = self.hosts_of(partition)
+        if not self.leaving:
+            return hosts
+        return [broker for broker in hosts if broker not in self.leaving]
+
+    def staying(self, replicas: Iterable[int]) -> tuple[int, ...]:
+        """Those on live brokers that are not about to stop."""
+        return tuple(
+            replica
+            for replica in replicas
+            if replica in self.brokers and replica not in self.leaving
+        )

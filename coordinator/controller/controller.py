@@ -9,18 +9,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
 
 from pybroker.coordinator.controller import election
 from pybroker.coordinator.controller.election import Won
-from pybroker.coordinator.controller.events import ControllerChanged, Deposed, Event
+from pybroker.coordinator.controller.events import (
+    ControllerChanged,
+    Deposed,
+    Election,
+    ElectionAsked,
+    ElectionType,
+    Event,
+    HandoverAsked,
+)
 from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.reign import Reign
 from pybroker.coordinator.controller.telling import ChannelFactory
 from pybroker.coordinator.controller.writes import ControllerMoved
-from pybroker.errors import ConnectionLoss, PybrokerError, SessionExpired
+from pybroker.errors import (
+    BrokerError,
+    ConnectionLoss,
+    ErrorCode,
+    PybrokerError,
+    SessionExpired,
+)
+from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Coord, Rng, WatchEvent
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 NO_CONTROLLER_EPOCH = -1
 
@@ -60,6 +79,7 @@ class Controller:
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
         self._unclean_before = 0
+        self._awaited: set[asyncio.Future[Any]] = set()
 
     # ---- what others may know
 
@@ -83,6 +103,39 @@ class Controller:
         """Leaders that this controller has chosen outside the in-sync replicas, in all reigns."""
         reign = self._reign
         return self._unclean_before + (0 if reign is None else reign.context.unclean_elections)
+
+    # ---- what others may ask
+
+    async def elect_leaders(
+        self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Election]:
+        """Hold elections; one result for each partition. Raises BrokerError NOT_CONTROLLER, also
+        when the office is lost meanwhile: then nobody knows what was done."""
+        reply: asyncio.Future[Mapping[TopicPartition, Election]]
+        reply = asyncio.get_running_loop().create_future()
+        return await self._ask(ElectionAsked(election_type, tuple(topic_partitions), reply), reply)
+
+    async def controlled_shutdown(
+        self, broker_id: int, broker_epoch: int
+    ) -> tuple[TopicPartition, ...]:
+        """That broker is about to stop: have others lead what it leads. Gives the replicated
+        partitions that it still leads, since nobody else can.
+
+        Raises BrokerError NOT_CONTROLLER, STALE_BROKER_EPOCH or BROKER_NOT_AVAILABLE.
+        """
+        reply: asyncio.Future[tuple[TopicPartition, ...]]
+        reply = asyncio.get_running_loop().create_future()
+        return await self._ask(HandoverAsked(broker_id, broker_epoch, reply), reply)
+
+    async def _ask(self, event: Event, reply: asyncio.Future[T]) -> T:
+        if not self.is_active:
+            raise _not_controller()
+        self._awaited.add(reply)
+        self._enqueue(event)
+        try:
+            return await reply
+        finally:
+            self._awaited.discard(reply)
 
     # ---- life
 
@@ -211,6 +264,9 @@ class Controller:
     async def _step_down(self) -> None:
         """Forget the reign; /controller is left alone."""
         self._office = None
+        for reply in self._awaited:
+            if not reply.done():
+                reply.set_exception(_not_controller())
         reign, self._reign = self._reign, None
         if reign is not None:
             self._unclean_before += reign.context.unclean_elections
@@ -229,3 +285,7 @@ class Controller:
         pause_s = self._settings.backoff.pause_s(self._failures)
         self._failures += 1
         await asyncio.sleep(pause_s)
+
+
+def _not_controller() -> BrokerError:
+    return BrokerError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")

@@ -5,9 +5,13 @@ Equal events that wait in the queue are one event, therefore all are frozen and 
 
 from __future__ import annotations
 
+import asyncio
+import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pybroker.model import TopicPartition
+from pybroker.errors import ErrorCode
+from pybroker.model import NO_LEADER, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,51 @@ class ReplicasAccepted:
 
 
 @dataclass(frozen=True, slots=True)
+class PreferredElectionRequested:
+    """/admin/preferred_replica_election was created, changed or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceDue:
+    """It is time to look whether leaders are where they are preferred."""
+
+
+class ElectionType(enum.IntEnum):
+    """Of ElectLeaders (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """What became of an election: `code` NONE and who leads now, or why there was none."""
+
+    code: ErrorCode
+    message: str | None = None
+    leader: int = NO_LEADER
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ElectionAsked:
+    """Somebody wants leaders elected, and waits for `reply`."""
+
+    election_type: ElectionType
+    topic_partitions: tuple[TopicPartition, ...]
+    reply: asyncio.Future[Mapping[TopicPartition, Election]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandoverAsked:
+    """A broker (in the incarnation `broker_epoch`, -1 if it does not say) is about to stop and
+    waits for `reply`: the replicated partitions that it still leads."""
+
+    broker_id: int
+    broker_epoch: int
+    reply: asyncio.Future[tuple[TopicPartition, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """Try again what failed."""
 
@@ -90,6 +139,10 @@ Event = (
     | LogDirsFailed
     | ReplicasRefused
     | ReplicasAccepted
+    | PreferredElectionRequested
+    | RebalanceDue
+    | ElectionAsked
+    | HandoverAsked
     | Retry
     | Deposed
 )

@@ -43,3 +43,25 @@ def offline(
             if candidate in live:
                 return Elected(candidate, (candidate,), (), unclean=True)
     return None
+
+
+def preferred(
+    replicas: Sequence[int], state: PartitionState, live: Collection[int]
+) -> Elected | None:
+    """The preferred replica, which is the first assigned one, if it is live and in sync. The ISR
+    stays as it is."""
+    if replicas and replicas[0] in live and replicas[0] in state.isr:
+        return Elected(replicas[0], state.isr, state.eligible)
+    return None
+
+
+def handover(
+    replicas: Sequence[int], state: PartitionState, live: Collection[int], leaving: Collection[int]
+) -> Elected | None:
+    """A leader in place of one that is about to stop (`live` are those that stay): the first
+    assigned replica that stays and is in sync. Who is leaving is not in the ISR any more."""
+    isr = tuple(broker for broker in state.isr if broker not in leaving)
+    for candidate in replicas:
+        if candidate in isr and candidate in live:
+            return Elected(candidate, isr, state.eligible)
+    return None

@@ -28,13 +28,25 @@ from pybroker.ports import Coord, Rng
 
 
 @dataclass(frozen=True, slots=True)
+class RebalanceSettings:
+    """Kafka's leader.imbalance.*: the share of a broker's partitions, in percent, that others may
+    lead, and how often it is looked at; for the first time `first_check_s` after taking office."""
+
+    imbalance_percentage: int = 10
+    interval_s: float = 300.0
+    first_check_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """`delete_topic_enable` as Kafka's delete.topic.enable; `backoff` for everything that is tried
-    again; `stop_timeout_s` is how long resigning may take."""
+    again; `stop_timeout_s` is how long resigning may take; `rebalance` None leaves leaders where
+    they are."""
 
     delete_topic_enable: bool = True
     backoff: Backoff = field(default_factory=Backoff)
     stop_timeout_s: float = 3.0
+    rebalance: RebalanceSettings | None = None
 
 
 class Office:
@@ -69,13 +81,15 @@ class Office:
         await self.machine.move(kept, self._decide_repair)
 
     def _decide_repair(self, partition: Partition) -> StateWrite | None:
-        live, epoch = self.context.hosts_of(partition), self.context.controller_epoch
+        context, epoch = self.context, self.context.controller_epoch
+        candidates = context.candidates_of(partition)
         if partition.status is not PartitionStatus.ONLINE:
-            online = decide_online(partition, live, epoch)
+            online = decide_online(partition, candidates, epoch)
             if online is not None:
                 return online
-        dead = [replica for replica in partition.replicas if replica not in live]
-        return decide_loss(partition, dead, live, epoch)
+        hosts = context.hosts_of(partition)
+        dead = [replica for replica in partition.replicas if replica not in hosts]
+        return decide_loss(partition, dead, candidates, epoch)
 
     async def close(self) -> None:
         """Stop telling brokers anything. Idempotent."""

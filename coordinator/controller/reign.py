@@ -12,13 +12,18 @@ from collections.abc import Callable
 
 from pybroker.coordinator.controller.brokers import BrokerChanges
 from pybroker.coordinator.controller.context import ClusterContext
+from pybroker.coordinator.controller.controlled_shutdown import Handovers
 from pybroker.coordinator.controller.deletions import Deletions
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import (
     BrokersChanged,
     DeletionRequested,
+    ElectionAsked,
     Event,
+    HandoverAsked,
     LogDirsFailed,
+    PreferredElectionRequested,
+    RebalanceDue,
     ReplicasAccepted,
     ReplicasDeleted,
     ReplicasRefused,
@@ -29,6 +34,8 @@ from pybroker.coordinator.controller.events import (
 from pybroker.coordinator.controller.failover import Loader, Watches
 from pybroker.coordinator.controller.log_dirs import LogDirFailures
 from pybroker.coordinator.controller.office import ControllerSettings, Office
+from pybroker.coordinator.controller.preferred import AskedElections
+from pybroker.coordinator.controller.rebalance import Rebalance
 from pybroker.coordinator.controller.telling import ChannelFactory
 from pybroker.coordinator.controller.topic_changes import TopicChanges
 from pybroker.coordinator.zookeeper import paths
@@ -66,6 +73,9 @@ class Reign:
             office.teller.tell_roles_again,
         )
         self._brokers = BrokerChanges(office, watches.brokers, self._log_dirs, self._deletions)
+        self._elections = AskedElections(office, lambda _: enqueue(PreferredElectionRequested()))
+        self._rebalance = Rebalance(office)
+        self._handovers = Handovers(office, self._brokers.look)
 
     @property
     def context(self) -> ClusterContext:
@@ -87,6 +97,8 @@ class Reign:
         await office.repair(self.context.partitions)
         if deletions:
             await self._deletions.look()
+        await self._elections.look()
+        self._rebalance.begin()
         self._end_round()
 
     async def handle(self, event: Event) -> None:
@@ -109,6 +121,14 @@ class Reign:
                 changed = self._log_dirs.answered(event)
                 self._office.teller.describe(changed)
                 await self._office.repair(changed)
+            case PreferredElectionRequested():
+                await self._elections.look()
+            case RebalanceDue():
+                await self._rebalance.check()
+            case ElectionAsked():
+                await self._elections.answer(event)
+            case HandoverAsked():
+                await self._handovers.answer(event)
             case Retry():
                 await self._office.repair(self._office.retries.take())
                 await self._deletions.finish()
@@ -116,6 +136,7 @@ class Reign:
 
     async def close(self) -> None:
         """Stop telling brokers anything. Idempotent."""
+        self._rebalance.close()
         await self._office.close()
 
     def _end_round(self) -> None:

@@ -117,12 +117,20 @@ class Teller:
             if partition.state is not None and broker_id in partition.replicas:
                 self._senders[broker_id].work.lead_or_follow(self._context.facts(partition))
 
+    def tell_roles(self, broker_id: int, keys: Iterable[TopicPartition]) -> None:
+        """What the broker leads and follows of these; for one that is about to stop and is told
+        nothing otherwise."""
+        for key in keys:
+            facts = self._context.facts(self._context.partitions[key])
+            self._senders[broker_id].work.lead_or_follow(facts)
+
     def stop(self, broker_id: int, stops: Iterable[StopReplicaPartition]) -> None:
         for each in stops:
             self._senders[broker_id].work.stop(each)
 
     def tell(self) -> None:
-        """The round is over: hand over what it changed, and wake every sender."""
+        """The round is over: hand over what it changed, and wake every sender. Brokers that are
+        about to stop get no new roles."""
         changed, self.changed = self.changed, {}
         described, self._to_describe = self._to_describe | changed.keys(), set()
         for key in sorted(described):
@@ -132,7 +140,7 @@ class Teller:
             self.describe_now([partition])
             if key in changed and partition.state is not None:
                 facts = self._context.facts(partition, is_new=changed[key])
-                for broker_id in self._context.live(partition.replicas):
+                for broker_id in self._context.staying(partition.replicas):
                     self._senders[broker_id].work.lead_or_follow(facts)
         for sender in self._senders.values():
             if not sender.work.is_complete:

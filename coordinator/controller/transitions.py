@@ -71,6 +71,17 @@ class StateMachine:
         logger.warning("moves_failed partitions=%d", len(waiting))
         self._retries.partitions.update(waiting)
 
+    async def refresh(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Take what is stored where it is newer than the picture: leaders change the ISR.
+
+        Raises ControllerMoved, or CoordError.
+        """
+        nodes, _ = await read_states(self._coord, topic_partitions)
+        for key, node in nodes.items():
+            known = self._context.partitions.get(key)
+            if known is not None and node.version > known.version:
+                self._adopt(key, node)
+
     async def _store(self, writes: Sequence[StateWrite]) -> list[TopicPartition]:
         """The partitions for which a decision has to be made anew."""
         await self._create_parents(writes)

@@ -18,7 +18,7 @@ from typing import TypeVar
 from pybroker.clock import ManualClock
 from pybroker.coordinator.controller.channel import Backoff
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.coordinator.controller.office import ControllerSettings
+from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.controller.topics import create_topic, random_topic_id, request_deletion
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import BrokerError, ErrorCode, NodeExists
@@ -162,9 +162,10 @@ class Cluster:
         *,
         delete_topic_enable: bool = True,
         lose: tuple[int, bool] | None = None,
+        rebalance: RebalanceSettings | None = None,
     ) -> Member:
         """A broker that runs: session, registration, controller. `lose`: see `lose_request`."""
-        member = Member(self, broker_id, delete_topic_enable)
+        member = Member(self, broker_id, delete_topic_enable, rebalance)
         self.members.append(member)
         await member.coord.start()
         await member.register()
@@ -251,7 +252,13 @@ class ForgetfulCoord(MemoryCoord):
 class Member:
     """One broker of the cluster."""
 
-    def __init__(self, cluster: Cluster, broker_id: int, delete_topic_enable: bool) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        broker_id: int,
+        delete_topic_enable: bool,
+        rebalance: RebalanceSettings | None = None,
+    ) -> None:
         self.cluster = cluster
         self.id = broker_id
         self.coord = ForgetfulCoord(cluster.tree, name=f"broker-{broker_id}")
@@ -262,7 +269,9 @@ class Member:
             rng=cluster.rng,
             channels=lambda broker: NotingChannel(cluster, broker),
             settings=ControllerSettings(
-                delete_topic_enable=delete_topic_enable, backoff=Backoff(0.001, 0.01)
+                delete_topic_enable=delete_topic_enable,
+                backoff=Backoff(0.001, 0.01),
+                rebalance=rebalance,
             ),
         )
 

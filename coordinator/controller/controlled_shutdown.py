@@ -1,0 +1,134 @@
+"""A broker is about to stop and asks for it (ControlledShutdown): what it leads is handed to
+others, and it leaves the in-sync replicas, before it goes. So clients wait for one refresh of their
+metadata and not for the end of a session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+from pybroker.coordinator.controller import leaders
+from pybroker.coordinator.controller.events import HandoverAsked
+from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.partitions import Partition, StateWrite
+from pybroker.coordinator.controller.replicas import decide_loss
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import Broker, PartitionState, StopReplicaPartition, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+def decide_handover(
+    partition: Partition,
+    leaving: Collection[int],
+    candidates: Collection[int],
+    controller_epoch: int,
+) -> StateWrite | None:
+    """The state without the brokers `leaving`: another leader, a smaller ISR. Nothing if nobody
+    else may lead: then the leader stays until it is gone."""
+    state = partition.state
+    if state is None or state.leader not in leaving:
+        return decide_loss(partition, leaving, candidates, controller_epoch)
+    elected = leaders.handover(partition.replicas, state, candidates, leaving)
+    if elected is None:
+        return None
+    changed = PartitionState(
+        leader=elected.leader,
+        leader_epoch=state.leader_epoch + 1,
+        isr=elected.isr,
+        controller_epoch=controller_epoch,
+        eligible=elected.eligible,
+    )
+    return StateWrite(partition.topic_partition, changed, partition.version)
+
+
+class Handovers:
+    """Of one reign; changes the context's leaving brokers. `look_at_brokers` brings the context's
+    brokers up to date."""
+
+    def __init__(self, office: Office, look_at_brokers: Callable[[], Awaitable[None]]) -> None:
+        self._office = office
+        self._look_at_brokers = look_at_brokers
+
+    async def answer(self, event: HandoverAsked) -> None:
+        """Raises ControllerMoved, or CoordError; what the broker is refused goes into the reply."""
+        if event.reply.done():
+            return  # it has given up
+        try:
+            broker = await self._find(event.broker_id, event.broker_epoch)
+            remaining = await self._hand_over(broker)
+        except BrokerError as error:
+            logger.info("handover_refused broker=%d reason=%s", event.broker_id, error)
+            if not event.reply.done():
+                event.reply.set_exception(error)
+            return
+        if not event.reply.done():
+            event.reply.set_result(remaining)
+
+    async def _find(self, broker_id: int, broker_epoch: int) -> Broker:
+        """Raises BrokerError BROKER_NOT_AVAILABLE or STALE_BROKER_EPOCH."""
+        broker = self._office.context.brokers.get(broker_id)
+        if broker is None or broker.epoch < broker_epoch:
+            await self._look_at_brokers()  # it has registered, and we have not heard of it yet
+            broker = self._office.context.brokers.get(broker_id)
+        if broker is None:
+            raise BrokerError(
+                ErrorCode.BROKER_NOT_AVAILABLE, f"Broker id {broker_id} does not exist."
+            )
+        if broker_epoch != -1 and broker_epoch < broker.epoch:
+            raise BrokerError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker epoch {broker_epoch} of broker {broker_id} is below {broker.epoch}",
+            )
+        return broker
+
+    async def _hand_over(self, broker: Broker) -> tuple[TopicPartition, ...]:
+        office, context = self._office, self._office.context
+        context.leaving.add(broker.id)
+        led: list[TopicPartition] = []
+        followed: list[TopicPartition] = []
+        for partition in context.kept_partitions():
+            if partition.state is None or broker.id not in partition.replicas:
+                continue
+            if len(partition.replicas) > 1:
+                mine = partition.state.leader == broker.id
+                (led if mine else followed).append(partition.topic_partition)
+        # A leader may have let replicas into the ISR since we heard of it.
+        await office.machine.refresh(
+            key for key in led if self._decide(context.partitions[key]) is None
+        )
+        await office.machine.move([*led, *followed], self._decide)
+        remaining = tuple(key for key in led if self._leads(broker.id, key))
+        handed_over = [key for key in led if key not in set(remaining)]
+        office.teller.tell_roles(broker.id, handed_over)
+        office.teller.stop(
+            broker.id,
+            [
+                StopReplicaPartition(key, self._leader_epoch(key), delete=False)
+                for key in followed
+                if not self._leads(broker.id, key)
+            ],
+        )
+        office.teller.describe_replicas_of({broker.id})
+        logger.info(
+            "broker_leaving broker=%d handed_over=%d followed=%d remaining=%d",
+            broker.id,
+            len(handed_over),
+            len(followed),
+            len(remaining),
+        )
+        return remaining
+
+    def _decide(self, partition: Partition) -> StateWrite | None:
+        context = self._office.context
+        candidates = context.candidates_of(partition)
+        return decide_handover(partition, context.leaving, candidates, context.controller_epoch)
+
+    def _leads(self, broker_id: int, key: TopicPartition) -> bool:
+        state = self._office.context.partitions[key].state
+        return state is not None and state.leader == broker_id
+
+    def _leader_epoch(self, key: TopicPartition) -> int:
+        state = self._office.context.partitions[key].state
+        return -1 if state is None else state.leader_epoch

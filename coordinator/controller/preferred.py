@@ -1,0 +1,183 @@
+"""Elections that somebody asks for: by the node /admin/preferred_replica_election, or by the
+ElectLeaders API (KIP-460), which also knows unclean ones.
+
+Whatever becomes of the elections that a node asks for, the node is removed after the round: it is
+the lock of Kafka's tools, and one that stays would keep everybody from asking again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from pybroker.coordinator.controller import leaders
+from pybroker.coordinator.controller.events import (
+    Election,
+    ElectionAsked,
+    ElectionType,
+    PreferredElectionRequested,
+)
+from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.partitions import Partition, StateWrite, decide_online
+from pybroker.coordinator.controller.writes import Write
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.errors import BadVersion, CoordError, ErrorCode, MalformedNode, NoNode
+from pybroker.model import NO_LEADER, PartitionState, TopicPartition
+from pybroker.ports import DeleteOp, NodeStat, Watch
+
+logger = logging.getLogger(__name__)
+
+Elections = dict[TopicPartition, Election]
+
+_NOT_AVAILABLE: Final = {
+    ElectionType.PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    ElectionType.UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+}
+_DELETED: Final = Election(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
+_UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+
+
+# ---- decisions
+
+
+def decide_preferred(
+    partition: Partition, candidates: Collection[int], controller_epoch: int
+) -> StateWrite | None:
+    """The preferred replica leads, if it may and does not yet."""
+    state = partition.state
+    if state is None or state.leader == partition.replicas[0]:
+        return None
+    elected = leaders.preferred(partition.replicas, state, candidates)
+    if elected is None:
+        return None
+    changed = PartitionState(
+        leader=elected.leader,
+        leader_epoch=state.leader_epoch + 1,
+        isr=elected.isr,
+        controller_epoch=controller_epoch,
+        eligible=elected.eligible,
+    )
+    return StateWrite(partition.topic_partition, changed, partition.version)
+
+
+def is_needed(partition: Partition, election_type: ElectionType, hosts: Collection[int]) -> bool:
+    """Whether there is anything to elect: another than the preferred replica leads; or, for an
+    unclean election, nobody does."""
+    leader = NO_LEADER if partition.state is None else partition.state.leader
+    if election_type is ElectionType.PREFERRED:
+        return leader != partition.replicas[0]
+    return leader not in hosts
+
+
+# ---- carrying them out
+
+
+class AskedElections:
+    """Of one reign."""
+
+    def __init__(self, office: Office, watch: Watch) -> None:
+        self._office = office
+        self._watch = watch
+
+    async def look(self) -> None:
+        """Hold the elections that the node asks for, if there is one, and remove it."""
+        coord = self._office.coord
+        stat = await coord.exists(paths.PREFERRED_ELECTION, self._watch)
+        if stat is None:
+            return
+        try:
+            data, stat = await coord.get(paths.PREFERRED_ELECTION)
+        except NoNode:
+            return
+        try:
+            asked = schemas.decode_partitions(paths.PREFERRED_ELECTION, data)
+        except MalformedNode as error:
+            logger.error("preferred_election_ignored reason=%s", error)
+        else:
+            _log(await self.hold(ElectionType.PREFERRED, asked))
+        await self._remove_node(stat)
+
+    async def answer(self, event: ElectionAsked) -> None:
+        """Hold the elections that a request asks for."""
+        if event.reply.done():
+            return  # whoever asked has given up
+        held = await self.hold(event.election_type, event.topic_partitions)
+        if not event.reply.done():
+            event.reply.set_result(held)
+
+    async def hold(
+        self, election_type: ElectionType, topic_partitions: Iterable[TopicPartition]
+    ) -> Elections:
+        """One result for each partition, in their order.
+
+        Raises ControllerMoved, or CoordError.
+        """
+        context, machine = self._office.context, self._office.machine
+        held: Elections = {}
+        needed: list[Partition] = []
+        for key in dict.fromkeys(topic_partitions):
+            partition = context.partitions.get(key)
+            if key.topic in context.deletions:
+                held[key] = _DELETED
+            elif partition is None:
+                held[key] = _UNKNOWN
+            elif is_needed(partition, election_type, context.hosts_of(partition)):
+                held[key] = Election(_NOT_AVAILABLE[election_type])
+                needed.append(partition)
+            else:
+                held[key] = Election(ErrorCode.ELECTION_NOT_NEEDED)
+        decide = self._decision(election_type)
+        # A leader may have let replicas into the ISR since we heard of it.
+        await machine.refresh(
+            partition.topic_partition for partition in needed if decide(partition) is None
+        )
+        await machine.move([partition.topic_partition for partition in needed], decide)
+        for before in needed:
+            key = before.topic_partition
+            held[key] = self._outcome(election_type, context.partitions.get(key))
+        return held
+
+    def _decision(self, election_type: ElectionType) -> Callable[[Partition], StateWrite | None]:
+        context = self._office.context
+
+        def preferred(partition: Partition) -> StateWrite | None:
+            candidates = context.candidates_of(partition)
+            return decide_preferred(partition, candidates, context.controller_epoch)
+
+        def unclean(partition: Partition) -> StateWrite | None:
+            if not is_needed(partition, ElectionType.UNCLEAN, context.hosts_of(partition)):
+                return None
+            candidates = context.candidates_of(partition)
+            return decide_online(partition, candidates, context.controller_epoch, unclean=True)
+
+        return preferred if election_type is ElectionType.PREFERRED else unclean
+
+    def _outcome(self, election_type: ElectionType, partition: Partition | None) -> Election:
+        if partition is None:
+            return _UNKNOWN
+        if is_needed(partition, election_type, self._office.context.hosts_of(partition)):
+            code = _NOT_AVAILABLE[election_type]
+            name = f"{election_type.name.lower()} election"
+            message = f"Failed to elect leader for partition {partition.topic_partition} by {name}"
+            return Election(code, message)
+        leader = NO_LEADER if partition.state is None else partition.state.leader
+        return Election(ErrorCode.NONE, leader=leader)
+
+    async def _remove_node(self, stat: NodeStat) -> None:
+        (outcome,) = await self._office.writer.write_all(
+            [Write((DeleteOp(paths.PREFERRED_ELECTION, stat.version),))]
+        )
+        if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
+            logger.warning("preferred_election_not_removed reason=%r", outcome)
+            self._office.retries.repeat_if([outcome], PreferredElectionRequested())
+
+
+def _log(held: Elections) -> None:
+    elected = sum(election.code is ErrorCode.NONE for election in held.values())
+    logger.info("preferred_election partitions=%d elected=%d", len(held), elected)
+    for key, election in held.items():
+        if election.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
+            logger.warning(
+                "preferred_election_failed partition=%s reason=%s", key, election.code.name
+            )

@@ -1,0 +1,107 @@
+"""Leadership goes back to the preferred replicas by itself: which brokers lead too few of the
+partitions that they should, and when to look (auto.leader.rebalance.enable).
+
+Carried out in rounds, so that a large cluster's controller has time for other events in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from pybroker.coordinator.controller.events import RebalanceDue
+from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.partitions import Partition, StateWrite
+from pybroker.coordinator.controller.preferred import decide_preferred
+from pybroker.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+ELECTIONS_PER_ROUND_MAX: Final = 1_000
+BETWEEN_ROUNDS_S: Final = 1.0
+
+
+def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
+    """Broker -> the partitions in which it is preferred and another leads (or nobody), for the
+    brokers where these are more than `percentage` of those in which it is preferred."""
+    totals: dict[int, int] = {}
+    led_by_others: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        preferred = partition.replicas[0]
+        totals[preferred] = totals.get(preferred, 0) + 1
+        if partition.state is not None and partition.state.leader != preferred:
+            led_by_others.setdefault(preferred, []).append(partition.topic_partition)
+    return {
+        broker: keys
+        for broker, keys in sorted(led_by_others.items())
+        if len(keys) * 100 > totals[broker] * percentage
+    }
+
+
+class Rebalance:
+    """Of one reign. Owns a timer, from `begin` to `close`."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._settings = office.settings.rebalance
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Look for the first time soon, and then again and again, unless that is switched off."""
+        if self._settings is not None:
+            self._schedule(self._settings.first_check_s)
+
+    async def check(self) -> None:
+        """Hold the elections that are due, and come again.
+
+        Raises ControllerMoved or SessionExpired.
+        """
+        if self._settings is None:
+            return
+        self._schedule(self._settings.interval_s)
+        if await self._round(self._settings.imbalance_percentage):
+            self._schedule(BETWEEN_ROUNDS_S)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _round(self, percentage: int) -> bool:
+        """Whether another round would have something to do."""
+        context = self._office.context
+        due = imbalanced(context.kept_partitions(), percentage)
+        known = [context.partitions[key] for keys in due.values() for key in keys]
+        electable = [partition for partition in known if self._decide(partition) is not None]
+        chosen = electable[:ELECTIONS_PER_ROUND_MAX]
+        if not chosen:
+            return False
+        versions = {partition.topic_partition: partition.version for partition in chosen}
+
+        def decide(partition: Partition) -> StateWrite | None:
+            """Nothing for a partition whose leader is just changing the ISR: next time."""
+            changed = partition.version != versions[partition.topic_partition]
+            return None if changed else self._decide(partition)
+
+        await self._office.machine.move(list(versions), decide)
+        moved = sum(
+            partition.state is not None and partition.state.leader == partition.replicas[0]
+            for partition in map(context.partitions.__getitem__, versions)
+        )
+        logger.info(
+            "leaders_rebalanced brokers=%s partitions=%d moved=%d", list(due), len(electable), moved
+        )
+        return moved > 0 and len(electable) > len(chosen)
+
+    def _decide(self, partition: Partition) -> StateWrite | None:
+        context = self._office.context
+        candidates = context.candidates_of(partition)
+        return decide_preferred(partition, candidates, context.controller_epoch)
+
+    def _schedule(self, pause_s: float) -> None:
+        self.close()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(pause_s, self._office.enqueue, RebalanceDue())

@@ -1,0 +1,127 @@
+"""Leadership that goes back to the preferred replicas by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from pybroker.coordinator.controller import rebalance
+from pybroker.coordinator.controller.office import RebalanceSettings
+from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
+from pybroker.coordinator.controller.rebalance import imbalanced
+from pybroker.model import PartitionState, TopicPartition
+from unit_tests.coordinator.controller.cluster import Cluster, Member, until
+
+STATE = "/brokers/topics/orders/partitions/{}/state"
+QUICK = RebalanceSettings(imbalance_percentage=10, interval_s=0.01, first_check_s=0.0)
+
+
+def led(leaders: Iterable[int], preferred: int = 1) -> list[Partition]:
+    return [
+        Partition(
+            TopicPartition(f"of-{preferred}", number),
+            (preferred, 9),
+            PartitionStatus.ONLINE,
+            PartitionState(leader, 0, (preferred, 9), controller_epoch=1),
+            0,
+        )
+        for number, leader in enumerate(leaders)
+    ]
+
+
+def names(found: dict[int, list[TopicPartition]]) -> dict[int, list[int]]:
+    return {broker: [key.partition for key in keys] for broker, keys in found.items()}
+
+
+def test_only_brokers_above_the_share_are_told() -> None:
+    assert imbalanced([], 10) == {}
+    assert imbalanced(led([1] * 10), 0) == {}
+    assert imbalanced(led([9] + [1] * 9), 10) == {}
+    assert names(imbalanced(led([9] + [1] * 8), 10)) == {1: [0]}
+    assert names(imbalanced(led([9] + [1] * 9), 9)) == {1: [0]}
+    assert names(imbalanced(led([-1, 1]), 10)) == {1: [0]}
+    both = led([9, 9, 1]) + led([2, 2, 2, 9], preferred=2)
+    assert names(imbalanced(both, 25)) == {1: [0, 1]}
+    assert names(imbalanced(both, 24)) == {1: [0, 1], 2: [3]}
+
+
+async def displaced(cluster: Cluster, isr: list[int], count: int = 2) -> None:
+    """Brokers 1 and 2, who are no controllers. 2 leads all partitions of orders, in which 1 is
+    preferred."""
+    first, second = await cluster.member(1), await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", dict.fromkeys(range(count), (1, 2)))
+    await cluster.told(2, f"metadata orders-{count - 1} leader=1 epoch=0")
+    for member in (first, second):
+        await member.controller.stop()
+    for number in range(count):
+        path = STATE.format(number)
+        state = {**cluster.json(path), "leader": 2, "leader_epoch": 5, "isr": isr}
+        await cluster.write_json(path, state)
+
+
+def leaders(cluster: Cluster, count: int = 2) -> set[int]:
+    states = [cluster.state(f"orders-{number}") for number in range(count)]
+    return {-1 if state is None else state.leader for state in states}
+
+
+async def test_leadership_goes_back(cluster: Cluster) -> None:
+    await displaced(cluster, [2, 1])
+    await cluster.member(3, rebalance=QUICK)
+    await cluster.told(1, "lead orders-1 leader=1 epoch=6 isr=2,1")
+    await cluster.told(2, "metadata orders-1 leader=1 epoch=6")
+    assert leaders(cluster) == {1}
+
+
+async def test_it_stays_where_it_is_when_that_is_switched_off(cluster: Cluster) -> None:
+    await displaced(cluster, [2, 1])
+    third = await cluster.member(3)
+    await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
+    await checked(third)
+    assert leaders(cluster) == {2}
+
+
+async def test_no_replica_that_lags_gets_it(cluster: Cluster) -> None:
+    await displaced(cluster, [2])
+    third = await cluster.member(3, rebalance=QUICK)
+    await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2")
+    await checked(third)
+    assert leaders(cluster) == {2}
+
+
+async def test_a_partition_whose_isr_is_just_changing_waits(cluster: Cluster) -> None:
+    """Its write is refused at the first look, and made at the next."""
+    await displaced(cluster, [2, 1])
+    await cluster.member(3, rebalance=RebalanceSettings(10, interval_s=0.1, first_check_s=0.05))
+    await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
+    path = STATE.format(0)
+    await cluster.write_json(path, {**cluster.json(path), "isr": [1, 2]})
+    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=1,2")
+    rounds = [note.lines for note in cluster.notes if note.broker_id == 1]
+    first = next(lines for lines in rounds if "lead orders-1 leader=1 epoch=6 isr=2,1" in lines)
+    assert "lead orders-0 leader=1 epoch=6 isr=1,2" not in first
+
+
+async def test_a_large_cluster_goes_back_in_rounds(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance, "ELECTIONS_PER_ROUND_MAX", 2)
+    monkeypatch.setattr(rebalance, "BETWEEN_ROUNDS_S", 0.0)
+    await displaced(cluster, [2, 1], count=5)
+    seldom = RebalanceSettings(imbalance_percentage=10, interval_s=3600.0, first_check_s=0.0)
+    await cluster.member(3, rebalance=seldom)
+    await until(lambda: leaders(cluster, 5) == {1})
+    line = "lead orders-4 leader=1 epoch=6 isr=2,1"
+    await cluster.told(2, line)
+    told = [note.lines for note in cluster.notes if note.broker_id == 2]
+    assert [line] in told
+
+
+async def checked(controller: Member) -> None:
+    """The controller has looked a few times whether there is anything to do."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 5 * QUICK.interval_s
+    await until(lambda: loop.time() > end)
+    assert controller.controller.is_active
