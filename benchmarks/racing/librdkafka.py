@@ -101,14 +101,24 @@ class _Client:
         self._library.rd_kafka_destroy(self._handle)
 
 
+ANY_PARTITION: Final = -1
+
+
 class Producer(_Client):
-    """Sends values to partition 0 of a topic."""
+    """Sends values to a partition of a topic, or to all (ANY_PARTITION)."""
 
     def __init__(
-        self, bootstrap: str, topic: str, values: Sequence[bytes], **options: object
+        self,
+        bootstrap: str,
+        topic: str,
+        values: Sequence[bytes],
+        *,
+        partition: int = 0,
+        **options: object,
     ) -> None:
         """`values` are what `send` takes from, in turn; `options` are librdkafka's, with
         underscores for dots."""
+        self._partition = partition
         super().__init__(
             _PRODUCER,
             {
@@ -134,7 +144,9 @@ class Producer(_Client):
         """Queues so many messages; waits where the queue is full."""
         while count:
             wanted = min(count, len(self._messages))
-            queued = self._library.rd_kafka_produce_batch(self._topic, 0, 0, self._messages, wanted)
+            queued = self._library.rd_kafka_produce_batch(
+                self._topic, self._partition, 0, self._messages, wanted
+            )
             count -= queued
             if queued < wanted:
                 time.sleep(_QUEUE_FULL_PAUSE_SECONDS)

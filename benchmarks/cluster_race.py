@@ -1,0 +1,16 @@
+"""The race of clusters: three brokers of ours beside three of Apache Kafka.
+
+    python benchmarks/cluster_race.py [--rounds N] [--quick] [--only MEASURE,...]
+
+The program itself is `benchmarks.racing.cluster`; see `benchmarks/race.py` for why.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    runpy.run_module("benchmarks.racing.cluster", run_name="__main__", alter_sys=True)
