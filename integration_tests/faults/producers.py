@@ -1,0 +1,225 @@
+"""The producers of a workload: each sends its own numbered values, to all partitions in turn, at a
+limited rate, and writes down what became of each.
+
+What an outcome proves depends on the client. librdkafka tells of the last attempt only, so after a
+retry a refusal proves nothing; the producer that never retries (`prober`) can be believed when it
+says that there were not enough replicas. Ours says itself whether a failure is definite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import confluent_kafka
+from confluent_kafka import KafkaError, Message
+
+from integration_tests.faults.settings import Settings
+from integration_tests.history.ops import OpsLog
+from integration_tests.history.values import Identity, make_value
+from pybroker.client import Producer, RecordMetadata
+from pybroker.client.errors import ClientError
+
+TICK_S: Final = 0.04
+UNANSWERED_MAX: Final = 400
+"""A producer that has so many values without an outcome sends no more until some have one."""
+FLUSH_S: Final = 45.0
+GIVES_UP_MS: Final = {"five-in-flight": 4_000, "prober": 3_000}
+"""After so long a value has no more chances; the others are patient."""
+PATIENCE_MS: Final = 90_000
+LIBRDKAFKA: Final[Mapping[str, Mapping[str, str | int | bool]]] = {
+    "idempotent": {"enable.idempotence": True},
+    "one-in-flight": {"max.in.flight": 1},
+    "five-in-flight": {"max.in.flight": 5},
+    "prober": {"max.in.flight": 5, "retries": 0},
+}
+PROBER_RATE_PARTS: Final = 5
+"""The prober sends this many times less: it shows refusals, not throughput."""
+
+
+class ProducerClient(Protocol):
+    """A producer that runs from its making until `stop`."""
+
+    acked: Counter[int]
+    """Acknowledged values by partition."""
+
+    def stop(self) -> None:
+        """Sends no more; returns when everything sent has an outcome, or `FLUSH_S` are over."""
+
+
+class _Values:
+    """The values of one producer, in turn over the partitions."""
+
+    def __init__(self, name: str, settings: Settings, log: OpsLog, keeps_order: bool) -> None:
+        self._name = name
+        self._settings = settings
+        self._log = log
+        self._counter = 0
+        self.unanswered = 0
+        self.acked: Counter[int] = Counter()
+        log.write(
+            name, "producer", "info",
+            incarnation=settings.incarnation,
+            acks=-1,
+            idempotent=name in ("idempotent", "ours"),
+            keeps_order=keeps_order,
+        )  # fmt: skip
+
+    def next(self) -> tuple[int, str]:
+        """The partition and the value to be sent now; it is written down as begun."""
+        partition = self._counter % self._settings.partitions
+        place = (self._settings.topic, partition)
+        identity = Identity(self._name, self._settings.incarnation, self._counter)
+        value = make_value(identity, place)
+        self._counter += 1
+        self.unanswered += 1
+        self._write("invoke", tp=place, v=value)
+        return partition, value
+
+    def stored(self, partition: int, value: str, offset: int) -> None:
+        self.unanswered -= 1
+        self.acked[partition] += 1
+        self._write("ok", v=value, off=offset)
+
+    def failed(self, value: str, error: str, *, definite: bool) -> None:
+        self.unanswered -= 1
+        self._write("fail" if definite else "info", v=value, err=error)
+
+    def _write(self, kind: str, **more: object) -> None:
+        incarnation = self._settings.incarnation
+        self._log.write(self._name, "send", kind, incarnation=incarnation, **more)
+
+
+class ConfluentProducer:
+    """librdkafka's producer, in a thread of its own."""
+
+    def __init__(self, name: str, settings: Settings, log: OpsLog) -> None:
+        self._settings = settings
+        rate = settings.rate // PROBER_RATE_PARTS if name == "prober" else settings.rate
+        self._per_tick = max(1, round(rate * TICK_S))
+        self._believes_refusals = name == "prober"
+        keeps_order = name in ("idempotent", "one-in-flight")
+        self._values = _Values(name, settings, log, keeps_order)
+        self.acked = self._values.acked
+        self._stopping = threading.Event()
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": settings.bootstrap,
+                "client.id": name,
+                "acks": 1 if settings.leader_only else "all",
+                "linger.ms": 10,
+                "delivery.timeout.ms": GIVES_UP_MS.get(name, PATIENCE_MS),
+                "request.timeout.ms": 3_000,
+                "socket.timeout.ms": 4_000,
+                "socket.connection.setup.timeout.ms": 2_000,
+                "retry.backoff.ms": 50,
+                "reconnect.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 500,
+                "topic.metadata.refresh.interval.ms": 2_000,
+                "log_level": 0,
+                **LIBRDKAFKA[name],
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            for _ in range(self._per_tick):
+                if self._values.unanswered >= UNANSWERED_MAX:
+                    break
+                partition, value = self._values.next()
+                self._producer.produce(
+                    self._settings.topic,
+                    value.encode(),
+                    partition=partition,
+                    on_delivery=self._delivered,
+                )
+            self._producer.poll(0)
+            self._stopping.wait(TICK_S)
+        self._producer.flush(FLUSH_S)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        octets = message.value()
+        assert octets is not None
+        value = bytes(octets).decode()
+        if error is None:
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            self._values.stored(partition, value, -1 if offset is None else offset)
+            return
+        definite = self._believes_refusals and error.code() == KafkaError.NOT_ENOUGH_REPLICAS
+        self._values.failed(value, error.name(), definite=definite)
+
+
+class OurProducer:
+    """`pybroker.client.Producer`, idempotent, in a thread with an event loop of its own."""
+
+    def __init__(self, name: str, settings: Settings, log: OpsLog) -> None:
+        self._settings = settings
+        self._per_tick = max(1, round(settings.rate * TICK_S))
+        self._values = _Values(name, settings, log, keeps_order=True)
+        self.acked = self._values.acked
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=name)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        async with Producer(
+            self._settings.bootstrap,
+            client_id="ours",
+            linger_ms=10,
+            request_timeout_ms=3_000,
+            delivery_timeout_ms=PATIENCE_MS,
+            max_block_ms=PATIENCE_MS,
+            socket_connection_setup_timeout_ms=2_000,
+            reconnect_backoff_max_ms=500,
+            metadata_max_age_ms=2_000,
+            acks=1 if self._settings.leader_only else "all",
+        ) as producer:
+            while not self._stopping.is_set():
+                for _ in range(self._per_tick):
+                    if self._values.unanswered < UNANSWERED_MAX:
+                        await self._send(producer)
+                await asyncio.sleep(TICK_S)
+            await producer.close(FLUSH_S)
+
+    async def _send(self, producer: Producer) -> None:
+        partition, value = self._values.next()
+        try:
+            delivery = await producer.send(
+                self._settings.topic, value.encode(), partition=partition
+            )
+        except ClientError as error:
+            self._values.failed(value, str(error), definite=error.definite)
+        else:
+            delivery.add_done_callback(lambda done: self._delivered(partition, value, done))
+
+    def _delivered(self, partition: int, value: str, done: asyncio.Future[RecordMetadata]) -> None:
+        if done.cancelled():
+            self._values.failed(value, "cancelled", definite=False)
+            return
+        error = done.exception()
+        if error is None:
+            self._values.stored(partition, value, done.result().offset)
+        else:
+            definite = isinstance(error, ClientError) and error.definite
+            cause = f" ({error.__cause__})" if error.__cause__ else ""
+            self._values.failed(value, f"{error}{cause}", definite=definite)
+
+
+KINDS: Final[Mapping[str, Callable[[str, Settings, OpsLog], ProducerClient]]] = {
+    **dict.fromkeys(LIBRDKAFKA, ConfluentProducer),
+    "ours": OurProducer,
+}

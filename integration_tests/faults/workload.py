@@ -1,0 +1,72 @@
+"""The process that hosts the clients of a workload, each in a thread.
+
+    python -m integration_tests.faults.workload SETTINGS
+
+Lines on its standard input ask it: `progress` (the acknowledged values of each producer by
+partition, and what each reader was given, as JSON), `stop-producers`, `stop`. It ends with `stop`,
+or when its input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Protocol
+
+from integration_tests.faults import consumers, producers
+from integration_tests.faults.settings import decode
+from integration_tests.history.ops import OpsLog
+
+
+def main() -> int:
+    settings = decode(sys.argv[1])
+    log = OpsLog(settings.ops_folder, f"workload-{settings.topic}-{settings.incarnation}")
+    readers = {
+        name: consumers.KINDS[name](name, settings, log)
+        for name in settings.clients
+        if name in consumers.KINDS
+    }
+    senders = {
+        name: producers.KINDS[name](name, settings, log)
+        for name in settings.clients
+        if name in producers.KINDS
+    }
+    _say("workload runs")
+    for line in sys.stdin:
+        match line.strip():
+            case "progress":
+                acked = {name: sender.acked for name, sender in senders.items()}
+                delivered = {name: reader.delivered for name, reader in readers.items()}
+                _say("progress " + json.dumps([acked, delivered]))
+            case "stop-producers":
+                _stop(senders.values())
+                _say("producers stopped")
+            case _:
+                break
+    _stop([*senders.values(), *readers.values()])
+    log.close()
+    _say("workload stopped")
+    return 0
+
+
+class Client(Protocol):
+    def stop(self) -> None: ...
+
+
+def _stop(clients: Iterable[Client]) -> None:
+    """All at once: each may have to wait for its last outcomes."""
+    threads = [threading.Thread(target=client.stop) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
