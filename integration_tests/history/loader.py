@@ -124,6 +124,7 @@ def _state(history: History, op: Op) -> None:
             epoch=op["epoch"],
             isr=tuple(op["isr"]),
             controller_epoch=op["controller_epoch"],
+            at=op["t"],
         )
     )
 

@@ -143,6 +143,8 @@ class State:
     epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
+    at: int
+    """When it was first seen, a moment after it was written."""
 
 
 @dataclass(frozen=True, slots=True)

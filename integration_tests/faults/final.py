@@ -1,0 +1,128 @@
+"""The end of a run: everything is read once more, by two clients from the leaders, and from the
+files of every replica."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from integration_tests.faults import replicas
+from integration_tests.faults.consumers import confluent_consumer
+from integration_tests.history.ops import OpsLog
+from integration_tests.process import WaitFailed
+from pybroker.client import Consumer
+from pybroker.client import TopicPartition as OurPartition
+
+READ_SECONDS_MAX: Final = 30.0
+SETTLE_SECONDS_MAX: Final = 5.0
+_SETTLE_STEP_S: Final = 0.1
+
+Rows = list[list[object]]
+
+
+def read_all(bootstrap: str, topic: str, partitions: int, log: OpsLog) -> dict[int, int]:
+    """Writes two `final` operations a partition; gives where each partition ends. Raises WaitFailed
+    for a partition that cannot be read to its end."""
+    ends = {}
+    for partition in range(partitions):
+        start, rows, end = _by_librdkafka(bootstrap, topic, partition)
+        ends[partition] = end
+        log.write(
+            "final", "final", "ok",
+            tp=[topic, partition], source="librdkafka", start=start, recs=rows,
+        )  # fmt: skip
+    for partition, (start, rows) in asyncio.run(_by_our_client(bootstrap, topic, ends)).items():
+        log.write(
+            "final", "final", "ok", tp=[topic, partition], source="ours", start=start, recs=rows
+        )
+    return ends
+
+
+def _by_librdkafka(bootstrap: str, topic: str, partition: int) -> tuple[int, Rows, int]:
+    consumer = confluent_consumer(bootstrap, "final")
+    place = TopicPartition(topic, partition)
+    deadline = time.monotonic() + READ_SECONDS_MAX
+    rows: Rows = []
+    try:
+        while True:
+            try:
+                start, end = consumer.get_watermark_offsets(place, timeout=5)
+                break
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise WaitFailed(f"{place}: {error}") from error
+        consumer.assign([TopicPartition(topic, partition, start)])
+        position = start
+        while position < end:
+            if time.monotonic() > deadline:
+                raise WaitFailed(f"{place} is read up to {position} only, it ends at {end}")
+            for message in consumer.consume(1000, 0.5):
+                if message.error() is not None:
+                    continue
+                offset, value, epoch = message.offset(), message.value(), message.leader_epoch()
+                assert offset is not None and value is not None
+                text = bytes(value).decode(errors="replace")
+                rows.append([offset, text, -1 if epoch is None else epoch])
+                position = offset + 1
+    finally:
+        consumer.close()
+    return start, rows, end
+
+
+async def _by_our_client(
+    bootstrap: str, topic: str, ends: Mapping[int, int]
+) -> dict[int, tuple[int, Rows]]:
+    found: dict[int, tuple[int, Rows]] = {}
+    async with asyncio.timeout(READ_SECONDS_MAX), Consumer(bootstrap, client_id="final") as reader:
+        places = [OurPartition(topic, partition) for partition in ends]
+        starts = await reader.beginning_offsets(places)
+        reader.assign(places)
+        for place in places:
+            reader.seek(place, starts[place])
+            found[place.partition] = (starts[place], [])
+        left = {place for place in places if ends[place.partition] > starts[place]}
+        while left:
+            for place, records in (await reader.getmany(1000)).items():
+                found[place.partition][1].extend(
+                    [r.offset, (r.value or b"").decode(errors="replace"), r.leader_epoch]
+                    for r in records
+                )
+                if records[-1].offset >= ends[place.partition] - 1:
+                    left.discard(place)
+    return found
+
+
+def read_files(
+    log_dirs: Mapping[int, Path],
+    topic: str,
+    ends: Mapping[int, int],
+    log: OpsLog,
+    *,
+    stopped: bool = False,
+) -> None:
+    """Writes a `files` operation for each replica, and what its records are as a `final` one. While
+    the brokers run, followers get a moment to come to the end."""
+    for partition, end in ends.items():
+        deadline = time.monotonic() + SETTLE_SECONDS_MAX
+        while True:
+            found = {
+                broker: replicas.files_of(log_dir, (topic, partition), stopped=stopped)
+                for broker, log_dir in log_dirs.items()
+            }
+            first, *others = (row["batches"] for row in found.values())
+            alike = all(other == first for other in others)
+            if alike or stopped or time.monotonic() > deadline:
+                break
+            time.sleep(_SETTLE_STEP_S)
+        for broker, row in found.items():
+            log.write("final", "files", "ok", broker=broker, **{**row, "hw": end})
+            start, rows = replicas.records_of(log_dirs[broker], (topic, partition), end)
+            log.write(
+                "final", "final", "ok",
+                tp=[topic, partition], source=f"files of broker {broker}", start=start, recs=rows,
+            )  # fmt: skip

@@ -1,0 +1,359 @@
+"""A cluster under torment: a run gives it a topic and a workload, breaks things, and has the judge
+look at what everybody saw.
+
+    with rig.run("kill9-leader-loop") as run:
+        run.wait_for_progress(50)
+        with run.fault("kill9", broker):
+            cluster.kill9(broker)
+        ...
+        history = run.finish()        # heals, waits for full ISRs, reads everything, judges
+
+A run that fails leaves its evidence (operations, logs of brokers, their files, the nodes of
+ZooKeeper) in a folder that it names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol
+
+from integration_tests.faults import final
+from integration_tests.faults.settings import PRODUCERS, READERS, Settings
+from integration_tests.faults.watch import PartitionNow, Watch
+from integration_tests.history.checker import RULES, check, report
+from integration_tests.history.loader import load
+from integration_tests.history.model import History
+from integration_tests.history.ops import OpsLog
+from integration_tests.process import ChildProcess, wait_until
+from pybroker.client import Admin, NewTopic
+from pybroker.client.errors import ClientError, ResponseError
+from pybroker.errors import ErrorCode
+
+PARTITIONS: Final = 4
+REPLICAS: Final = 3
+HEAL_SECONDS_MAX: Final = 40.0
+FLUSH_SECONDS_MAX: Final = 60.0
+_EVIDENCE: Final = "pybroker-faults-"
+_ERROR: Final = re.compile(r"^\[[^]]*\] (ERROR|CRITICAL|FATAL)\b|^Traceback |^Task exception was")
+_ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")
+
+
+class Cluster(Protocol):
+    """What a run does to brokers; ids as in `broker.id`."""
+
+    brokers: Sequence[int]
+    bootstrap: str
+    """host:port of every broker, as far as the tests reach them."""
+    zookeeper: str
+    """The connect string for tests."""
+
+    def running(self) -> Collection[int]: ...
+    def start(self, broker: int) -> None:
+        """Returns when it serves."""
+
+    def launch(self, broker: int) -> None:
+        """Starts it without waiting."""
+
+    def stop(self, broker: int) -> int: ...
+    def kill9(self, broker: int) -> None: ...
+    def pause(self, broker: int) -> None: ...
+    def resume(self, broker: int) -> None: ...
+    def heal(self) -> None:
+        """Ends every cut, resumes who is paused."""
+
+    def log_dir(self, broker: int) -> Path: ...
+    def log_text(self, broker: int) -> str:
+        """What all runs of the broker have printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Acknowledged values by producer and partition, delivered ones by reader."""
+
+    acked: Mapping[str, Mapping[str, int]]
+    delivered: Mapping[str, int]
+
+
+class Rig:
+    """The cluster and the folder of a module's runs."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self._log_lines_seen: dict[int, int] = {}
+
+    def run(
+        self,
+        name: str,
+        *,
+        clients: Sequence[str] = (*PRODUCERS, *READERS),
+        configs: Mapping[str, str] | None = None,
+        leader_only: bool = False,
+        rate: int = 100,
+    ) -> Run:
+        """A topic and a workload of this name; use it in a `with` statement."""
+        self.ready()
+        self._log_lines_seen = {b: len(self._lines(b)) for b in self.cluster.brokers}
+        return Run(self, name, tuple(clients), dict(configs or {}), leader_only, rate)
+
+    def ready(self) -> None:
+        """All brokers run, connected with everybody."""
+        self.cluster.heal()
+        for broker in set(self.cluster.brokers) - set(self.cluster.running()):
+            self.cluster.start(broker)
+
+    def new_lines(self, broker: int) -> list[str]:
+        """What the broker has printed since the run began."""
+        return self._lines(broker)[self._log_lines_seen.get(broker, 0) :]
+
+    def _lines(self, broker: int) -> list[str]:
+        return self.cluster.log_text(broker).splitlines()
+
+
+class Run:
+    """One scenario: a topic of its own, clients that write and read it, faults, the judgement."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        name: str,
+        clients: tuple[str, ...],
+        configs: Mapping[str, str],
+        leader_only: bool,
+        rate: int,
+    ) -> None:
+        self.rig = rig
+        self.cluster = rig.cluster
+        self.topic = name
+        self.ops_folder = rig.folder / name
+        self.log = OpsLog(self.ops_folder, "run")
+        self.watch = Watch(self.cluster.zookeeper, name, PARTITIONS, self.log)
+        self._settings = Settings(
+            folder=str(self.ops_folder),
+            bootstrap=self.cluster.bootstrap,
+            topic=name,
+            partitions=PARTITIONS,
+            clients=clients,
+            rate=rate,
+            leader_only=leader_only,
+        )
+        self._configs = {"min.insync.replicas": "2", "segment.bytes": "65536", **configs}
+        self._process: ChildProcess | None = None
+        self._finished = False
+
+    def __enter__(self) -> Run:
+        try:
+            self.watch.start()
+            self._create_topic()
+            self._process = ChildProcess(
+                [
+                    sys.executable,
+                    "-m",
+                    "integration_tests.faults.workload",
+                    self._settings.encode(),
+                ],
+                interactive=True,
+            )
+            self._process.wait_for_line("workload runs")
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is not None:
+                error.add_note(f"evidence: {self.keep_evidence()}")
+        finally:
+            self._close()
+
+    # ---- what happens
+
+    @contextlib.contextmanager
+    def fault(self, what: str, target: object = "") -> Iterator[None]:
+        """Notes when something was done to the cluster: its beginning and its end."""
+        self.log.write("nemesis", "fault", "invoke", what=what, target=str(target))
+        yield
+        self.log.write("nemesis", "fault", "ok", what=what, target=str(target))
+
+    def wait(self, seconds: float) -> None:
+        """Let the workload go on."""
+        time.sleep(seconds)
+
+    def progress(self) -> Progress:
+        line = self._workload().ask("progress", "^progress ")
+        acked, delivered = json.loads(line.partition(" ")[2])
+        return Progress(acked, delivered)
+
+    def wait_for_progress(
+        self,
+        count: int = 10,
+        *,
+        seconds: float = 30.0,
+        clients: Collection[str] | None = None,
+    ) -> None:
+        """Until every producer (or these) has `count` more acknowledgements in each partition."""
+        before = self.progress().acked
+        names = [name for name in before if clients is None or name in clients]
+
+        def enough() -> bool:
+            now = self.progress().acked
+            return all(
+                now[name].get(str(partition), 0) - before[name].get(str(partition), 0) >= count
+                for name in names
+                for partition in range(PARTITIONS)
+            )
+
+        wait_until(enough, what=f"{names} go on in all partitions", seconds=seconds)
+
+    # ---- who leads
+
+    def leader(self, partition: int = 0) -> int:
+        """The broker that leads; waits until there is one."""
+        return self.wait_for_state(partition, lambda state: state.leader >= 0, "a leader").leader
+
+    def wait_for_state(
+        self,
+        partition: int,
+        condition: Callable[[PartitionNow], bool],
+        what: str,
+        *,
+        seconds: float = HEAL_SECONDS_MAX,
+    ) -> PartitionNow:
+        """The first state seen that meets the condition."""
+        found: list[PartitionNow] = []
+
+        def met() -> bool:
+            state = self.watch.all().get(partition)
+            if state is None or not condition(state):
+                return False
+            found.append(state)
+            return True
+
+        wait_until(met, what=f"{self.topic}-{partition}: {what}", seconds=seconds)
+        return found[-1]
+
+    def wait_for_full_isr(self, seconds: float = HEAL_SECONDS_MAX) -> None:
+        """Until every partition has a leader and all its replicas in sync."""
+
+        def full() -> bool:
+            states = self.watch.all()
+            return len(states) == PARTITIONS and all(
+                state.leader >= 0 and len(state.isr) == REPLICAS for state in states.values()
+            )
+
+        wait_until(full, what=f"all replicas in sync, now {self.watch.all()}", seconds=seconds)
+
+    # ---- the end
+
+    def finish(
+        self, *, rules: Collection[str] = tuple(RULES), allowed_errors: Collection[str] = ()
+    ) -> History:
+        """Heal everything, go on for a moment, read everything, and judge.
+
+        `allowed_errors` are patterns of error lines in brokers' logs that this fault explains.
+        """
+        self.rig.ready()
+        self.wait_for_full_isr()
+        self.wait_for_progress(3)
+        workload = self._workload()
+        workload.ask("stop-producers", "producers stopped", seconds=FLUSH_SECONDS_MAX)
+        ends = final.read_all(self.cluster.bootstrap, self.topic, PARTITIONS, self.log)
+        wait_until(
+            lambda: all(
+                count >= sum(ends.values())
+                for name, count in self.progress().delivered.items()
+                if name != "asker"
+            ),
+            what="the readers come to the end",
+            seconds=20,
+        )
+        log_dirs = {broker: self.cluster.log_dir(broker) for broker in self.cluster.brokers}
+        final.read_files(log_dirs, self.topic, ends, self.log)
+        workload.ask("stop", "workload stopped", seconds=FLUSH_SECONDS_MAX)
+        self._note_controllers()
+        history = load(self.ops_folder)
+        violations = check(history, rules)
+        assert not violations, report(violations)
+        assert history.polls and history.finals, "nothing was read: the run proves nothing"
+        self._judge_logs(allowed_errors)
+        self._finished = True
+        return history
+
+    def keep_evidence(self) -> Path:
+        """Copies all that is known into a folder that stays."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{_EVIDENCE}{self.topic}-"))
+        shutil.copytree(self.ops_folder, folder / "ops", dirs_exist_ok=True)
+        (folder / "zookeeper.txt").write_text("\n".join(self.watch.nodes()))
+        for broker in self.cluster.brokers:
+            (folder / f"broker-{broker}.log").write_text("\n".join(self.rig.new_lines(broker)))
+            source, target = self.cluster.log_dir(broker), folder / f"broker-{broker}-files"
+            target.mkdir()
+            for path in source.glob(f"{self.topic}-*"):
+                with contextlib.suppress(OSError, shutil.Error):
+                    shutil.copytree(path, target / path.name)
+        return folder
+
+    def _judge_logs(self, allowed: Collection[str]) -> None:
+        wrong = [
+            f"broker {broker}: {line}"
+            for broker in self.cluster.brokers
+            for line in self.rig.new_lines(broker)
+            if _ERROR.search(line) and not any(re.search(pattern, line) for pattern in allowed)
+        ]
+        assert not wrong, "errors in the brokers' logs:\n" + "\n".join(wrong[:20])
+
+    def _note_controllers(self) -> None:
+        for broker in self.cluster.brokers:
+            for line in self.rig.new_lines(broker):
+                if found := _ELECTED.search(line):
+                    self.log.write(
+                        "watch", "controller", "ok",
+                        epoch=int(found[2]), broker=int(found[1]),
+                    )  # fmt: skip
+
+    def _create_topic(self) -> None:
+        wait_until(self._asked_for_topic, what=f"{self.topic} is created", seconds=30)
+        self.wait_for_full_isr()
+
+    def _asked_for_topic(self) -> bool:
+        topic = NewTopic(self.topic, PARTITIONS, REPLICAS, configs=self._configs)
+
+        async def ask() -> None:
+            async with Admin(self.cluster.bootstrap) as admin:
+                for result in await admin.create_topics([topic], timeout_ms=10_000):
+                    result.check()
+
+        try:
+            asyncio.run(ask())
+        except ResponseError as error:
+            return error.code == ErrorCode.TOPIC_ALREADY_EXISTS  # of an attempt without an answer
+        except ClientError:
+            return False
+        return True
+
+    def _workload(self) -> ChildProcess:
+        assert self._process is not None
+        return self._process
+
+    def _close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+        self.watch.close()
+        self.log.close()

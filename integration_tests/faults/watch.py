@@ -1,0 +1,148 @@
+"""What ZooKeeper says of a topic, followed from outside: leaders, in-sync replicas, the controller.
+
+The follower is a thread that reads again and again and writes down each new version; in between
+anybody may ask for what it is now.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import kazoo.client  # type: ignore[import-untyped]
+import kazoo.exceptions  # type: ignore[import-untyped]
+import kazoo.handlers.threading  # type: ignore[import-untyped]
+
+from integration_tests.history.ops import OpsLog
+
+READ_S: Final = 0.1
+_FAILURES: Final = (
+    kazoo.exceptions.KazooException,
+    kazoo.handlers.threading.KazooTimeoutError,
+)
+NOBODY: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionNow:
+    leader: int
+    epoch: int
+    isr: tuple[int, ...]
+    version: int
+    controller_epoch: int
+
+
+class Watch:
+    """Follows one topic from `start` until `close`."""
+
+    def __init__(self, connect: str, topic: str, partitions: int, log: OpsLog) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._log = log
+        self._client = kazoo.client.KazooClient(connect, timeout=10.0)
+        self._stopping = threading.Event()
+        self._versions: dict[int, int] = {}
+        self._epochs: set[int] = set()
+        self._thread = threading.Thread(target=self._follow, name=f"watch-{topic}", daemon=True)
+
+    def start(self) -> None:
+        self._client.start(timeout=30)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._client.stop()
+        self._client.close()
+
+    def now(self, partition: int) -> PartitionNow | None:
+        """The partition's state, or None while it has none. Raises kazoo's errors."""
+        path = f"/brokers/topics/{self._topic}/partitions/{partition}/state"
+        try:
+            data, stat = self._client.get(path)
+        except kazoo.exceptions.NoNodeError:
+            return None
+        told: dict[str, Any] = json.loads(data)
+        return PartitionNow(
+            leader=told["leader"],
+            epoch=told["leader_epoch"],
+            isr=tuple(told["isr"]),
+            version=stat.version,
+            controller_epoch=told["controller_epoch"],
+        )
+
+    def all(self) -> dict[int, PartitionNow]:
+        """Those partitions that have a state; without what cannot be read at the moment."""
+        found = {}
+        for partition in range(self._partitions):
+            try:
+                state = self.now(partition)
+            except _FAILURES:
+                continue
+            if state is not None:
+                found[partition] = state
+        return found
+
+    def controller(self) -> int:
+        """The broker that holds the office, or NOBODY."""
+        try:
+            data, _ = self._client.get("/controller")
+        except _FAILURES:
+            return NOBODY
+        return int(json.loads(data)["brokerid"])
+
+    def registered(self) -> set[int]:
+        """The brokers that have a session."""
+        try:
+            return {int(name) for name in self._client.get_children("/brokers/ids")}
+        except _FAILURES:
+            return set()
+
+    def nodes(self, path: str = "/") -> Iterator[str]:
+        """Everything below `path` in lines, for people who look into a failure."""
+        try:
+            data, stat = self._client.get(path)
+            yield f"{path} version={stat.version} {data!r}"
+            children = sorted(self._client.get_children(path))
+        except _FAILURES as error:
+            yield f"{path} {error!r}"
+            return
+        for child in children:
+            yield from self.nodes(f"{path.rstrip('/')}/{child}")
+
+    def _follow(self) -> None:
+        while not self._stopping.wait(READ_S):
+            for partition, state in self.all().items():
+                if self._versions.get(partition) != state.version:
+                    self._versions[partition] = state.version
+                    self._write_state(partition, state)
+            self._note_controller()
+
+    def _write_state(self, partition: int, state: PartitionNow) -> None:
+        self._log.write(
+            "watch", "state", "ok",
+            tp=[self._topic, partition],
+            version=state.version,
+            leader=state.leader,
+            epoch=state.epoch,
+            isr=list(state.isr),
+            controller_epoch=state.controller_epoch,
+        )  # fmt: skip
+
+    def _note_controller(self) -> None:
+        """Epoch and holder belong together only where one write made both nodes."""
+        try:
+            data, epoch_stat = self._client.get("/controller_epoch")
+            holder, stat = self._client.get("/controller")
+        except _FAILURES:
+            return
+        epoch = int(data)
+        if stat.czxid == epoch_stat.mzxid and epoch not in self._epochs:
+            self._epochs.add(epoch)
+            broker = json.loads(holder)["brokerid"]
+            self._log.write("watch", "controller", "ok", epoch=epoch, broker=broker)

@@ -1,0 +1,50 @@
+"""What is read off a history about availability."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration_tests.history import measures
+from unit_tests.history.script import T0, Script
+
+MS = 1_000_000
+
+
+def test_the_longest_pause_counts_from_the_beginning_and_to_the_end() -> None:
+    script = Script()
+    script.send(0, 0)  # acknowledged at 6 ms
+    script.send(1, "info")
+    script.send(2, 1)  # acknowledged at 10 ms
+    history = script.history()
+    assert measures.longest_pauses(history, 0, 10 * MS)[T0] == pytest.approx(0.006)
+    assert measures.longest_pauses(history, 6 * MS, 10 * MS)[T0] == pytest.approx(0.004)
+    assert measures.longest_pauses(history, 9 * MS, 110 * MS)[T0] == pytest.approx(0.1)
+
+
+def test_an_election_takes_until_another_leads() -> None:
+    script = Script()
+    script.state(version=0, leader=1, epoch=0)
+    script.add("nemesis", "fault", "invoke", what="kill9", target="1")
+    script.state(version=1, leader=-1, epoch=1)
+    script.add("nemesis", "fault", "ok", what="kill9", target="1")
+    script.state(version=2, leader=2, epoch=2)
+    history = script.history()
+    begin, end = measures.fault(history, "kill9")
+    assert end - begin == 2 * MS
+    assert measures.election_delay(history, begin, 1) == {T0: pytest.approx(0.003)}
+    assert measures.election_delay(history, begin, 2) == {}
+    with pytest.raises(IndexError):
+        measures.fault(history, "kill9", 1)
+
+
+def test_answers_and_acknowledgements_of_a_time() -> None:
+    script = Script()
+    script.send(0, 0)
+    begin = 6 * MS + 1
+    script.send(1, "fail")
+    script.send(2, 1)
+    script.invoke(3)
+    history = script.history()
+    answers = measures.answers(history, "a", begin, 100 * MS)
+    assert answers == {"because": 1, "ok": 1, "nothing": 1}
+    assert measures.acked_between(history, begin, 100 * MS) == {T0: 1}
