@@ -99,9 +99,7 @@ class AskedElections:
         await self._remove_node(stat)
 
     async def answer(self, event: ElectionAsked) -> None:
-        """Hold the elections that a request asks for."""
-        if event.reply.done():
-            return  # whoever asked has given up
+        """Hold the elections that a request asks for, also if whoever asked waits no more."""
         held = await self.hold(event.election_type, event.topic_partitions)
         if not event.reply.done():
             event.reply.set_result(held)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from pybroker.coordinator.controller.events import Election, ElectionType
 from pybroker.coordinator.zookeeper.config_store import Change
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import ErrorCode
@@ -15,6 +16,7 @@ from pybroker.handlers.metadata_view import MetadataView
 from pybroker.layered_config import LayeredConfig
 from pybroker.log_limit import LogLimit
 from pybroker.metrics import Metrics
+from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, BrokerChannel, Clock
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
@@ -31,6 +33,16 @@ class ControllerView(Protocol):
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller."""
+
+    async def elect_leaders(
+        self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Election]:
+        """Hold elections. Raises BrokerError NOT_CONTROLLER."""
+
+    async def controlled_shutdown(
+        self, broker_id: int, broker_epoch: int
+    ) -> tuple[TopicPartition, ...]:
+        """Let others lead what that broker leads; gives what it leads still. Raises BrokerError."""
 
 
 class TopicAdmin(Protocol):

@@ -25,7 +25,9 @@ from pybroker.handlers.control import (
     handle_stop_replica,
     handle_update_metadata,
 )
+from pybroker.handlers.controlled_shutdown import handle_controlled_shutdown
 from pybroker.handlers.deletion import handle_delete_records
+from pybroker.handlers.elect_leaders import handle_elect_leaders
 from pybroker.handlers.fetch import handle_fetch
 from pybroker.handlers.growth import handle_create_partitions
 from pybroker.handlers.leader_epochs import handle_offset_for_leader_epoch
@@ -66,10 +68,12 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.LEADER_AND_ISR: handle_leader_and_isr,
     ApiKey.STOP_REPLICA: handle_stop_replica,
     ApiKey.UPDATE_METADATA: handle_update_metadata,
+    ApiKey.CONTROLLED_SHUTDOWN: handle_controlled_shutdown,
     ApiKey.CREATE_TOPICS: handle_create_topics,
     ApiKey.DELETE_TOPICS: handle_delete_topics,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
     ApiKey.DELETE_RECORDS: handle_delete_records,
+    ApiKey.ELECT_LEADERS: handle_elect_leaders,
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
     ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
     ApiKey.ALTER_REPLICA_LOG_DIRS: handle_alter_replica_log_dirs,

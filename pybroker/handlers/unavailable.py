@@ -15,7 +15,6 @@ from pybroker.handlers.context import Request, Services
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages import (
     acls,
-    control,
     group_admin,
     groups,
     offsets,
@@ -33,7 +32,6 @@ NO_AUTHORIZER: Final = ErrorCode.SECURITY_DISABLED
 NO_SASL: Final = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE: Final = ErrorCode.UNSUPPORTED_VERSION
 _FIRST_VERSION_WITH_MANY_COORDINATORS: Final = 4
-_FIRST_VERSION_WITH_ELECTION_ERROR: Final = 1
 _NOT_HERE_TEXT: Final = "this broker does not offer that"
 
 
@@ -51,10 +49,6 @@ def _find_coordinator(request: groups.FindCoordinatorRequest, version: int) -> M
     return groups.FindCoordinatorResponse(
         error_code=NO_COORDINATOR, error_message=text, node_id=-1, port=-1
     )
-
-
-def _controlled_shutdown(request: control.ControlledShutdownRequest) -> Message:
-    return control.ControlledShutdownResponse(error_code=ErrorCode.NOT_CONTROLLER)
 
 
 def _join_group(request: groups.JoinGroupRequest) -> Message:
@@ -212,25 +206,6 @@ def _delete_acls(request: acls.DeleteAclsRequest) -> Message:
     )
 
 
-def _elect_leaders(request: reassignment.ElectLeadersRequest, version: int) -> Message:
-    as_a_whole = version >= _FIRST_VERSION_WITH_ELECTION_ERROR
-    return reassignment.ElectLeadersResponse(
-        error_code=NOT_HERE if as_a_whole else ErrorCode.NONE,
-        replica_election_results=[
-            reassignment.ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=[
-                    reassignment.PartitionResult(
-                        partition_id=index, error_code=NOT_HERE, error_message=_NOT_HERE_TEXT
-                    )
-                    for index in topic.partitions
-                ],
-            )
-            for topic in request.topic_partitions or []
-        ],
-    )
-
-
 def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
     return quotas.AlterClientQuotasResponse(
         entries=[
@@ -266,7 +241,6 @@ def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any
 
 
 _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
-    ApiKey.CONTROLLED_SHUTDOWN: _controlled_shutdown,
     ApiKey.JOIN_GROUP: _join_group,
     ApiKey.SYNC_GROUP: _failing(groups.SyncGroupResponse, NO_COORDINATOR),
     ApiKey.HEARTBEAT: _failing(groups.HeartbeatResponse, NO_COORDINATOR),
@@ -306,7 +280,6 @@ _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
 
 _ANSWERS_BY_VERSION: Final[dict[ApiKey, Callable[[Any, int], Message]]] = {
     ApiKey.FIND_COORDINATOR: _find_coordinator,
-    ApiKey.ELECT_LEADERS: _elect_leaders,
 }
 """Those whose error stands elsewhere in later versions."""
 

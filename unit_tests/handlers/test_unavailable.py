@@ -44,7 +44,6 @@ EXPECTED = {
     ApiKey.DELETE_ACLS: NO_AUTHORIZER,
     ApiKey.SASL_HANDSHAKE: NO_SASL,
     ApiKey.SASL_AUTHENTICATE: NO_SASL,
-    ApiKey.CONTROLLED_SHUTDOWN: ErrorCode.NOT_CONTROLLER,
 }
 """The others are NOT_HERE."""
 
@@ -69,12 +68,6 @@ SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
     ApiKey.DELETE_ACLS: [("filters", "filter_results")],
     ApiKey.ALTER_CLIENT_QUOTAS: [("entries", "entries")],
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: [("deletions.name|upsertions.name", "results.user")],
-    ApiKey.ELECT_LEADERS: [
-        (
-            "topic_partitions.partitions",
-            "replica_election_results.partition_result.partition_id",
-        )
-    ],
 }
 """What is asked for one by one, and where its result stands."""
 

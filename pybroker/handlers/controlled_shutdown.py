@@ -1,0 +1,40 @@
+"""ControlledShutdown: another broker is about to stop and asks this one, if it is the controller, to
+hand over what it leads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.handlers.control import require_broker
+from pybroker.wire.messages.control import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
+
+_WAIT_MAX_S: Final = 30.0
+"""As long as the broker waits by default (controller.socket.timeout.ms)."""
+
+
+async def handle_controlled_shutdown(
+    services: Services, request: Request, message: ControlledShutdownRequest
+) -> ControlledShutdownResponse:
+    try:
+        require_broker(services, request)
+        async with asyncio.timeout(_WAIT_MAX_S):
+            remaining = await services.controller.controlled_shutdown(
+                message.broker_id, message.broker_epoch
+            )
+    except BrokerError as error:
+        return ControlledShutdownResponse(error_code=error.code)
+    except TimeoutError:
+        return ControlledShutdownResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+    return ControlledShutdownResponse(
+        remaining_partitions=[
+            RemainingPartition(topic_name=key.topic, partition_index=key.partition)
+            for key in remaining
+        ]
+    )
