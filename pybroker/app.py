@@ -39,6 +39,7 @@ from pybroker.model import Broker, Endpoint
 from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, FetchLimits, LeaderChannel, Rng
 from pybroker.replication.fetchers import FetcherOptions, ReplicaFetchers
 from pybroker.replication.housekeeping import Housekeeping, Intervals
+from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
 from pybroker.replication.purgatory import Purgatory
@@ -107,6 +108,10 @@ class BrokerApp:
             metrics=world.metrics,
             fetchers=self._fetchers,
         )
+        self.replicas.lag_max_s = config.replica_lag_time_max_ms / 1000
+        self._isr_changes = IsrChanges(
+            coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
+        )
         self._commands = LocalBrokerChannel(self.replicas, self.metadata)
         self.controller = self._new_controller()
         self.live = self._live_config()
@@ -151,6 +156,7 @@ class BrokerApp:
         log.info("registered broker=%d epoch=%d", registered.id, registered.epoch)
         self.controller.start()
         self._housekeeping.start()
+        self._isr_changes.start()
         self._directory_failures.start()
         self._mover.start()
         known = await self.metadata.wait_until(
@@ -181,6 +187,7 @@ class BrokerApp:
         await self._server.close(DRAIN_S)
         await self._fetchers.stop()
         await self._mover.stop()
+        await self._isr_changes.stop()
         await self._housekeeping.stop()
         await self._directory_failures.stop()
         await self._membership.leave()
@@ -323,6 +330,7 @@ class BrokerApp:
         """The broker's own options have changed; those of its logs are handed on elsewhere."""
         self._server.reconfigure(_server_limits(now))
         self._logs.producer_id_expiration_ms = now.producer_id_expiration_ms
+        self.replicas.lag_max_s = now.replica_lag_time_max_ms / 1000
         if now.background_threads != before.background_threads:
             self._world.resize_blocking(now.background_threads)
 

@@ -142,6 +142,8 @@ class Metrics:
     """Times of requests to ZooKeeper that were answered."""
     isr_shrinks: int = 0
     isr_expands: int = 0
+    isr_update_failures: int = 0
+    """Changes of in-sync replicas that were not stored as proposed."""
 
     def topic(self, name: str) -> TopicCounters:
         """The counters of a topic that exists here; made at the first call."""

@@ -172,6 +172,7 @@ def _of_replicas(rooms: Rooms, picture: Picture) -> str:
         "offlinereplicacount": unserved,
         "isrshrinks_total": rooms.metrics.isr_shrinks,
         "isrexpands_total": rooms.metrics.isr_expands,
+        "failedisrupdates_total": rooms.metrics.isr_update_failures,
     }
     return "".join(
         single(f"kafka_server_replicamanager_{word}", value) for word, value in values.items()

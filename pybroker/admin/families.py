@@ -35,6 +35,7 @@ _ROWS: Final = (
     ("kafka_server_replicamanager_offlinereplicacount", GAUGE, "", "Replicas that belong here and are not served: not opened, or their directory has failed."),
     ("kafka_server_replicamanager_isrshrinks_total", COUNTER, "", "Replicas that fell out of sync."),
     ("kafka_server_replicamanager_isrexpands_total", COUNTER, "", "Replicas that came back in sync."),
+    ("kafka_server_replicamanager_failedisrupdates_total", COUNTER, "", "Changes of in-sync replicas that were not stored as proposed."),
     ("kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "", "Log directories that have failed."),
     ("kafka_log_logflushstats_logflushrateandtimems", SUMMARY, "", "Times of making a log's file durable, in ms."),
     # the controller

@@ -1,0 +1,298 @@
+"""Writes the changes of in-sync replicas that leaders propose, and looks for followers that lag.
+
+A change is a conditional set of the state node; where a broker joins, in one multi with a check of
+its incarnation (KIP-903). It is over when a write proves it: an answer, or the refusal of a later
+attempt. A reading proves nothing alone, so after a lost reply the same write is tried again, and
+until then the change counts as stored and as not stored, whichever is safer.
+
+What is proposed while a round is under way makes up the next round: hundreds of partitions that
+change at once share a few multis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import decode_state, encode_partitions, encode_state
+from pybroker.errors import CoordError, MalformedNode, MultiFailed, NoNode
+from pybroker.metrics import Metrics
+from pybroker.model import PartitionState
+from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, SessionEvent, SetOp
+from pybroker.replication.isr_notifications import CHECK_S, ChangedPartitions
+from pybroker.replication.leader_state import NOBODY, IsrChange
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+state_change = logging.getLogger("pybroker.state_change")
+
+_CHANGES_PER_MULTI_MAX: Final = 100
+"""Up to 200 operations, as in the controller's multis."""
+_READS_AT_A_TIME: Final = 500
+_RETRY_S: Final = 0.2
+_GATHER_S: Final = 0.05
+"""Changes that are stored within this time are told together."""
+_PARTITIONS_A_TURN: Final = 500
+_NEWS: Final = (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
+
+_Ready = tuple[IsrChange, bytes]
+"""A change that is to be written, and the data that it replaces."""
+
+
+class IsrChanges:
+    """Runs between `start` and `stop`."""
+
+    def __init__(
+        self, *, coord: Coord, replicas: ReplicaManager, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._coord = coord
+        self._replicas = replicas
+        self._clock = clock
+        self._metrics = metrics
+        self._again: list[IsrChange] = []
+        """Changes of this round whose outcome nobody knows yet."""
+        self._reachable = asyncio.Event()
+        """Set when ZooKeeper can be asked again."""
+        self._untold = ChangedPartitions()
+        self._tell_now = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        coord.add_listener(self._on_session)
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._write_all(), name="isr-changes"),
+            asyncio.create_task(self._watch_lag(), name="isr-lag"),
+            asyncio.create_task(self._tell_controller(), name="isr-notifications"),
+        ]
+
+    async def stop(self) -> None:
+        """Idempotent. What is under way may or may not be stored; the next leader epoch settles
+        it."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event in _NEWS:
+            self._reachable.set()
+
+    # writing
+
+    async def _write_all(self) -> None:
+        replicas = self._replicas
+        while True:
+            await replicas.isr_change_wanted.wait()
+            replicas.isr_change_wanted.clear()
+            changes = list(replicas.isr_changes.values())
+            replicas.isr_changes.clear()
+            self._reachable.clear()
+            await self._round(changes)
+            if self._again:
+                for change in self._again:
+                    if self._leader_of(change) is not None:
+                        replicas.isr_changes[change.topic_partition] = change
+                self._again = []
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_RETRY_S):
+                        await self._reachable.wait()
+                replicas.isr_change_wanted.set()
+
+    async def _round(self, changes: Sequence[IsrChange]) -> None:
+        ready: list[_Ready] = []
+        for start in range(0, len(changes), _READS_AT_A_TIME):
+            some = changes[start : start + _READS_AT_A_TIME]
+            found = await asyncio.gather(*map(self._look, some))
+            ready += [
+                (change, data) for change, data in zip(some, found, strict=True) if data is not None
+            ]
+        await asyncio.gather(
+            *(
+                self._store(ready[start : start + _CHANGES_PER_MULTI_MAX])
+                for start in range(0, len(ready), _CHANGES_PER_MULTI_MAX)
+            )
+        )
+
+    async def _look(self, change: IsrChange) -> bytes | None:
+        """The data that the change would replace. None if it is not to be written (now): what has
+        become of it is taken note of."""
+        path = paths.partition_state(change.topic_partition)
+        try:
+            data, stat = await self._coord.get(path)
+            state = decode_state(path, data)
+        except NoNode:
+            self._supersede(change, "the state node is gone")
+            return None
+        except MalformedNode as error:
+            self._supersede(change, str(error))
+            return None
+        except CoordError:
+            self._again.append(change)
+            return None
+        if stat.version <= change.expected_version:
+            return data if self._leader_of(change) is not None else None
+        self._found(change, state, stat.version)
+        return None
+
+    async def _store(self, batch: Sequence[_Ready]) -> None:
+        """All in one multi; if that is refused, each in its own."""
+        ops = [op for change, data in batch for op in _operations(change, data)]
+        try:
+            results = await self._coord.multi(ops)
+        except MultiFailed as failure:
+            if len(batch) > 1:
+                await asyncio.gather(*(self._store([item]) for item in batch))
+            else:
+                await self._learn_why(batch[0][0], failure)
+            return
+        except CoordError:
+            self._again += [change for change, _ in batch]
+            return
+        stats = [result for result in results if isinstance(result, NodeStat)]
+        for (change, _), stat in zip(batch, stats, strict=True):
+            self._stored(change, stat.version)
+
+    async def _learn_why(self, change: IsrChange, failure: MultiFailed) -> None:
+        """The write was refused. If the state node is as it was, its condition on the broker that
+        was to join was not met."""
+        if await self._look(change) is None:
+            return
+        if change.joins == NOBODY or failure.index > 0:
+            self._again.append(change)
+            return
+        partition = self._leader_of(change)
+        if partition is not None:
+            log.info(
+                "isr change refused partition=%s replica=%d: it has registered again since",
+                change.topic_partition,
+                change.joins,
+            )
+            self._metrics.isr_update_failures += 1
+            before = partition.high_watermark
+            self._go_on(partition, before, partition.isr_refused(change))
+
+    # outcomes
+
+    def _leader_of(self, change: IsrChange) -> Partition | None:
+        """The partition, if the outcome still matters to it."""
+        partition = self._replicas.partitions.get(change.topic_partition)
+        return partition if partition is not None and partition.is_pending(change) else None
+
+    def _found(self, change: IsrChange, state: PartitionState, version: int) -> None:
+        """The state node has moved on."""
+        meant = change.state
+        if state == meant and version == change.expected_version + 1:
+            self._stored(change, version)
+            return
+        if (state.leader, state.leader_epoch) != (meant.leader, meant.leader_epoch):
+            self._supersede(change, f"leader_epoch={state.leader_epoch} is stored")
+            return
+        partition = self._leader_of(change)
+        if partition is not None:
+            self._metrics.isr_update_failures += 1
+            before = partition.high_watermark
+            self._changed(change, state, version, "found")
+            self._go_on(partition, before, partition.isr_adopted(state, version))
+
+    def _stored(self, change: IsrChange, version: int) -> None:
+        partition = self._leader_of(change)
+        if partition is None:
+            return
+        before = partition.high_watermark
+        was = () if partition.state is None else partition.state.isr
+        if len(change.state.isr) < len(was):
+            self._metrics.isr_shrinks += 1
+        elif len(change.state.isr) > len(was):
+            self._metrics.isr_expands += 1
+        self._changed(change, change.state, version, "stored")
+        self._go_on(partition, before, partition.isr_stored(change, version))
+
+    def _supersede(self, change: IsrChange, reason: str) -> None:
+        partition = self._leader_of(change)
+        if partition is not None:
+            self._metrics.isr_update_failures += 1
+            log.warning(
+                "isr changes end partition=%s leader_epoch=%d reason=%s",
+                change.topic_partition,
+                change.state.leader_epoch,
+                reason,
+            )
+            partition.superseded()
+
+    def _changed(
+        self, change: IsrChange, state: PartitionState, version: int, outcome: str
+    ) -> None:
+        key = change.topic_partition
+        state_change.info(
+            "partition=%s isr=%s eligible=%s leader_epoch=%d partition_epoch=%d outcome=%s",
+            key,
+            ",".join(map(str, state.isr)),
+            ",".join(map(str, state.eligible)),
+            state.leader_epoch,
+            version,
+            outcome,
+        )
+        if self._untold.add(key, self._clock.monotonic()):
+            self._tell_now.set()
+
+    def _go_on(self, partition: Partition, before: int, readable_bytes: int) -> None:
+        """After an outcome: wake who waits, and propose what is due now."""
+        self._replicas.high_watermark_moved(partition, before, readable_bytes)
+        if not partition.may_have_enough_replicas():
+            self._replicas.produces.disturbed(partition.topic_partition)
+        self._replicas.review_isr(partition)
+
+    # followers that lag
+
+    async def _watch_lag(self) -> None:
+        while True:
+            interval_s = self._replicas.lag_max_s / 2
+            begun = self._clock.monotonic()
+            await asyncio.sleep(interval_s)
+            if self._clock.monotonic() - begun > interval_s * 1.5:
+                continue  # we were stopped: what the followers have sent has to be read first
+            await self.review_all()
+
+    async def review_all(self) -> None:
+        """Propose what is due for every partition that is led here."""
+        for number, partition in enumerate(list(self._replicas.partitions.values())):
+            if partition.is_replicated:
+                self._replicas.review_isr(partition)
+            if number % _PARTITIONS_A_TURN == _PARTITIONS_A_TURN - 1:
+                await asyncio.sleep(0)
+
+    # the controller
+
+    async def _tell_controller(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    await self._tell_now.wait()
+            except TimeoutError:
+                if not self._untold.is_due(self._clock.monotonic()):
+                    continue
+            self._tell_now.clear()
+            await asyncio.sleep(_GATHER_S)
+            while len(self._untold):
+                batch = self._untold.take(self._clock.monotonic())
+                try:
+                    await self._coord.create(
+                        paths.ISR_CHANGE_PREFIX, encode_partitions(batch), sequence=True
+                    )
+                except CoordError as error:
+                    log.info("isr changes not told partitions=%d error=%r", len(batch), error)
+                    self._untold.put_back(batch)
+                    break
+
+
+def _operations(change: IsrChange, data: bytes) -> list[CoordOp]:
+    path = paths.partition_state(change.topic_partition)
+    stores = SetOp(path, encode_state(change.state, data), change.expected_version)
+    if change.joins == NOBODY:
+        return [stores]
+    return [CheckOp(paths.incarnation(change.joins), change.incarnation), stores]

@@ -1,0 +1,165 @@
+"""A broker that leads partitions, whose state nodes are in a service in memory, and the words for
+what followers, ZooKeeper and the controller do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.registry import create_parents, ensure
+from pybroker.coordinator.zookeeper.schemas import decode_partitions, decode_state, encode_state
+from pybroker.metrics import Metrics
+from pybroker.model import PartitionFacts, PartitionState, TopicPartition
+from pybroker.replication.isr_changes import IsrChanges
+from pybroker.replication.leader_state import FollowerFetch
+from pybroker.replication.partition import Partition
+from pybroker.storage.log_config import LogConfig
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID, Replicas
+
+ALL = (ME, 2, 3)
+LAG_S = 10.0
+PATIENCE_S = 5.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until the condition holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in itertools.takewhile(lambda _: not condition(), itertools.count()):
+            await asyncio.sleep(0)
+
+
+class Leading:
+    """Between `start` and `stop`."""
+
+    def __init__(self, home: Path, min_insync_replicas: int = 1) -> None:
+        self.metrics = Metrics()
+        config = LogConfig(min_insync_replicas=min_insync_replicas)
+        self.replicas = Replicas(home, config, self.metrics)
+        self.clock = self.replicas.clock
+        self.tree = MemoryTree(self.clock)
+        self.coord = MemoryCoord(self.tree, name="leader")
+        self.replicas.manager.lag_max_s = LAG_S
+        self.changes = IsrChanges(
+            coord=self.coord,
+            replicas=self.replicas.manager,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+
+    async def start(self) -> None:
+        await self.coord.start()
+        await create_parents(self.coord)
+        for broker in ALL:
+            await ensure(self.coord, paths.incarnation(broker))
+        self.changes.start()
+
+    async def stop(self) -> None:
+        await self.changes.stop()
+        await self.coord.close()
+        self.replicas.logs.shutdown({})
+
+    # the controller
+
+    async def lead(
+        self,
+        *keys: TopicPartition,
+        isr: tuple[int, ...] = ALL,
+        epoch: int = 0,
+        eligible: tuple[int, ...] = (),
+        more: bytes = b"",
+    ) -> None:
+        """Store this state and tell the leader of it; `more` is what the node held before."""
+        state = PartitionState(ME, epoch, isr, 1, eligible)
+        facts = []
+        for key in keys or (T0,):
+            path = paths.partition_state(key)
+            await ensure(self.coord, path)
+            stat = await self.coord.set(path, encode_state(state, more))
+            facts.append(PartitionFacts(key, TOPIC_ID, state, stat.version, ALL))
+        await self.replicas.told(*facts)
+
+    async def tell_again(self) -> None:
+        """What the node holds now, in the same leader epoch."""
+        path = paths.partition_state(T0)
+        data, stat = await self.coord.get(path)
+        state = decode_state(path, data)
+        assert await self.replicas.told(PartitionFacts(T0, TOPIC_ID, state, stat.version, ALL)) == [
+            0
+        ]
+
+    async def meddle(self, key: TopicPartition = T0, **changes: object) -> None:
+        """Somebody else changes the state node."""
+        path = paths.partition_state(key)
+        data, _ = await self.coord.get(path)
+        state = decode_state(path, data)
+        fields = {name: getattr(state, name) for name in PartitionState.__slots__} | changes
+        await self.coord.set(path, encode_state(PartitionState(**fields), data))
+
+    # followers
+
+    async def register(self, broker: int) -> int:
+        """The broker starts anew; its incarnation."""
+        return (await self.coord.set(paths.incarnation(broker), b"")).version
+
+    def fetch(
+        self, broker: int, offset: int, *, incarnation: int = 0, key: TopicPartition = T0
+    ) -> None:
+        fetch = FollowerFetch(broker, offset, 0, incarnation)
+        manager = self.replicas.manager
+        manager.follower_fetched(manager.partition(key), fetch, self.clock.monotonic())
+
+    async def pass_time(self, seconds: float, *fetching: int) -> None:
+        """So much later, these fetch from the end, and then the leader looks for laggards."""
+        self.clock.advance(seconds)
+        for broker in fetching:
+            self.fetch(broker, self.partition().log.log_end_offset)
+        await self.changes.review_all()
+
+    # what there is
+
+    def partition(self, key: TopicPartition = T0) -> Partition:
+        return self.replicas.partition(key)
+
+    @property
+    def node(self) -> PartitionState:
+        return self.state_of(T0)
+
+    def state_of(self, key: TopicPartition) -> PartitionState:
+        path = paths.partition_state(key)
+        found = self.tree.node(path)
+        assert found is not None
+        return decode_state(path, found[0])
+
+    @property
+    def believed(self) -> tuple[int, ...]:
+        """The ISR that the leader knows to be stored."""
+        state = self.partition().state
+        assert state is not None
+        return state.isr
+
+    @property
+    def hw(self) -> int:
+        return self.partition().high_watermark
+
+    async def until_stored(self, *isr: int, keys: Iterable[TopicPartition] = (T0,)) -> None:
+        """Until node and leader agree on this ISR."""
+        for key in keys:
+            await until(
+                lambda key=key: (  # type: ignore[misc]
+                    self.state_of(key).isr == isr == self.partition(key).state.isr  # type: ignore[union-attr]
+                )
+            )
+
+    def told(self) -> list[set[TopicPartition]]:
+        """The notifications to the controller."""
+        found = []
+        for path in self.tree.paths():
+            if path.startswith(paths.ISR_CHANGE_PREFIX):
+                node = self.tree.node(path)
+                assert node is not None
+                found.append(set(decode_partitions(path, node[0])))
+        return found

@@ -1,0 +1,323 @@
+"""How changes of in-sync replicas get into ZooKeeper: conditions, lost replies, other writers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.ports import CoordOp, OpResult
+from unit_tests.replication.leading import ALL, LAG_S, Leading, until
+from unit_tests.replication.vocabulary import ME, T0
+
+LATE_S = LAG_S + 1
+MANY = [TopicPartition("t", number) for number in range(250)]
+
+
+@pytest.fixture
+async def leading(tmp_path: Path) -> AsyncIterator[Leading]:
+    scene = Leading(tmp_path)
+    await scene.start()
+    yield scene
+    await scene.stop()
+
+
+@pytest.fixture
+async def strict(tmp_path: Path) -> AsyncIterator[Leading]:
+    """With min.insync.replicas=2."""
+    scene = Leading(tmp_path, min_insync_replicas=2)
+    await scene.start()
+    yield scene
+    await scene.stop()
+
+
+async def test_who_lags_leaves_and_the_high_watermark_follows(leading: Leading) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    leading.fetch(2, 1)
+    assert leading.hw == 0
+    await leading.pass_time(LATE_S, 2)
+    assert leading.hw == 0  # not before it is stored
+    await leading.until_stored(ME, 2)
+    assert leading.hw == 1
+    assert (leading.metrics.isr_shrinks, leading.metrics.isr_expands) == (1, 0)
+
+
+async def test_who_has_everything_stays_however_long_ago_it_fetched(leading: Leading) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    leading.fetch(2, 1)
+    leading.fetch(3, 1)
+    await leading.pass_time(100 * LAG_S)
+    assert leading.replicas.manager.isr_changes == {}
+    leading.replicas.append()
+    await leading.pass_time(0)
+    await leading.until_stored(ME)
+
+
+async def test_who_caught_up_comes_back(leading: Leading) -> None:
+    await leading.lead(isr=(ME,))
+    leading.replicas.append()
+    leading.fetch(2, 0)
+    assert leading.replicas.manager.isr_changes == {}
+    leading.fetch(2, 1)
+    await leading.until_stored(ME, 2)
+    assert (leading.metrics.isr_shrinks, leading.metrics.isr_expands) == (0, 1)
+    leading.replicas.append()
+    assert leading.hw == 1
+
+
+async def test_keys_of_later_versions_are_kept(leading: Leading) -> None:
+    await leading.lead(more=b'{"leader_recovery_state":1}')
+    await leading.pass_time(LATE_S, 2)
+    await leading.until_stored(ME, 2)
+    found = leading.tree.node(paths.partition_state(T0))
+    assert found is not None
+    assert json.loads(found[0]) == {
+        "controller_epoch": 1,
+        "leader": ME,
+        "version": 1,
+        "leader_epoch": 0,
+        "isr": [ME, 2],
+        "leader_recovery_state": 1,
+    }
+
+
+async def test_who_leaves_too_small_an_isr_stays_eligible(strict: Leading) -> None:
+    await strict.lead(isr=(ME, 2))
+    strict.replicas.append()
+    strict.fetch(2, 1)
+    assert strict.hw == 1
+    strict.replicas.append()
+    await strict.pass_time(LATE_S)
+    await strict.until_stored(ME)
+    eligible = strict.node.eligible
+    assert eligible == (2,)
+    assert strict.hw == 1
+    strict.fetch(3, 2)
+    await strict.until_stored(ME, 3)
+    assert strict.node.eligible == ()
+    assert strict.hw == 2
+
+
+async def test_min_insync_replicas_lowered_ends_eligibility_before_anything_moves(
+    strict: Leading,
+) -> None:
+    await strict.lead(isr=(ME,), eligible=(2,))
+    strict.replicas.append()
+    log = strict.partition().log
+    log.set_config(type(log.config)(min_insync_replicas=1))
+    strict.replicas.append()
+    assert strict.hw == 0
+    await strict.changes.review_all()
+    assert strict.hw == 0
+    await until(lambda: strict.node.eligible == () and strict.hw == 2)
+    strict.replicas.append()
+    assert strict.hw == 3
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_lost_reply_proves_nothing(leading: Leading, applied: bool) -> None:
+    await leading.lead(isr=(ME, 2))
+    leading.replicas.append()
+    leading.fetch(2, 1)
+    leading.replicas.append()
+    leading.clock.advance(LATE_S)
+    write = leading.coord.multi
+
+    async def lost(ops: Sequence[CoordOp]) -> list[OpResult]:
+        leading.coord.multi = write  # type: ignore[method-assign]
+        leading.coord.lose_reply(applied=applied)
+        return await write(ops)
+
+    leading.coord.multi = lost  # type: ignore[method-assign]
+    leading.coord.suspend()
+    leading.coord.resume()
+    await leading.changes.review_all()
+    await until(lambda: leading.coord.multi == write)
+    assert (leading.believed, leading.hw) == ((ME, 2), 1)
+    leading.coord.suspend()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (leading.believed, leading.hw) == ((ME, 2), 1)
+    leading.coord.resume()
+    await leading.until_stored(ME)
+    assert leading.hw == 2
+    assert leading.metrics.isr_update_failures == 0
+
+
+async def test_a_join_of_unknown_outcome_counts(leading: Leading) -> None:
+    await leading.lead(isr=(ME,))
+    leading.coord.suspend()
+    leading.fetch(2, 0)
+    leading.replicas.append()
+    assert (leading.believed, leading.hw) == ((ME,), 0)
+    leading.fetch(2, 1)
+    assert leading.hw == 1
+
+
+async def test_a_new_session_goes_on_with_what_was_pending(leading: Leading) -> None:
+    await leading.lead(isr=(ME,))
+    leading.coord.suspend()
+    leading.fetch(2, 0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    leading.coord.expire()
+    leading.coord.resume()
+    await leading.until_stored(ME, 2)
+
+
+async def test_a_broker_that_registered_again_does_not_join(leading: Leading) -> None:
+    await leading.lead(isr=(ME,))
+    leading.coord.suspend()
+    leading.fetch(2, 0, incarnation=0)
+    leading.coord.resume()
+    await leading.register(2)
+    await until(lambda: leading.metrics.isr_update_failures == 1)
+    assert leading.node.isr == leading.believed == (ME,)
+    leading.fetch(2, 0, incarnation=0)  # again in its old name
+    assert leading.replicas.manager.isr_changes == {}
+    leading.replicas.append()
+    assert leading.hw == 1  # it is not waited for
+    leading.fetch(2, 1, incarnation=1)
+    await leading.until_stored(ME, 2)
+
+
+async def test_who_does_not_tell_its_incarnation_does_not_join(leading: Leading) -> None:
+    await leading.lead(isr=(ME,))
+    leading.fetch(2, 0, incarnation=-1)
+    assert leading.replicas.manager.isr_changes == {}
+
+
+async def test_another_change_in_this_epoch_is_taken_over(leading: Leading) -> None:
+    """As of a broker that takes itself out after a power loss."""
+    await leading.lead()
+    leading.replicas.append()
+    leading.fetch(2, 1)
+    await leading.meddle(isr=(ME, 2))
+    await leading.pass_time(LATE_S, 2)
+    await until(lambda: leading.believed == (ME, 2))
+    assert leading.hw == 1
+    leading.replicas.append()
+    await leading.pass_time(LATE_S)
+    await leading.until_stored(ME)
+
+
+async def test_a_later_leader_epoch_ends_the_writing(leading: Leading) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    leading.fetch(2, 1)
+    await leading.meddle(leader=2, leader_epoch=1, isr=(2, ME))
+    await leading.pass_time(LATE_S, 2)
+    await until(lambda: leading.metrics.isr_update_failures == 1)
+    assert leading.node.isr == (2, ME)
+    assert (leading.believed, leading.hw) == (ALL, 0)
+    await leading.pass_time(LATE_S)
+    assert leading.replicas.manager.isr_changes == {}
+    await leading.lead(epoch=2)
+    await leading.pass_time(LATE_S, 2)
+    await leading.until_stored(ME, 2)
+
+
+async def test_a_deleted_topic_ends_the_writing(leading: Leading) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    await leading.coord.delete(paths.partition_state(T0))
+    await leading.pass_time(LATE_S)
+    await until(lambda: leading.metrics.isr_update_failures == 1)
+
+
+async def test_a_damaged_node_ends_the_writing(leading: Leading) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    await leading.coord.set(paths.partition_state(T0), b"{")
+    await leading.pass_time(LATE_S)
+    await until(lambda: leading.metrics.isr_update_failures == 1)
+
+
+async def test_the_epoch_told_again_keeps_what_is_known(leading: Leading) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    leading.fetch(2, 1)
+    await leading.pass_time(LATE_S, 2)
+    await leading.until_stored(ME, 2)
+    await leading.tell_again()
+    await leading.meddle(isr=(ME, 2, 3))
+    leading.replicas.append()
+    await leading.tell_again()
+    assert leading.believed == ALL
+    leading.fetch(2, 2)
+    assert leading.hw == 1
+    leading.fetch(3, 2)
+    assert leading.hw == 2
+
+
+async def test_hundreds_of_changes_share_a_few_multis(leading: Leading) -> None:
+    await leading.lead(*MANY)
+    for key in MANY:
+        leading.replicas.append(key=key)
+        leading.fetch(2, 1, key=key)
+    multis = 0
+    write = leading.coord.multi
+
+    async def counted(ops: Sequence[CoordOp]) -> list[OpResult]:
+        nonlocal multis
+        multis += 1
+        return await write(ops)
+
+    leading.coord.multi = counted  # type: ignore[method-assign]
+    leading.clock.advance(LATE_S)
+    for key in MANY:
+        leading.fetch(2, 1, key=key)
+    await leading.changes.review_all()
+    await leading.until_stored(ME, 2, keys=MANY)
+    assert multis == 3
+
+
+async def test_one_bad_change_does_not_hold_up_the_others(leading: Leading) -> None:
+    keys = MANY[:5]
+    await leading.lead(*keys)
+    for key in keys:
+        leading.replicas.append(key=key)
+    await leading.register(2)
+    leading.clock.advance(LATE_S)
+    await leading.changes.review_all()
+    read = leading.coord.multi
+
+    async def first_meddled(ops: Sequence[CoordOp]) -> list[OpResult]:
+        leading.coord.multi = read  # type: ignore[method-assign]
+        await leading.meddle(keys[2], leader=3, leader_epoch=1)
+        return await read(ops)
+
+    leading.coord.multi = first_meddled  # type: ignore[method-assign]
+    others = [key for key in keys if key != keys[2]]
+    await leading.until_stored(ME, keys=others)
+    await until(lambda: leading.metrics.isr_update_failures == 1)
+    assert leading.state_of(keys[2]).isr == ALL
+
+
+async def test_a_lone_change_is_told_at_once(leading: Leading) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    await leading.pass_time(LATE_S)
+    await leading.until_stored(ME)
+    await until(lambda: leading.told() == [{T0}])
+
+
+async def test_who_waits_for_acks_is_told_that_too_few_are_left(strict: Leading) -> None:
+    await strict.lead(isr=(ME, 2))
+    strict.replicas.append()
+    waiting = asyncio.create_task(
+        strict.replicas.manager.produces.wait([T0], missing_bytes=1, timeout_s=3600)
+    )
+    await strict.pass_time(LATE_S)
+    await strict.until_stored(ME)
+    await asyncio.wait_for(waiting, 5)
+    assert not strict.partition().may_have_enough_replicas()
+    assert strict.replicas.refusal() is ErrorCode.NONE
