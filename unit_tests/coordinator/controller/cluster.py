@@ -21,7 +21,7 @@ from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.controller.topics import create_topic, random_topic_id, request_deletion
 from pybroker.coordinator.zookeeper import paths, schemas
-from pybroker.errors import BrokerError, ErrorCode, NodeExists
+from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NodeExists
 from pybroker.model import (
     Broker,
     Command,
@@ -117,6 +117,10 @@ class NotingChannel:
             if isinstance(refusal, Exception):
                 raise refusal
             return dict.fromkeys(keys, refusal)
+        newest = cluster.newest_controller.get(self._broker.epoch, 0)
+        if command.controller_epoch < newest:
+            raise BrokerError(ErrorCode.STALE_CONTROLLER_EPOCH)
+        cluster.newest_controller[self._broker.epoch] = command.controller_epoch
         cluster.notes.append(Note(self._broker.id, command))
         return dict.fromkeys(keys, ErrorCode.NONE)
 
@@ -132,6 +136,8 @@ class Cluster:
         self.notes: list[Note] = []
         self.refusals: list[Exception | ErrorCode] = []
         self.offline: dict[int, set[TopicPartition]] = {}
+        self.newest_controller: dict[int, int] = {}
+        """The highest controller epoch that a broker, by its own epoch, has seen."""
         self.deletion_gate = asyncio.Event()
         self.deletion_gate.set()
         self.members: list[Member] = []
@@ -287,7 +293,11 @@ class Member:
     async def renew(self) -> None:
         """What a broker does after its session expired."""
         await until(lambda: self.coord.session_id != 0)
-        await self.register()
+        try:
+            await self.register()
+        except ConnectionLoss:
+            if not self.cluster.exists(paths.broker(self.id)):
+                await self.register()
         self.controller.session_renewed()
 
     async def kill(self) -> None:
