@@ -3,7 +3,7 @@ order.
 
 Brokers forget the topic (leader LEADER_DURING_DELETION), live replicas remove their data and
 confirm, then the nodes go: first the tree below the topic, last, in one multi, the topic, its
-configuration and the request. So whatever happens in between, the request survives as long as
+configuration, its loss receipts and the request. So whatever happens in between, the request survives as long as
 anything of the topic does, and a new controller starts over. A replica on a dead broker does not
 hold up the deletion.
 """
@@ -60,12 +60,18 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str) -> bool:
     Raises ControllerMoved, or CoordError when the outcome is unknown.
     """
     below = await _nodes_below(coord, paths.topic(name))
+    below += await _nodes_below(coord, paths.losses(name))
     outcomes = await writer.write_all([Write((DeleteOp(path),)) for path in reversed(below)])
     for outcome in outcomes:
         if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode):
             logger.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
             return False
-    last = [paths.topic(name), paths.topic_config(name), paths.delete_topic(name)]
+    last = [
+        paths.topic(name),
+        paths.topic_config(name),
+        paths.losses(name),
+        paths.delete_topic(name),
+    ]
     existing = [path for path in last if await coord.exists(path) is not None]
     if not existing:
         return True

@@ -39,6 +39,7 @@ FEATURES: Final = "/feature"
 MIGRATION: Final = "/migration"
 INCARNATIONS: Final = "/pybroker/incarnations"
 COORDINATORS: Final = "/pybroker/coordinators"
+LOSSES: Final = "/pybroker/losses"
 
 CONFIG_CHANGE_PREFIX: Final = f"{CONFIG_CHANGES}/config_change_"
 ISR_CHANGE_PREFIX: Final = f"{ISR_CHANGES}/isr_change_"
@@ -65,6 +66,7 @@ PERSISTENT_PARENTS: Final = (
     PRODUCER_ID_BLOCK,
     INCARNATIONS,
     COORDINATORS,
+    LOSSES,
 )
 """Nodes that a broker creates at its start: Kafka's tools rely on them."""
 
@@ -172,6 +174,16 @@ def parse_partition_state(path: str) -> TopicPartition | None:
             index = _number(number)
             return None if index is None else TopicPartition(decode_name(name), index)
     return None
+
+
+def losses(name: str) -> str:
+    """The parent of a topic's loss receipts."""
+    return f"{LOSSES}/{encode_name(name)}"
+
+
+def loss(topic_partition: TopicPartition) -> str:
+    """What is known of records that a partition may have lost."""
+    return f"{losses(topic_partition.topic)}/{topic_partition.partition}"
 
 
 def delete_topic(name: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
-from unit_tests.coordinator.controller.cluster import Cluster, until
+from unit_tests.coordinator.controller.cluster import Cluster, key, until
 
 ORDERS = "/brokers/topics/orders"
 
@@ -16,6 +16,8 @@ async def test_a_deleted_topic_goes_from_brokers_and_service(cluster: Cluster) -
     await cluster.create("orders", {0: (1,), 1: (1,)})
     await cluster.told(1, "metadata orders-1 leader=1 epoch=0")
     cluster.notes.clear()
+    await cluster.tool.create(paths.losses("orders"))
+    await cluster.tool.create(paths.loss(key("orders-0")))
     await cluster.delete("orders")
     await until(lambda: not cluster.exists(paths.delete_topic("orders")))
     assert cluster.lines(1) == [
@@ -64,7 +66,7 @@ async def test_a_deletion_survives_a_restart_in_the_middle(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("applied", [True, False])
-@pytest.mark.parametrize("position", range(16))
+@pytest.mark.parametrize("position", range(18))
 async def test_any_lost_reply_of_a_deletion_is_made_good(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
