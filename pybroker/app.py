@@ -37,7 +37,8 @@ from pybroker.membership import Membership
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint
 from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, FetchLimits, LeaderChannel, Rng
-from pybroker.replication.fetchers import FetcherOptions, ReplicaFetchers
+from pybroker.replication.fetcher import FetcherOptions
+from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.housekeeping import Housekeeping, Intervals
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
@@ -289,6 +290,7 @@ class BrokerApp:
             blocking=self._world.blocking,
             clock=self._world.clock,
             options=_fetcher_options(self._config),
+            metrics=self._world.metrics,
         )
 
     def _new_housekeeping(self) -> Housekeeping:

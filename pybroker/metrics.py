@@ -121,6 +121,17 @@ def quantile_s(buckets: Mapping[int, int], share: float) -> float:
 
 
 @dataclass(slots=True)
+class FetcherCounters:
+    """What this broker has copied from another one since the start."""
+
+    requests: int = 0
+    failures: int = 0
+    """Requests that got no answer, or that were refused as a whole."""
+    bytes: int = 0
+    """Bytes of record batches that were appended."""
+
+
+@dataclass(slots=True)
 class Metrics:
     """All that one broker counts."""
 
@@ -140,6 +151,8 @@ class Metrics:
     """Times of making the file of a log durable; added to by several threads."""
     coordination: TimeMeter = field(default_factory=TimeMeter)
     """Times of requests to ZooKeeper that were answered."""
+    fetchers: dict[int, FetcherCounters] = field(default_factory=dict)
+    """By the broker that is copied from."""
     isr_shrinks: int = 0
     isr_expands: int = 0
     isr_update_failures: int = 0

@@ -6,8 +6,8 @@ the largest epoch that is not above the follower's last one, and where it ends; 
 its log to the end of that epoch in both logs, and asks again until the leader agrees.
 
 The high watermark decides nothing here but this: what lies below it is committed, and is never cut
-away (`Refuse`), unless a loss receipt says that the controller had to let somebody lead who had
-less.
+away (`gives_up_committed`), unless a loss receipt says that the controller had to let somebody lead
+who had less.
 """
 
 from __future__ import annotations
@@ -70,14 +70,8 @@ class Pause:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """The leader wants records to be given up that are committed as far as this replica knows."""
-
-    offset: int
-
-
 Step = Append | TruncateTo | StartOver | AskEnds | Pause
+Shortening = TruncateTo | StartOver
 
 
 def position(log: ReplicaLog, leader_epoch: int) -> FetchPosition:
@@ -104,7 +98,7 @@ def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
     return Append()
 
 
-def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Step:
+def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Shortening | Pause:
     """The step after OFFSET_OUT_OF_RANGE, when the leader has said where its log starts and ends:
     ends are not logs' agreement, so they decide only where no epoch can."""
     if log.log_end_offset < leader_start:
@@ -122,3 +116,15 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
     if own_end == NO_OFFSET:
         return min(leader_end, log.log_end_offset)
     return min(leader_end, own_end, log.log_end_offset)
+
+
+def gives_up_committed(log: ReplicaLog, high_watermark: int, step: Shortening) -> bool:
+    """Whether the step cuts records away that were committed and that the leader's log should
+    have. A log that starts over further on lacks only what the leader has deleted."""
+    return step.offset < min(high_watermark, log.log_end_offset)
+
+
+def explains(receipt_epoch: int, log: ReplicaLog, leader_epoch: int) -> bool:
+    """Whether the loss that an unclean election of `receipt_epoch` has caused is that of a log
+    which was written before, and follows a leader since."""
+    return log.latest_epoch < receipt_epoch <= leader_epoch

@@ -87,7 +87,9 @@ class Housekeeping:
 
     async def _retain(self) -> None:
         high_watermarks = self._replicas.high_watermarks()
-        self._logs.run_retention(self._clock.wall_ms(), lambda key: high_watermarks.get(key, 0))
+        self._logs.run_retention(
+            self._clock.wall_ms(), lambda key: high_watermarks.get(key, 0), self._replicas.busy
+        )
 
     async def _flush_due(self) -> None:
         await _to_the_end(self._blocking.run(self._logs.flush_idle, self._clock.wall_ms()))

@@ -25,6 +25,7 @@ from pybroker.model import (
 )
 from pybroker.ports import Blocking, Clock
 from pybroker.replication.fetchers import ReplicaFetchers
+from pybroker.replication.high_watermarks import HighWatermarks
 from pybroker.replication.leader_state import FollowerFetch, IsrChange
 from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
@@ -66,6 +67,8 @@ class ReplicaManager:
         """`fetchers` copy what others lead; without them nothing is copied."""
         self.broker_id = broker_id
         self._fetchers = fetchers
+        if fetchers is not None:
+            fetchers.listen(self.replica_failed)
         self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = -1
         self.fetches = fetches
@@ -123,8 +126,9 @@ class ReplicaManager:
         """The replicas that were to be opened and could not be, and why. Not a snapshot."""
         return self._not_opened
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        return {key: partition.high_watermark for key, partition in self._partitions.items()}
+    def high_watermarks(self) -> Mapping[TopicPartition, int]:
+        """Of the partitions of this moment; each is read when it is asked for."""
+        return HighWatermarks(dict(self._partitions))
 
     def became_readable(
         self, topic_partition: TopicPartition, readable_bytes: int, offsets: int = _EVERYTHING
@@ -176,6 +180,18 @@ class ReplicaManager:
 
     # log directories
 
+    @property
+    def busy(self) -> frozenset[TopicPartition]:
+        """Replicas whose logs are being cut: nobody else may change these."""
+        return frozenset() if self._fetchers is None else self._fetchers.busy
+
+    def replica_failed(self, key: TopicPartition, reason: str) -> None:
+        """The replica answers KAFKA_STORAGE_ERROR until a command gives it another leader."""
+        if self._drop(key):
+            self._not_opened[key] = reason
+            log.error("replica failed partition=%s reason=%s", key, reason)
+            self._disturbed(key)
+
     def directory_failed(self, path: str, error: StorageError) -> None:
         """The replicas in that directory answer KAFKA_STORAGE_ERROR from now on."""
         for key in self._logs.partitions_in(path):
@@ -186,7 +202,9 @@ class ReplicaManager:
     def swap(self, move: ReplicaMove) -> bool:
         """Let the copy of a moved replica take the log's place, in one step; False if that cannot
         be done right now."""
-        if self._commands.locked() or not self._logs.moves.swap(move):
+        if self._commands.locked() or move.topic_partition in self.busy:
+            return False
+        if not self._logs.moves.swap(move):
             return False
         partition = self._partitions.get(move.topic_partition)
         if partition is not None:
@@ -210,6 +228,7 @@ class ReplicaManager:
                 answers[facts.topic_partition] = code or ErrorCode.NONE
                 if code is None:
                     news.append(facts)
+            await self._let_go(facts.topic_partition for facts in news)
             configs = await self._read_configs({facts.topic_partition.topic for facts in news})
             orders = [(facts, configs[facts.topic_partition.topic]) for facts in news]
             opened = await self._spread(self._open_log, orders)
@@ -237,7 +256,9 @@ class ReplicaManager:
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:
         """Keep the files of replicas that nobody assigns to this broker any more, but out of the
         way: their topic was deleted or moved while this broker was away."""
-        for key in sorted(self._logs.all().keys() - assigned):
+        strays = sorted(self._logs.all().keys() - assigned)
+        await self._let_go(strays)
+        for key in strays:
             log.warning("partition=%s is not assigned to this broker any more", key)
             self._drop(key)
             self._disturbed(key)
@@ -350,7 +371,6 @@ class ReplicaManager:
             if key.topic not in INTERNAL_TOPICS:
                 self.by_topic.setdefault(key.topic.encode(), {})[key.partition] = partition
         if facts.state.leader == self.broker_id:
-            self._stop_copying(key)
             partition.lead(facts, self._clock.monotonic())
             self.review_isr(partition)
         else:
@@ -376,20 +396,17 @@ class ReplicaManager:
         """Copy these from whoever leads them now, all in one go."""
         if self._fetchers is None:
             return
-        led, leaderless = [], []
-        for key in keys:
-            partition = self._partitions[key]
-            assert partition.state is not None
-            if partition.state.leader < 0:
-                leaderless.append(key)
-            else:
-                led.append(partition)
-        self._fetchers.leave(leaderless)
-        self._fetchers.follow(led)
+        copied = [self._partitions[key] for key in keys]
+        self._fetchers.follow(
+            each for each in copied if each.state is not None and each.state.leader >= 0
+        )
 
-    def _stop_copying(self, key: TopicPartition) -> None:
+    async def _let_go(self, keys: Iterable[TopicPartition]) -> None:
+        """Copy these no more, and wait until nobody changes their logs."""
         if self._fetchers is not None:
-            self._fetchers.leave((key,))
+            gone = list(keys)
+            self._fetchers.leave(gone)
+            await self._fetchers.settled(gone)
 
     def _open_log(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
         """Blocking: the partition's log, made if it is missing; or why there is none.
@@ -435,6 +452,7 @@ class ReplicaManager:
             and item.leader_epoch < partition.leader_epoch
         ):
             return ErrorCode.FENCED_LEADER_EPOCH
+        await self._let_go((key,))
         self._drop(key)
         self._not_opened.pop(key, None)
         self._disturbed(key)
@@ -449,7 +467,8 @@ class ReplicaManager:
 
     def _drop(self, key: TopicPartition) -> bool:
         """Have no such replica any more; whether there was one."""
-        self._stop_copying(key)
+        if self._fetchers is not None:
+            self._fetchers.leave((key,))
         name = key.topic.encode()
         if name in self.by_topic:
             self.by_topic[name].pop(key.partition, None)

@@ -408,27 +408,31 @@ class Partition:
 
     def append_replicated(
         self, data: Buffer, *, leader_high_watermark: int, leader_log_start: int, now_ms: int
-    ) -> AppendResult | None:
-        """As a follower, append what the leader sent, and follow its high watermark and log start;
-        None if there was no whole batch. Raises BrokerError as `Log.append_replicated`."""
+    ) -> None:
+        """As a follower, append what the leader sent, and follow its high watermark and log start.
+        Raises BrokerError as `Log.append_replicated`."""
         assert not self._leads
-        result = self.log.append_replicated(data, now_ms=now_ms) if data else None
+        if data:
+            self.log.append_replicated(data, now_ms=now_ms, epoch_max=self.leader_epoch)
         self._high_watermark = max(
             self._high_watermark, min(leader_high_watermark, self.log.log_end_offset)
         )
         if leader_log_start > self.log.log_start_offset:
             self.log.advance_log_start(min(leader_log_start, self.log.log_end_offset))
-        return result
 
     def truncate_to(self, offset: int) -> None:
-        """As a follower, give up what lies at or above `offset`."""
+        """As a follower, give up what lies at or above `offset`. Waits for the disk."""
         assert not self._leads
+        # First, or a checkpoint that is taken meanwhile would remember it.
+        self._high_watermark = min(self._high_watermark, offset)
         self.log.truncate_to(offset)
         self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
 
     def start_over(self, offset: int) -> None:
-        """As a follower, give up the whole log; the next record gets `offset`."""
+        """As a follower, give up the whole log; the next record gets `offset`. Waits for the
+        disk."""
         assert not self._leads
+        self._high_watermark = min(self._high_watermark, offset)
         self.log.truncate_fully_and_start_at(offset)
         self._high_watermark = offset
 

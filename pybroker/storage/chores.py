@@ -4,7 +4,7 @@ telling (not too often) what the disk refused. Which logs there are is the manag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from pybroker.errors import BrokerError, StorageError
@@ -60,12 +60,16 @@ def run_retention(
     now_ms: int,
     hw_of: Callable[[TopicPartition], int],
     producer_id_expiration_ms: int,
+    busy: Container[TopicPartition] = (),
 ) -> int:
     """Delete what the topics' retention allows, and forget idle producers; gives the number of
-    segments deleted. Belongs to the event loop, as appending does."""
+    segments deleted. Belongs to the event loop, as appending does; logs that are `busy` elsewhere
+    are left for the next time."""
     count = 0
     for log in logs:
         partition = log.topic_partition
+        if partition in busy:
+            continue
         try:
             deleted = log.delete_expired(now_ms, hw_of(partition))
             log.producers.expire(now_ms, producer_id_expiration_ms)

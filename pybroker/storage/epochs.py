@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from pybroker.model import NO_EPOCH, NO_OFFSET
 
 UNDEFINED: Final = (NO_EPOCH, NO_OFFSET)
+EPOCH_MAX: Final = 2**31 - 1
 
 
 class EpochStart(NamedTuple):

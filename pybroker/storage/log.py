@@ -17,6 +17,7 @@ from pybroker.records.control import EndTransaction
 from pybroker.storage import lookup
 from pybroker.storage.durability import Durability
 from pybroker.storage.epoch_file import EpochFile
+from pybroker.storage.epochs import EPOCH_MAX
 from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner, LogParts
 from pybroker.storage.producer_state import ProducerState
@@ -155,17 +156,17 @@ class Log:
         result = (first_offset, last_offset, stamped_ms, self.log_start_offset, False)
         return tuple.__new__(AppendResult, result)  # without a step in Python
 
-    def append_replicated(self, data: Buffer, *, now_ms: int) -> AppendResult | None:
-        """Write batches that a leader sent, as they are: they keep offsets and epochs. A batch cut
-        off at the end is left out; None if there is no whole one.
+    def append_replicated(self, data: Buffer, *, now_ms: int, epoch_max: int = EPOCH_MAX) -> None:
+        """Write batches that the leader of `epoch_max` sent, as they are: they keep offsets and
+        epochs. A batch cut off at the end is left out.
 
-        Raises BrokerError: CORRUPT_MESSAGE for a wrong checksum or offsets that do not follow,
-        KAFKA_STORAGE_ERROR.
+        Raises BrokerError: CORRUPT_MESSAGE for a wrong checksum and for offsets or epochs that do
+        not follow, KAFKA_STORAGE_ERROR. Then nothing has been written.
         """
         self._check_usable()
-        batches = lookup.checked_batches(data, self.log_end_offset)
+        batches = lookup.checked_batches(data, self.log_end_offset, self.latest_epoch, epoch_max)
         if not batches:
-            return None
+            return
         run: list[tuple[int, BatchHeader]] = []
         with memoryview(data) as view:
             for position, header in batches:
@@ -180,8 +181,6 @@ class Log:
                 run.append((position, header))
             self._write_run(view, run, now_ms)
         self._after_append(now_ms)
-        first, last = batches[0][1].base_offset, batches[-1][1].last_offset
-        return AppendResult(first, last, NO_TIMESTAMP, self.log_start_offset)
 
     def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
         """Write consecutive batches of `view` and remember their producers."""
@@ -371,6 +370,7 @@ class Log:
         the disk. Raises BrokerError KAFKA_STORAGE_ERROR."""
         self._check_usable()
         if offset >= self.log_end_offset:
+            self._epochs.truncate_end(self.log_end_offset)  # one that was begun without a record
             return
         if offset <= self._segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)

@@ -52,11 +52,13 @@ def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
     return parse_control(records[0]) if records else None
 
 
-def checked_batches(data: Buffer, expected: int) -> list[tuple[int, BatchHeader]]:
+def checked_batches(
+    data: Buffer, expected: int, epoch: int, epoch_max: int
+) -> list[tuple[int, BatchHeader]]:
     """Position and header of the whole batches in `data`, which a leader sent.
 
     Raises BrokerError CORRUPT_MESSAGE for a wrong checksum, and where offsets do not rise from
-    `expected`.
+    `expected`, or leader epochs from `epoch` to at most `epoch_max`.
     """
     try:
         batches = list(iter_headers(data))
@@ -73,7 +75,13 @@ def checked_batches(data: Buffer, expected: int) -> list[tuple[int, BatchHeader]
                 ErrorCode.CORRUPT_MESSAGE,
                 f"the batch at {header.base_offset} has a wrong checksum",
             )
-        expected = header.next_offset
+        if not epoch <= header.leader_epoch <= epoch_max:
+            raise BrokerError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"the batch at {header.base_offset} is of leader epoch {header.leader_epoch},"
+                f" expected {epoch} to {epoch_max}",
+            )
+        expected, epoch = header.next_offset, header.leader_epoch
     return batches
 
 

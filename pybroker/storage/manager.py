@@ -11,7 +11,7 @@ import logging
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -346,9 +346,10 @@ class LogManager:
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write high watermarks, recovery points and log starts of all partitions. A partition
-        without a high watermark keeps the one that it had. Waits for the disk, where anything has
-        changed. On a full disk the files stay as they are: the offsets in them only grow, so older
-        ones are true, too."""
+        without a high watermark keeps the one that it had. They are read when they are written, so
+        that one which has sunk meanwhile is not written as it was. Waits for the disk, where
+        anything has changed. On a full disk the files stay as they are: the offsets in them only
+        grow, so older ones are true, too."""
         for directory in self._directories.usable():
             self._checkpoint_one(directory, high_watermarks)
 
@@ -404,12 +405,18 @@ class LogManager:
                 self._checkpoint(directory, partial(self._write_recovery_points, directory))
         return touched
 
-    def run_retention(self, now_ms: int, hw_of: Callable[[TopicPartition], int]) -> int:
+    def run_retention(
+        self,
+        now_ms: int,
+        hw_of: Callable[[TopicPartition], int],
+        busy: Container[TopicPartition] = (),
+    ) -> int:
         """Delete what the topics' retention allows, and forget idle producers; gives the number of
         segments deleted. Their files are renamed; `remove_deleted` removes them. `hw_of` gives a
-        partition's high watermark. Belongs to the event loop, as appending does."""
+        partition's high watermark; those that are `busy` have to wait. Belongs to the event loop,
+        as appending does."""
         logs = self.all().values()
-        return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms)
+        return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms, busy)
 
     def remove_deleted(self, now_ms: int) -> None:
         """Remove the files of deleted segments and partitions whose delay has passed. Waits for

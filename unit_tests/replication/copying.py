@@ -13,7 +13,8 @@ from pybroker.errors import ErrorCode
 from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
 from pybroker.ports import FetchedPartition, FetchLimits, FetchPosition
 from pybroker.records.batch import read_header
-from pybroker.replication.fetchers import FetcherOptions, ReplicaFetchers
+from pybroker.replication.fetcher import FetcherOptions
+from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.partition import Partition
 from pybroker.replication.purgatory import Purgatory

@@ -212,7 +212,32 @@ def test_a_replica_refuses_what_does_not_follow(tmp_path: Path) -> None:
     broken[-1] ^= 1
     with refused(ErrorCode.CORRUPT_MESSAGE):
         follower.log.append_replicated(broken, now_ms=0)
+    later = Bench(tmp_path / "later")
+    later.append(1, 1, epoch=5)
+    later.append(1, epoch=2)
+    with refused(ErrorCode.CORRUPT_MESSAGE):
+        follower.log.append_replicated(later.read(2) or b"", now_ms=0, epoch_max=1)
     assert follower.offsets() == [0, 1]
+
+
+def test_a_replica_refuses_epochs_that_go_back(tmp_path: Path) -> None:
+    one, other, follower = (Bench(tmp_path / name) for name in ("one", "other", "follower"))
+    one.append(1, epoch=5)
+    other.append(1, 1, epoch=4)
+    follower.log.append_replicated(one.read(0) or b"", now_ms=0)
+    with refused(ErrorCode.CORRUPT_MESSAGE):
+        follower.log.append_replicated(other.read(1) or b"", now_ms=0)
+    assert follower.offsets() == [0]
+
+
+def test_an_epoch_that_was_begun_without_a_record_goes_with_a_truncation(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.append(1, 1, epoch=1)
+    bench.log.begin_epoch(3, 2)
+    assert bench.log.latest_epoch == 3
+    bench.log.truncate_to(2)
+    assert bench.log.latest_epoch == 1
+    assert bench.offsets() == [0, 1]
 
 
 # timestamps

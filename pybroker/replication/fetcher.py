@@ -1,0 +1,307 @@
+"""The task that copies from one broker: asks for all its partitions at once, and lets the answers
+take effect one after the other.
+
+A partition that fails is left alone for a while, a broker that cannot be reached as well, each time
+for twice as long as before. Neither a slow disk nor a failed log holds up the other partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError
+from pybroker.metrics import FetcherCounters
+from pybroker.model import TopicPartition
+from pybroker.ports import (
+    Clock,
+    FetchedPartition,
+    FetchLimits,
+    FetchPosition,
+    LeaderChannel,
+)
+from pybroker.replication.follower import (
+    Append,
+    AskEnds,
+    Pause,
+    StartOver,
+    TruncateTo,
+    after_answer,
+    after_ends,
+    position,
+)
+from pybroker.replication.partition import Partition
+from pybroker.replication.shortening import Shortener
+
+log = logging.getLogger(__name__)
+
+_TURN_BYTES: Final = 2 * 1024 * 1024
+"""After so much is appended, everybody else has a turn."""
+_TURN_PARTITIONS: Final = 200
+_PAUSE_FIRST_S: Final = 0.02
+"""The first pause after a failure; each further one is twice as long, up to the option's."""
+_ROUND_MS_MIN: Final = 10
+"""The shortest wait at the leader, where a partition is due soon."""
+_BUSY_S: Final = 0.02
+"""When to look again at a partition whose log is being cut or made durable."""
+_GRACE_S: Final = 0.01
+"""How long a fetch that waits is left to itself when partitions are added: others may come."""
+_QUIET_FAILURES: Final = 4
+"""So many failures of one partition in a row are what a change of leaders looks like."""
+
+_OF_CHANGES: Final = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    }
+)
+"""What a leader answers who has not heard of the same command yet, or of a later one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherOptions:
+    """How followers fetch, with Kafka's options and defaults."""
+
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    """replica.fetch.wait.max.ms, .min.bytes, .response.max.bytes and .max.bytes"""
+    backoff_ms: int = 1_000
+    """replica.fetch.backoff.ms: the longest pause after a failure."""
+
+
+class Copy:
+    """A partition that is followed, in one leader epoch."""
+
+    __slots__ = ("failures", "lag", "leader_epoch", "not_before", "partition", "told")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.failures = 0
+        self.lag = 0
+        """How many offsets it was behind the leader's high watermark at the last answer."""
+        self.not_before = 0.0
+        """In the loop's time."""
+        self.told: ErrorCode | None = None
+        """The failure that has been logged."""
+
+
+class Fetcher:
+    """Copies from one broker, from its making until `stop`."""
+
+    def __init__(
+        self,
+        leader: int,
+        channel: LeaderChannel,
+        shortener: Shortener,
+        clock: Clock,
+        options: FetcherOptions,
+        counters: FetcherCounters,
+    ) -> None:
+        self.leader = leader
+        self.copies: dict[TopicPartition, Copy] = {}
+        self._channel = channel
+        self._shortener = shortener
+        self._clock = clock
+        self._options = options
+        self._counters = counters
+        self._added = asyncio.Event()
+        """Partitions were added: a fetch that waits does not hold them."""
+        self._wake = asyncio.Event()
+        self._failures = 0
+        self._task = asyncio.create_task(self._run(), name=f"fetcher {leader}")
+
+    def add(self, copies: Sequence[Copy]) -> None:
+        """Copy these from now on. A broker that could not be reached is tried at once: the
+        controller says that it leads."""
+        self.copies.update((copy.partition.topic_partition, copy) for copy in copies)
+        self._failures = 0
+        self._added.set()
+        self._wake.set()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._channel.close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._added.clear()
+            self._wake.clear()
+            now = loop.time()
+            positions, due = self._positions(now)
+            if not positions:
+                await self._rest(due - now)
+                continue
+            limits = self._options.limits
+            if due - now < limits.max_wait_ms / 1000:
+                until_due_ms = max(int((due - now) * 1000), _ROUND_MS_MIN)
+                limits = replace(limits, max_wait_ms=until_due_ms)
+            try:
+                answers = await self._ask(positions, limits)
+                if answers is not None:
+                    self._reached()
+                    await self._ask_ends(await self._take(positions, answers))
+            except (PybrokerError, OSError, TimeoutError) as error:
+                await self._leader_failed(error)
+
+    def _positions(self, now: float) -> tuple[dict[TopicPartition, FetchPosition], float]:
+        """What to ask for now, and when to look at the first of the others."""
+        positions = {}
+        due = math.inf
+        for key, copy in self.copies.items():
+            replica = copy.partition.log
+            if self._shortener.is_busy(key) or replica.durable_end < replica.log_end_offset:
+                due = min(due, now + _BUSY_S)
+            elif copy.not_before <= now:
+                positions[key] = position(replica, copy.leader_epoch)
+            else:
+                due = min(due, copy.not_before)
+        return positions, due
+
+    async def _rest(self, longest_s: float) -> None:
+        """Until something is to be done."""
+        try:
+            async with asyncio.timeout(None if longest_s == math.inf else longest_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _ask(
+        self, positions: dict[TopicPartition, FetchPosition], limits: FetchLimits
+    ) -> Sequence[FetchedPartition] | None:
+        """The answers, or None if other partitions were added meanwhile."""
+        self._counters.requests += 1
+        asked = asyncio.ensure_future(self._channel.fetch(positions, limits))
+        added = asyncio.ensure_future(self._added.wait())
+        try:
+            await asyncio.wait([asked, added], return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                await asyncio.wait([asked], timeout=_GRACE_S)
+            return asked.result() if asked.done() else None
+        finally:
+            added.cancel()
+            if not asked.done():
+                asked.cancel()
+                await asyncio.wait([asked])
+
+    def _reached(self) -> None:
+        if self._failures:
+            log.info("leader reached again broker=%d", self.leader)
+        self._failures = 0
+
+    async def _leader_failed(self, error: Exception) -> None:
+        """Pause; a command of the controller ends it."""
+        self._counters.failures += 1
+        if not self._failures:
+            log.warning("leader cannot be reached broker=%d error=%s", self.leader, error)
+        pause_s = self._pause_s(self._failures)
+        self._failures += 1
+        await self._rest(pause_s)
+
+    def _pause_s(self, failures: int) -> float:
+        longest_s = self._options.backoff_ms / 1000
+        return min(math.ldexp(_PAUSE_FIRST_S, min(failures, 20)), longest_s)
+
+    async def _take(
+        self, positions: dict[TopicPartition, FetchPosition], answers: Sequence[FetchedPartition]
+    ) -> list[Copy]:
+        """Let each answer take effect, in turns; gives those whose leader has to be asked where
+        its log starts and ends."""
+        now_ms = self._clock.wall_ms()
+        ask_ends = []
+        taken_bytes = taken = 0
+        for answer in answers:
+            key = answer.topic_partition
+            copy, asked = self.copies.get(key), positions.get(key)
+            if copy is None or asked is None or not self._still(copy, asked):
+                continue
+            step = after_answer(copy.partition.log, answer)
+            if isinstance(step, Append):
+                self._append(copy, answer, now_ms)
+            elif isinstance(step, AskEnds):
+                ask_ends.append(copy)
+            else:
+                self._carry_out(copy, step)
+            taken_bytes += len(answer.records)
+            taken += 1
+            if taken_bytes >= _TURN_BYTES or taken >= _TURN_PARTITIONS:
+                taken_bytes = taken = 0
+                await asyncio.sleep(0)
+        return ask_ends
+
+    def _still(self, copy: Copy, asked: FetchPosition) -> bool:
+        """Whether an answer to `asked` is about the log as it is, in the epoch that holds."""
+        if self._shortener.is_busy(copy.partition.topic_partition):
+            return False
+        return asked == position(copy.partition.log, copy.leader_epoch)
+
+    def _append(self, copy: Copy, answer: FetchedPartition, now_ms: int) -> None:
+        try:
+            copy.partition.append_replicated(
+                answer.records,
+                leader_high_watermark=answer.high_watermark,
+                leader_log_start=answer.log_start_offset,
+                now_ms=now_ms,
+            )
+        except BrokerError as error:
+            self._pause(copy, Pause(error.code, error.detail))
+            return
+        self._counters.bytes += len(answer.records)
+        copy.lag = max(answer.high_watermark - copy.partition.log.log_end_offset, 0)
+        copy.failures, copy.told = 0, None
+
+    async def _ask_ends(self, copies: Sequence[Copy]) -> None:
+        for copy in copies:
+            key = copy.partition.topic_partition
+            asked = position(copy.partition.log, copy.leader_epoch)
+            try:
+                start = await self._channel.earliest_offset(key, copy.leader_epoch)
+                end = await self._channel.latest_offset(key, copy.leader_epoch)
+            except BrokerError as error:
+                self._pause(copy, Pause(error.code, error.detail))
+                continue
+            if self.copies.get(key) is copy and self._still(copy, asked):
+                self._carry_out(copy, after_ends(copy.partition.log, start, end))
+
+    def _carry_out(self, copy: Copy, step: TruncateTo | StartOver | Pause) -> None:
+        if isinstance(step, Pause):
+            self._pause(copy, step)
+            return
+
+        def done(pause: Pause | None) -> None:
+            if pause is not None and self.copies.get(copy.partition.topic_partition) is copy:
+                self._pause(copy, pause)
+            self._wake.set()
+
+        self._shortener.begin(copy.partition, step, done)
+
+    def _pause(self, copy: Copy, step: Pause) -> None:
+        pause_s = self._pause_s(copy.failures)
+        copy.not_before = asyncio.get_running_loop().time() + pause_s
+        copy.failures += 1
+        quiet = step.error in _OF_CHANGES and copy.failures <= _QUIET_FAILURES
+        if copy.told is step.error or quiet:
+            return
+        copy.told = step.error
+        level = logging.WARNING if step.error in _OF_CHANGES else logging.ERROR
+        log.log(
+            level,
+            "copying pauses partition=%s leader=%d leader_epoch=%d offset=%d error=%s reason=%s",
+            copy.partition.topic_partition,
+            self.leader,
+            copy.leader_epoch,
+            copy.partition.log.log_end_offset,
+            step.error.name,
+            step.reason,
+        )

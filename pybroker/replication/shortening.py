@@ -1,0 +1,149 @@
+"""Cutting a follower's log, where blocking is allowed, and only what may be given up.
+
+While a log is cut nobody else may change it: whoever would asks `is_busy`, or waits in `settled`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
+from pybroker.model import NO_EPOCH, TopicPartition
+from pybroker.ports import Blocking
+from pybroker.replication.follower import (
+    Pause,
+    Shortening,
+    TruncateTo,
+    explains,
+    gives_up_committed,
+)
+from pybroker.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+_RECEIPT_WAIT_S: Final = 5.0
+"""How long ZooKeeper may take to show a receipt before the partition pauses; commands of the
+controller wait for it."""
+
+
+class Losses(Protocol):
+    """The loss receipts of unclean elections. Both may raise CoordError, MalformedNode."""
+
+    async def epoch(self, topic_partition: TopicPartition) -> int:
+        """The leader epoch of the last one, NO_EPOCH if there was none."""
+
+    async def gave_up(self, topic_partition: TopicPartition, start: int, end: int) -> None:
+        """This replica gives up the offsets from `start` to `end`, not included."""
+
+
+class NoLosses:
+    """Where nobody is ever elected uncleanly."""
+
+    async def epoch(self, topic_partition: TopicPartition) -> int:
+        return NO_EPOCH
+
+    async def gave_up(self, topic_partition: TopicPartition, start: int, end: int) -> None:
+        raise AssertionError("no receipt allows it")
+
+
+Failed = Callable[[TopicPartition, str], None]
+"""Told of a replica that cannot go on, and why."""
+
+
+class Shortener:
+    """Used from the event loop only."""
+
+    def __init__(self, blocking: Blocking, losses: Losses) -> None:
+        self._blocking = blocking
+        self._losses = losses
+        self._busy: dict[TopicPartition, asyncio.Task[Pause | None]] = {}
+        self.on_failed: Failed = lambda key, reason: None
+
+    def is_busy(self, key: TopicPartition) -> bool:
+        return key in self._busy
+
+    @property
+    def busy(self) -> frozenset[TopicPartition]:
+        return frozenset(self._busy)
+
+    async def settled(self, keys: Iterable[TopicPartition] | None = None) -> None:
+        """Until none of these logs (None: no log) is being cut any more."""
+        wanted = self._busy if keys is None else [key for key in keys if key in self._busy]
+        tasks = [self._busy[key] for key in wanted]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def begin(
+        self, partition: Partition, step: Shortening, done: Callable[[Pause | None], None]
+    ) -> None:
+        """Carry out the step. `done` is told what to do then: go on, or pause."""
+        key = partition.topic_partition
+        assert key not in self._busy
+        task = asyncio.create_task(self._shorten(partition, step), name=f"shorten {key}")
+        self._busy[key] = task
+
+        def ended(task: asyncio.Task[Pause | None]) -> None:
+            del self._busy[key]
+            if not task.cancelled():
+                done(task.result())
+
+        task.add_done_callback(ended)
+
+    async def _shorten(self, partition: Partition, step: Shortening) -> Pause | None:
+        try:
+            if gives_up_committed(partition.log, partition.high_watermark, step):
+                refused = await self._give_up(partition, step)
+                if refused is not None:
+                    return refused
+            before = partition.log.log_end_offset
+            change = partition.truncate_to if isinstance(step, TruncateTo) else partition.start_over
+            await self._blocking.run(change, step.offset)
+        except BrokerError as error:
+            return Pause(error.code, error.detail)
+        log.info(
+            "truncated partition=%s from=%d to=%d hw=%d",
+            partition.topic_partition,
+            before,
+            partition.log.log_end_offset,
+            partition.high_watermark,
+        )
+        return None
+
+    async def _give_up(self, partition: Partition, step: Shortening) -> Pause | None:
+        """Write down what is lost, where a receipt allows to lose it; else why this must wait."""
+        key, end = partition.topic_partition, partition.log.log_end_offset
+        try:
+            async with asyncio.timeout(_RECEIPT_WAIT_S):
+                epoch = await self._losses.epoch(key)
+                if not explains(epoch, partition.log, partition.leader_epoch):
+                    self.on_failed(key, self._refusal(partition, step))
+                    return Pause(ErrorCode.KAFKA_STORAGE_ERROR, "committed records would be lost")
+                await self._losses.gave_up(key, step.offset, end)
+        except (CoordError, MalformedNode, TimeoutError) as error:
+            return Pause(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the loss receipt cannot be read: {error!r}"
+            )
+        log.error(
+            "loss_receipt partition=%s reason=unclean-election leader_epoch=%d from=%d to=%d hw=%d:"
+            " records that this replica held are given up",
+            key,
+            epoch,
+            step.offset,
+            end,
+            partition.high_watermark,
+        )
+        return None
+
+    @staticmethod
+    def _refusal(partition: Partition, step: Shortening) -> str:
+        state = partition.state
+        leader = None if state is None else state.leader
+        return (
+            f"leader {leader} (epoch {partition.leader_epoch}) wants the log to end at"
+            f" {step.offset}, but it is committed up to {partition.high_watermark} and no unclean"
+            " election explains that; nothing is removed. If the leader is right, stop this"
+            f" broker, move {partition.log.directory} away and start it again: then all is copied"
+        )
