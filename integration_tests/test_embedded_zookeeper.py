@@ -181,7 +181,7 @@ async def test_server_that_outlived_its_owner_is_ended(
     launcher = tmp_path / "launcher.py"
     launcher.write_text("import os, sys; os.execv(sys.argv[2], sys.argv[2:])")
     directory = tmp_path / "zookeeper"
-    monkeypatch.setattr("pybroker.coordinator.zookeeper.child_launcher.__file__", str(launcher))
+    monkeypatch.setattr("pybroker.child_launcher.__file__", str(launcher))
     abandoned = EmbeddedZooKeeper(str(directory))
     await abandoned.start()
     orphan, port = abandoned.pid, abandoned.port

@@ -32,6 +32,8 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.errors": 0,
     "pybroker.model": 0,
     "pybroker.ports": 0,
+    "pybroker.child_launcher": 0,
+    "pybroker.child_process": 0,
     "pybroker.clock": 0,
     "pybroker.metrics": 0,
     "pybroker.log_levels": 0,

@@ -5,9 +5,8 @@ the broker: a second broker on the directory stops with an error. `server.lock` 
 server and so held exactly as long as it lives: if it is taken although we own the directory, the
 server of a killed broker is still alive, and it is ended before another is started.
 
-The child dies with us, also when we are killed (see `child_launcher.py`), stands in a process group
-of its own so that Ctrl-C does not reach it, and is started again if it dies by itself. Nothing here
-knows what the nodes hold.
+The child dies with us, also when we are killed, stands in a process group of its own so that Ctrl-C
+does not reach it, and is started again if it dies by itself. Nothing here knows what the nodes hold.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from pybroker.coordinator.zookeeper import child_launcher
+from pybroker.child_process import ended, tied_to_us
 from pybroker.coordinator.zookeeper.handshake import open_and_close
 from pybroker.coordinator.zookeeper.java import server_command
 from pybroker.errors import StartupError
@@ -82,6 +80,7 @@ class EmbeddedZooKeeper:
         self._asked_port = port
         self._port = 0
         self._owner_lock = -1
+        self._command: list[str] = []
         self._child: subprocess.Popen[bytes] | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
@@ -102,11 +101,28 @@ class EmbeddedZooKeeper:
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Returns when the server answers. Raises StartupError, and then leaves nothing running."""
-        command = server_command(self._config_file, self._directory / "log4j2.properties")
+        await self.launch()
+        await self.wait_until_serving(timeout_s)
+
+    async def launch(self) -> None:
+        """Start the server without waiting until it answers; `connect` is known from here on.
+        Raises StartupError, and then leaves nothing running."""
+        self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         self._take_directory()
         try:
+            await self._start_child()
+        except BaseException:
+            await self.stop()
+            raise
+        self._asked_port = self._port  # a restart must not move it
+
+    async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Returns when the launched server answers; from then on it is started again if it ends.
+        Raises StartupError, and then leaves nothing running."""
+        assert self._child is not None, "it was not launched"
+        try:
             async with asyncio.timeout(timeout_s):
-                await self._start_child(command)
+                await self._await_answer(self._child)
         except TimeoutError:
             await self.stop()
             raise StartupError(
@@ -116,8 +132,7 @@ class EmbeddedZooKeeper:
         except BaseException:
             await self.stop()
             raise
-        self._asked_port = self._port  # a restart must not move it
-        self._supervisor = asyncio.create_task(self._supervise(command))
+        self._supervisor = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
         """End the child and give the directory free. Idempotent. Takes a few seconds at most."""
@@ -131,10 +146,10 @@ class EmbeddedZooKeeper:
             child.terminate()
             try:
                 async with asyncio.timeout(_END_TIMEOUT_S):
-                    await _ended(child)
+                    await ended(child)
             except TimeoutError:
                 child.kill()
-                await _ended(child)
+                await ended(child)
         if self._owner_lock >= 0:
             os.close(self._owner_lock)
             self._owner_lock = -1
@@ -187,16 +202,16 @@ class EmbeddedZooKeeper:
 
     # ---- private: the child
 
-    async def _start_child(self, command: list[str]) -> None:
+    async def _start_child(self) -> subprocess.Popen[bytes]:
         lock = await self._lock_for_server()
         try:
             self._port = self._choose_port()
             self._write_config()
-            self._child = self._spawn(command, lock)
+            child = self._child = self._spawn(lock)
         finally:
             os.close(lock)  # the child has its own
-        self._write_record(self._child.pid)
-        await self._await_answer(self._child)
+        self._write_record(child.pid)
+        return child
 
     async def _lock_for_server(self) -> int:
         """Take `server.lock`, ending the server that still holds it. Raises StartupError if it is
@@ -245,11 +260,10 @@ class EmbeddedZooKeeper:
         with socket.create_server((_HOST, 0)) as probe:
             return int(probe.getsockname()[1])
 
-    def _spawn(self, command: list[str], lock: int) -> subprocess.Popen[bytes]:
-        launcher = [sys.executable, "-I", "-S", child_launcher.__file__, str(os.getpid())]
+    def _spawn(self, lock: int) -> subprocess.Popen[bytes]:
         with (self._directory / "zookeeper.out").open("wb") as output:
             return subprocess.Popen(
-                launcher + command,
+                tied_to_us(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -285,12 +299,12 @@ class EmbeddedZooKeeper:
                     return (faults or lines)[-1]
         return "it said nothing"
 
-    async def _supervise(self, command: list[str]) -> None:
+    async def _supervise(self) -> None:
         """Start the child again whenever it ends. Sessions survive if it is back in time."""
         while True:
             child = self._child
             if child is not None:
-                await _ended(child)
+                await ended(child)
                 _log.error(
                     "zookeeper pid=%d ended exit_code=%s; starting it again",
                     child.pid,
@@ -299,27 +313,9 @@ class EmbeddedZooKeeper:
             await asyncio.sleep(_RESTART_DELAY_S)
             try:
                 async with asyncio.timeout(_START_TIMEOUT_S):
-                    await self._start_child(command)
+                    await self._await_answer(await self._start_child())
             except (StartupError, OSError, TimeoutError) as error:
                 _log.error("zookeeper cannot be started again: %s", error)
-
-
-async def _ended(child: subprocess.Popen[bytes]) -> None:
-    """Wait until the child has ended, without a thread."""
-    while child.poll() is None:
-        try:
-            descriptor = os.pidfd_open(child.pid)
-        except (OSError, AttributeError):
-            await asyncio.sleep(_POLL_S)
-            continue
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-        loop.add_reader(descriptor, done.set)
-        try:
-            await done.wait()
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
 
 
 def _locked(path: Path) -> int:

@@ -1,0 +1,43 @@
+"""Child processes that die with us, also when we are killed, and the wait for their end.
+
+The kernel's wish is bound to the *thread* that starts the child: start it in one that lives as long
+as the child shall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from pybroker import child_launcher
+
+_POLL_S: Final = 0.02
+
+
+def tied_to_us(command: Sequence[str]) -> list[str]:
+    """The words that run a command (whose first word is a path) so that it dies with us."""
+    return [sys.executable, "-I", "-S", child_launcher.__file__, str(os.getpid()), *command]
+
+
+async def ended(child: subprocess.Popen[bytes]) -> int:
+    """The exit code of a child (negative: the signal that ended it), waited for without a
+    thread."""
+    while (code := child.poll()) is None:
+        try:
+            descriptor = os.pidfd_open(child.pid)
+        except (OSError, AttributeError):
+            await asyncio.sleep(_POLL_S)
+            continue
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        loop.add_reader(descriptor, done.set)
+        try:
+            await done.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+    return code
