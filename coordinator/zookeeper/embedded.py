@@ -5,8 +5,9 @@ the broker: a second broker on the directory stops with an error. `server.lock` 
 server and so held exactly as long as it lives: if it is taken although we own the directory, the
 server of a killed broker is still alive, and it is ended before another is started.
 
-The child dies with us, also when we are killed, stands in a process group of its own so that Ctrl-C
-does not reach it, and is started again if it dies by itself. Nothing here knows what the nodes hold.
+The child dies with us, also when we are killed, stands in a process group of its own so that
+Ctrl-C does not reach it, and is started again if it dies by itself. Nothing here knows what the
+nodes hold.
 """
 
 from __future__ import annotations

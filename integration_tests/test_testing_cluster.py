@@ -1,0 +1,249 @@
+"""`pybroker.testing.Cluster`: real brokers for anybody's tests; handles do what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+
+from integration_tests.apache import ApacheZooKeeper, session_at
+from integration_tests.namespaces import Network
+from integration_tests.process import ChildProcess, processes_using, wait_until
+from integration_tests.wire_client import Connection, create_topic, metadata
+from pybroker.testing.cluster import Cluster, ClusterError
+
+pytestmark = pytest.mark.ours
+
+READY_SECONDS_MAX: Final = 4.0
+NO_ANSWER_S: Final = 0.5
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One cluster for the tests that leave it as they found it."""
+    with Cluster(data=tmp_path_factory.mktemp("cluster"), proxied=True) as cluster:
+        yield cluster
+
+
+def known_brokers(address: str) -> set[int]:
+    """Whom a broker tells its clients of."""
+    with Connection(address) as connection:
+        connection.set_timeout(NO_ANSWER_S)
+        return {broker.node_id for broker in metadata(connection).brokers}
+
+
+def registered(cluster: Cluster) -> set[int]:
+    with session_at(cluster.zookeeper) as session:
+        return {int(name) for name in session.get_children("/brokers/ids")}
+
+
+def test_three_brokers_are_ready_in_under_four_seconds(tmp_path: Path) -> None:
+    seconds = []
+    for attempt in range(2):  # the machine may have been busy with something else once
+        cluster = Cluster(data=tmp_path / str(attempt))
+        begin = time.monotonic()
+        with cluster:
+            seconds.append(time.monotonic() - begin)
+            for broker in cluster.ids:
+                assert known_brokers(cluster.address(broker)) == {1, 2, 3}
+        if seconds[-1] < READY_SECONDS_MAX:
+            return
+    pytest.fail(f"ready after {seconds} s")
+
+
+def test_a_killed_broker_is_gone_and_comes_back_with_its_data(running: Cluster) -> None:
+    victim = running.controller()
+    pid = running.pid(victim)
+    (running.log_dir(victim) / "a-mark").write_text("kept")
+    running.kill(victim)
+    assert not psutil.pid_exists(pid)
+    assert victim not in running.running
+    assert running.controller() != victim
+    running.restart(victim)
+    assert known_brokers(running.address(victim)) == {1, 2, 3}
+    assert (running.log_dir(victim) / "a-mark").read_text() == "kept"
+    assert running.log_text(victim).count("] started") == 2
+
+
+def test_an_operators_stop_ends_well(running: Cluster) -> None:
+    assert running.terminate(2) == 0
+    assert running.running == [1, 3]
+    with pytest.raises(ClusterError, match="broker 2 does not run"):
+        running.kill(2)
+    running.restart(2)
+
+
+def test_a_paused_broker_says_nothing_until_it_is_resumed(running: Cluster) -> None:
+    running.pause(3)
+    with pytest.raises(OSError, match="timed out"):
+        known_brokers(running.address(3))
+    running.resume(3)
+    running.wait_until_ready()
+
+
+def test_a_broker_cut_from_zookeeper_loses_its_session_and_comes_back(running: Cluster) -> None:
+    controller = running.controller()
+    running.cut(controller, "zookeeper")
+    assert running.controller(other_than=controller) != controller
+    assert controller not in registered(running)
+    running.heal()
+    running.wait_until_ready()
+    assert registered(running) == {1, 2, 3}
+
+
+def test_clients_may_be_cut_off(running: Cluster) -> None:
+    running.cut(1, "clients")
+    with pytest.raises(OSError, match="timed out"):
+        known_brokers(running.address(1))
+    assert known_brokers(running.address(2)) == {1, 2, 3}
+    running.heal()
+    assert known_brokers(running.address(1)) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("direction", ["both", "in", "out"])
+def test_a_broker_cut_from_the_controller_is_not_told_of_topics(
+    running: Cluster, topic: str, direction: str
+) -> None:
+    controller = running.controller()
+    lonely, _ = (broker for broker in running.ids if broker != controller)
+    running.cut(lonely, controller, direction=direction)
+    with Connection(running.address(controller)) as connection:
+        create_topic(connection, topic)
+        wait_until(lambda: not metadata(connection, topic).topics[0].error_code, what="it is told")
+    if direction != "out":
+        with Connection(running.address(lonely)) as connection:
+            assert metadata(connection, topic).topics[0].error_code != 0
+    running.heal()
+    running.wait_until_in_sync(topic)
+    assert running.leader(topic, 0) in running.ids
+
+
+def test_what_cannot_be_is_said(running: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="there is no broker 4"):
+        running.pause(4)
+    with pytest.raises(ClusterError, match="'zookeper' is neither a broker"):
+        running.cut(1, "zookeper")
+    with pytest.raises(ClusterError, match=r"not within 0.2 s: replicas in sync of nowhere"):
+        running.wait_until_in_sync("nowhere", seconds=0.2)
+    with pytest.raises(ClusterError, match="the leader of nowhere-0 is a broker that runs"):
+        running.leader("nowhere", 0, seconds=0.2)
+    with pytest.raises(ClusterError, match=r"the cluster itself sets broker\.id"):
+        Cluster(config={"broker.id": 5})
+    cluster = Cluster(data=tmp_path)
+    for use in (cluster.stop, cluster.wait_until_ready, lambda: cluster.bootstrap):
+        with pytest.raises(ClusterError, match="was not started"):
+            use()
+
+
+def test_a_start_that_cannot_be_shows_why_and_leaves_nothing_running(tmp_path: Path) -> None:
+    cluster = Cluster(1, data=tmp_path, config={"num.partitions": "none"})
+    with pytest.raises(ClusterError, match=r"num\.partitions=none") as caught:
+        cluster.start()
+    assert str(tmp_path) in caught.value.__notes__[0]
+    assert processes_using(tmp_path) == []
+
+
+def test_it_outlives_its_zookeeper(tmp_path: Path) -> None:
+    with Cluster(2, data=tmp_path, config={"zookeeper.session.timeout.ms": 12_000}) as cluster:
+        before = cluster.controller()
+        cluster.kill_zookeeper()
+        assert cluster.controller() == before
+
+
+def test_it_uses_a_zookeeper_that_is_there_and_continues_after_a_stop(
+    tmp_path: Path, zookeeper: ApacheZooKeeper
+) -> None:
+    connect = f"{zookeeper.connect}/a/chroot"
+    with Cluster(2, data=tmp_path / "cluster", zookeeper=connect, proxied=True) as cluster:
+        addresses = cluster.bootstrap
+        with Connection(cluster.address(cluster.controller())) as connection:
+            create_topic(connection, "kept")
+        cluster.stop()
+        assert cluster.running == []
+        cluster.start()
+        assert cluster.bootstrap == addresses
+        cluster.wait_until_in_sync("kept")
+    assert not (tmp_path / "cluster" / "zookeeper").exists()
+
+
+def test_a_temporary_directory_stays_only_after_a_failure() -> None:
+    with Cluster(1) as cluster:
+        folder = cluster.data
+        assert folder.exists()
+    assert not folder.exists()
+    with pytest.raises(ZeroDivisionError) as caught, Cluster(1) as cluster:
+        folder = cluster.data
+        raise ZeroDivisionError
+    assert caught.value.__notes__ == [f"data and logs of the cluster are kept in {folder}"]
+    assert "] started" in (folder / "broker-1.log").read_text()
+    Cluster(1, data=folder).close()
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signals) -> None:
+    program = (
+        "import sys, threading\n"
+        "from pybroker.testing.cluster import Cluster\n"
+        "with Cluster(2, data=sys.argv[1]):\n"
+        "    print('ready', flush=True)\n"
+        "    threading.Event().wait()\n"
+    )
+    run = ChildProcess([sys.executable, "-c", program, str(tmp_path)])
+    run.wait_for_line("ready")
+    assert len(processes_using(tmp_path)) >= 3
+    run.signal(number)
+    run.wait()
+    wait_until(
+        lambda: not processes_using(tmp_path), what="brokers and ZooKeeper are gone", seconds=10
+    )
+
+
+async def test_it_may_be_used_from_the_threads_of_an_event_loop(tmp_path: Path) -> None:
+    """The brokers outlive the thread that asked for them."""
+    cluster = Cluster(1, data=tmp_path)
+
+    def in_a_thread_of_its_own() -> None:
+        asyncio.run(asyncio.to_thread(cluster.start))
+
+    try:
+        await asyncio.to_thread(in_a_thread_of_its_own)
+        assert await asyncio.to_thread(known_brokers, cluster.bootstrap) == {1}
+    finally:
+        await asyncio.to_thread(cluster.close)
+
+
+def test_brokers_on_machines_of_their_own(network: Network, tmp_path: Path) -> None:
+    places = {broker: network.add() for broker in (1, 2)}
+    server = network.add()
+    zookeeper = ChildProcess(
+        [*server.prefix, sys.executable, "-m", "pybroker", "zookeeper-server-start",
+         str(zookeeper_config(tmp_path, server.host))]
+    )  # fmt: skip
+    try:
+        connect = f"{server.host}:2181"
+        with Cluster(2, data=tmp_path / "cluster", zookeeper=connect, places=places) as cluster:
+            assert known_brokers(cluster.address(1)) == {1, 2}
+            lost = cluster.controller()
+            network.cut(places[lost].host, server.host)
+            assert cluster.controller(other_than=lost) == 3 - lost
+    finally:
+        zookeeper.close()
+
+
+def zookeeper_config(folder: Path, host: str) -> Path:
+    path = folder / "zoo.cfg"
+    path.write_text(
+        f"dataDir={folder}/data\nclientPort=2181\nclientPortAddress={host}\ntickTime=500\n"
+        "admin.enableServer=false\n"
+    )
+    return path

@@ -1,0 +1,404 @@
+"""A real cluster for tests: broker processes on free ports of 127.0.0.1, and one ZooKeeper of their
+own, which no broker's death takes along.
+
+    with Cluster(3) as cluster:
+        ...  # any Kafka client, at cluster.bootstrap
+        cluster.kill(cluster.leader("orders", 0))
+
+Everything blocks, has a deadline, and fails with the brokers' last lines. All processes end with
+the test run, however that ends. `cluster_links.py` is what happens to links.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from shutil import rmtree
+from types import TracebackType
+from typing import Final
+
+from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
+from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
+from pybroker.errors import StartupError
+from pybroker.model import PartitionState, TopicPartition
+from pybroker.testing.cluster_links import Links, Side
+from pybroker.testing.cluster_parts import (
+    BROKERS,
+    CLIENTS,
+    OWN_OPTIONS,
+    BrokerProcess,
+    ClusterError,
+    default_config,
+    option_text,
+)
+from pybroker.testing.cluster_waits import Waits
+from pybroker.testing.loop_thread import LoopThread
+from pybroker.testing.place import Place
+from pybroker.testing.sockets import free_ports
+
+__all__ = ["Cluster", "ClusterError"]
+
+WAIT_SECONDS_MAX: Final = 60.0
+STOP_SECONDS_MAX: Final = 30.0
+
+
+class Cluster:
+    """Brokers 1 to `brokers`. Nothing runs before `start` (or `with`).
+
+    `config` are options of every broker, over those that suit tests (short sessions, replication
+    factor min(3, brokers), no HTTP port). `zookeeper` (HOST:PORT/chroot) is used instead of one of
+    its own. `data` is kept; without it a temporary directory is made, and removed if nothing
+    failed. With `proxied` each link goes through a proxy of ours and can be `cut`. `places` puts
+    brokers elsewhere than on 127.0.0.1. `environment` are variables of the brokers.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        config: Mapping[str, object] | None = None,
+        zookeeper: str | None = None,
+        data: Path | str | None = None,
+        proxied: bool = False,
+        places: Mapping[int, Place] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        given = {name: option_text(value) for name, value in (config or {}).items()}
+        if refused := sorted(OWN_OPTIONS & given.keys()):
+            raise ClusterError(f"the cluster itself sets {', '.join(refused)}")
+        self._config = {**default_config(brokers), **given}
+        self._environment = dict(environment or {})
+        self._given_zookeeper = zookeeper
+        self._is_temporary = data is None
+        self._size = brokers
+        self._places = dict(places or {})
+        self._proxied = proxied
+        self._data = None if data is None else Path(data).absolute()
+        self._brokers: dict[int, BrokerProcess] = {}
+        self._links: Links | None = None
+        self._embedded: EmbeddedZooKeeper | None = None
+        self._zookeeper_runs = False
+        self._waits = Waits(self._brokers, self._reachable, lambda: self.zookeeper)
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Cluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None and self._brokers:
+            error.add_note(f"data and logs of the cluster are kept in {self.data}")
+        self.close(keep=error is not None)
+
+    # what there is
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of all brokers, running or not."""
+        return list(range(1, self._size + 1))
+
+    @property
+    def running(self) -> list[int]:
+        """The ids of those whose process runs (a paused one does)."""
+        return [each.id for each in self._brokers.values() if each.is_running]
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT of all brokers, for clients."""
+        return ",".join(self.address(broker) for broker in self.ids)
+
+    @property
+    def zookeeper(self) -> str:
+        """A value for zookeeper.connect, past all proxies."""
+        if self._given_zookeeper is not None:
+            return self._given_zookeeper
+        if self._embedded is None:
+            raise ClusterError("the cluster was not started")
+        return self._embedded.connect
+
+    @property
+    def data(self) -> Path:
+        """Where everything is kept: `broker-ID`, `broker-ID.log`, `zookeeper`."""
+        if self._data is None:
+            raise ClusterError("the cluster was not started")
+        return self._data
+
+    def address(self, broker: int) -> str:
+        """HOST:PORT of one broker, for clients."""
+        return self._broker(broker).bootstrap
+
+    def pid(self, broker: int) -> int:
+        """The process of a broker that runs."""
+        child = self._broker(broker).child
+        if child is None or child.poll() is not None:
+            raise ClusterError(f"broker {broker} does not run")
+        return child.pid
+
+    def log_dir(self, broker: int) -> Path:
+        """The directory of a broker's partitions."""
+        return self._broker(broker).data
+
+    def log_text(self, broker: int) -> str:
+        """What all runs of a broker have printed."""
+        return self._broker(broker).log_text()
+
+    # life
+
+    def start(self) -> None:
+        """Start ZooKeeper and all brokers that do not run; returns when each broker serves and
+        knows all. A start that fails leaves nothing running, and keeps the data."""
+        if self._thread is None:
+            self._thread = LoopThread("pybroker-cluster")
+        try:
+            self._thread.run(self._start())
+        except BaseException as error:
+            self.close(keep=True)
+            if self._data is not None:
+                error.add_note(f"data and logs of the cluster are kept in {self._data}")
+            raise
+
+    def stop(self) -> None:
+        """Stop all brokers in order, each after it has handed its leaderships over, and ZooKeeper
+        last. `start` continues with the same data."""
+        self._loop.run(self._stop())
+
+    def close(self, *, keep: bool = False) -> None:
+        """End everything at once. The temporary directory is removed, unless `keep`. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.run(self._end())
+            finally:
+                thread.close()
+        if self._is_temporary and not keep and self._data is not None:
+            rmtree(self._data, ignore_errors=True)
+            self._data = None
+
+    def kill(self, broker: int) -> None:
+        """SIGKILL; returns when the process is gone."""
+        self._loop.run(self._signal_and_wait(broker, signal.SIGKILL))
+
+    def terminate(self, broker: int, *, seconds: float = STOP_SECONDS_MAX) -> int:
+        """SIGTERM, as an operator stops a broker; the exit code."""
+        return self._loop.run(self._signal_and_wait(broker, signal.SIGTERM, seconds))
+
+    def pause(self, broker: int) -> None:
+        """SIGSTOP: its connections stay open, and it says nothing more."""
+        self._broker(broker).signal(signal.SIGSTOP)
+        self._broker(broker).is_paused = True
+
+    def resume(self, broker: int) -> None:
+        """SIGCONT."""
+        self._broker(broker).signal(signal.SIGCONT)
+        self._broker(broker).is_paused = False
+
+    def restart(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
+        """Start a broker again (after SIGTERM if it runs), with further options from now on.
+        Returns when it serves and the others know it."""
+        process = self._broker(broker)
+        if process.is_running:
+            self.terminate(broker)
+        process.properties |= {name: option_text(value) for name, value in (config or {}).items()}
+        self._loop.call(self._launch, process)
+        self.wait_until_ready()
+
+    def pause_zookeeper(self) -> None:
+        """SIGSTOP of the cluster's own ZooKeeper."""
+        self._signal_zookeeper(signal.SIGSTOP)
+
+    def resume_zookeeper(self) -> None:
+        """SIGCONT."""
+        self._signal_zookeeper(signal.SIGCONT)
+
+    def kill_zookeeper(self) -> None:
+        """SIGKILL of the cluster's own ZooKeeper, which is started again after a second."""
+        self._signal_zookeeper(signal.SIGKILL)
+
+    # links
+
+    def cut(
+        self,
+        broker: int,
+        from_: int | str | Iterable[int | str] | None = None,
+        *,
+        direction: str = "both",
+    ) -> None:
+        """Let nothing pass any more, in silence, between a broker and others: `"zookeeper"`,
+        `"clients"` (those of the tests), or brokers by id; None: ZooKeeper and all brokers.
+
+        `direction` may also be "in" (what is sent to the broker is lost) or "out". Raises
+        ClusterError unless the cluster was made with `proxied=True`.
+        """
+        if self._links is None:
+            raise ClusterError("links can be cut in Cluster(proxied=True) only")
+        others: list[int | str]
+        if from_ is None:
+            others = ["zookeeper", *(other for other in self.ids if other != broker)]
+        else:
+            others = [from_] if isinstance(from_, int | str) else list(from_)
+        self._loop.call(self._links.cut, broker, others, Side(direction))
+
+    def heal(self) -> None:
+        """End all cuts; what was held is delivered."""
+        if self._links is not None:
+            self._loop.call(self._links.heal)
+
+    # questions
+
+    def wait_until_ready(self, *, seconds: float = WAIT_SECONDS_MAX) -> None:
+        """Returns when every broker that runs (and is neither paused nor cut off) serves, and knows
+        all of them."""
+        self._loop.run(self._waits.ready(seconds))
+
+    def wait_until_in_sync(
+        self, topic: str | None = None, *, seconds: float = WAIT_SECONDS_MAX
+    ) -> None:
+        """Returns when all partitions (of a topic, or of all) have a leader and all their replicas
+        in sync, in ZooKeeper and in what every reachable broker tells clients."""
+        self._loop.run(self._waits.in_sync(topic, seconds))
+
+    def controller(
+        self, *, other_than: int | None = None, seconds: float = WAIT_SECONDS_MAX
+    ) -> int:
+        """The broker that is the controller, as soon as it is one that runs, and not that one."""
+        return self._loop.run(self._waits.controller(other_than, seconds))
+
+    def leader(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        other_than: int | None = None,
+        seconds: float = WAIT_SECONDS_MAX,
+    ) -> int:
+        """The leader of a partition, as soon as it is a broker that runs, and not that one."""
+        return self._loop.run(
+            self._waits.leader(TopicPartition(topic, partition), other_than, seconds)
+        )
+
+    def partition(self, topic: str, partition: int) -> PartitionState | None:
+        """Leader, epochs and ISR as ZooKeeper holds them now; None if there is no such
+        partition."""
+        return self._loop.run(self._waits.view.state(TopicPartition(topic, partition)))
+
+    # private
+
+    @property
+    def _loop(self) -> LoopThread:
+        if self._thread is None:
+            raise ClusterError("the cluster was not started")
+        return self._thread
+
+    def _broker(self, broker: int) -> BrokerProcess:
+        found = self._brokers.get(broker)
+        if found is None:
+            raise ClusterError(
+                f"there is no broker {broker}" if self._brokers else "the cluster was not started"
+            )
+        return found
+
+    def _reachable(self) -> list[BrokerProcess]:
+        """Those of whom answers can be expected."""
+        cut_off: Collection[int] = self._links.cut_off if self._links is not None else ()
+        return [
+            each
+            for each in self._brokers.values()
+            if each.is_running and not each.is_paused and each.id not in cut_off
+        ]
+
+    async def _start(self) -> None:
+        if self._data is None:
+            self._data = Path(tempfile.mkdtemp(prefix="pybroker-cluster-"))
+        self._data.mkdir(parents=True, exist_ok=True)
+        if self._given_zookeeper is None and self._embedded is None:
+            port = free_ports(1)[0]
+            self._embedded = EmbeddedZooKeeper(str(self._data / "zookeeper"), port=port)
+        begins = self._embedded is not None and not self._zookeeper_runs
+        try:
+            if self._embedded is not None and begins:
+                await self._embedded.launch()
+                self._zookeeper_runs = True
+            if not self._brokers:
+                await self._make_brokers()
+            for process in self._brokers.values():
+                if not process.is_running:
+                    self._launch(process)
+            if self._embedded is not None and begins:
+                await self._embedded.wait_until_serving()
+        except StartupError as error:
+            raise ClusterError(str(error)) from error
+        await self._waits.ready(WAIT_SECONDS_MAX)
+
+    async def _make_brokers(self) -> None:
+        listeners = (CLIENTS, BROKERS) if self._proxied else ("PLAINTEXT",)
+        free = iter(free_ports(2 * len(listeners) * self._size))
+        for broker in self.ids:
+            ports = {name: next(free) for name in listeners}
+            told = {name: next(free) for name in listeners} if self._proxied else ports
+            place = self._places.get(broker, Place())
+            self._brokers[broker] = BrokerProcess(
+                id=broker,
+                data=self.data / f"broker-{broker}",
+                log_file=self.data / f"broker-{broker}.log",
+                place=place,
+                ports=ports,
+                advertised=told,
+                properties=dict(self._config),
+            )
+        if self._proxied:
+            self._links = Links(self._brokers, parse_connect_string(self.zookeeper))
+            await self._links.start()
+
+    def _launch(self, process: BrokerProcess) -> None:
+        connect = self.zookeeper
+        if self._links is not None:
+            connect = self._links.zookeeper_of(process.id)
+        process.launch(connect, self._environment)
+
+    async def _stop(self) -> None:
+        for process in self._brokers.values():
+            if process.is_running:
+                await self._signal_and_wait(process.id, signal.SIGTERM)
+        await self._stop_zookeeper()
+
+    async def _end(self) -> None:
+        for process in self._brokers.values():
+            if process.is_running:
+                process.signal(signal.SIGKILL)
+        for process in self._brokers.values():
+            if process.child is not None:
+                await process.wait(STOP_SECONDS_MAX)
+        await self._stop_zookeeper()
+        if self._links is not None:
+            await self._links.close()
+
+    async def _stop_zookeeper(self) -> None:
+        await self._waits.view.close()
+        if self._embedded is not None:
+            await self._embedded.stop()
+        self._zookeeper_runs = False
+
+    async def _signal_and_wait(
+        self, broker: int, number: signal.Signals, seconds: float = STOP_SECONDS_MAX
+    ) -> int:
+        process = self._broker(broker)
+        process.signal(number)
+        if process.is_paused:
+            process.signal(signal.SIGCONT)
+            process.is_paused = False
+        return await process.wait(seconds)
+
+    def _signal_zookeeper(self, number: signal.Signals) -> None:
+        if self._embedded is None:
+            raise ClusterError("the cluster has no ZooKeeper of its own")
+        with suppress(ProcessLookupError):
+            os.kill(self._embedded.pid, number)

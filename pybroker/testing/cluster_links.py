@@ -1,0 +1,115 @@
+"""The links of a test's cluster as relays that can be cut: each broker's to ZooKeeper, and what
+comes to each broker from clients and from every other broker.
+
+Who connects to a broker is known by whose process owns the other end of the connection. Runs in one
+event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
+
+from pybroker.coordinator.zookeeper.connect_string import ConnectString
+from pybroker.testing.cluster_parts import BROKERS, CLIENTS, BrokerProcess, ClusterError
+from pybroker.testing.relay import ANYBODY, Direction, Relay
+from pybroker.testing.sockets import owner_of_port
+
+
+class Side(Enum):
+    """What a cut takes, seen from the broker that it is about."""
+
+    BOTH = "both"
+    IN = "in"
+    OUT = "out"
+
+    def of_target(self) -> frozenset[Direction]:
+        """The directions of a relay in front of this broker."""
+        return _DIRECTIONS[self]
+
+    def of_caller(self) -> frozenset[Direction]:
+        """The directions of a relay in front of somebody else, to whom this broker connects."""
+        return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
+
+
+_DIRECTIONS = {
+    Side.BOTH: frozenset(Direction),
+    Side.IN: frozenset({Direction.TO_TARGET}),
+    Side.OUT: frozenset({Direction.FROM_TARGET}),
+}
+_SEEN_FROM_THE_OTHER = {Side.BOTH: Side.BOTH, Side.IN: Side.OUT, Side.OUT: Side.IN}
+
+
+class Links:
+    """All relays of a cluster, between `start` and `close`."""
+
+    def __init__(self, brokers: Mapping[int, BrokerProcess], zookeeper: ConnectString) -> None:
+        self._brokers = brokers
+        self._chroot = zookeeper.chroot
+        self._relays: dict[tuple[int, str], Relay] = {}
+        """(broker, its listener) -> what is in front of it."""
+        self._zookeeper: dict[int, list[Relay]] = {
+            broker: [Relay(host) for host in zookeeper.hosts] for broker in brokers
+        }
+        for broker, process in brokers.items():
+            for name in (CLIENTS, BROKERS):
+                self._relays[broker, name] = Relay(
+                    (process.place.host, process.ports[name]),
+                    port=process.advertised[name],
+                    who=self._name_of,
+                )
+        self.cut_off: Collection[int] = frozenset()
+        """Brokers about which a cut was made."""
+
+    async def start(self) -> None:
+        """Raises OSError if a port was taken meanwhile."""
+        for relay in self._all():
+            await relay.start()
+
+    async def close(self) -> None:
+        """Idempotent."""
+        for relay in self._all():
+            await relay.close()
+
+    def zookeeper_of(self, broker: int) -> str:
+        """A broker's way to ZooKeeper."""
+        hosts = ",".join(f"127.0.0.1:{relay.port}" for relay in self._zookeeper[broker])
+        return hosts + self._chroot
+
+    def cut(self, broker: int, others: Iterable[int | str], side: Side) -> None:
+        """Cut a broker from each of these. Raises ClusterError for one that there is not."""
+        self._known(broker)
+        for other in others:
+            if other == "zookeeper":
+                for relay in self._zookeeper[broker]:
+                    relay.cut(directions=side.of_caller())
+            elif other == "clients":
+                self._relays[broker, CLIENTS].cut(directions=side.of_target())
+            else:
+                peer = self._known(other)
+                self._relays[broker, BROKERS].cut(str(peer), side.of_target())
+                self._relays[peer, BROKERS].cut(str(broker), side.of_caller())
+        self.cut_off = frozenset({*self.cut_off, broker})
+
+    def heal(self) -> None:
+        """End all cuts."""
+        for relay in self._all():
+            relay.heal()
+        self.cut_off = frozenset()
+
+    def _all(self) -> list[Relay]:
+        return [*self._relays.values(), *(r for each in self._zookeeper.values() for r in each)]
+
+    def _known(self, broker: int | str) -> int:
+        if not isinstance(broker, int) or broker not in self._brokers:
+            raise ClusterError(f'{broker!r} is neither a broker nor "zookeeper" nor "clients"')
+        return broker
+
+    def _name_of(self, port: int) -> str:
+        pids = {
+            process.child.pid: broker
+            for broker, process in self._brokers.items()
+            if process.child is not None and process.is_running
+        }
+        owner = owner_of_port(port, pids)
+        return ANYBODY if owner is None else str(pids[owner])

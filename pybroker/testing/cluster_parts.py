@@ -1,0 +1,168 @@
+"""What a test's cluster consists of: broker processes, and what each of them is told.
+
+Values and processes only; `cluster.py` decides what is done with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pybroker.broker_config import small_cluster_properties
+from pybroker.child_process import ended, tied_to_us
+from pybroker.testing.place import Place
+
+CLIENTS: Final = "CLIENTS"
+BROKERS: Final = "BROKERS"
+"""The listeners of a cluster whose links can be cut."""
+OWN_OPTIONS: Final = frozenset(
+    {"broker.id", "listeners", "advertised.listeners", "log.dir", "log.dirs", "zookeeper.connect"}
+)
+"""What the cluster sets itself."""
+_LAST_LINES: Final = 30
+
+
+class ClusterError(Exception):
+    """Something did not come about in time, or cannot; the message shows the last lines of the
+    brokers concerned."""
+
+
+def default_config(brokers: int) -> dict[str, str]:
+    """Options of a cluster for tests: faults are noticed in seconds, nothing is large, no port is
+    bound that was not asked for."""
+    return {
+        **small_cluster_properties(brokers),
+        "pybroker.http.listener": "",
+        "zookeeper.session.timeout.ms": "3000",
+        "zookeeper.connection.timeout.ms": "30000",
+        "replica.lag.time.max.ms": "5000",
+        "controlled.shutdown.retry.backoff.ms": "200",
+        "offsets.topic.num.partitions": "5",
+        "transaction.state.log.num.partitions": "5",
+    }
+
+
+def option_text(value: object) -> str:
+    """The text of an option's value, as in a properties file."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass
+class BrokerProcess:
+    """One broker of the cluster: what stays over its runs, and the run."""
+
+    id: int
+    data: Path
+    log_file: Path
+    place: Place
+    ports: Mapping[str, int]
+    """Listener -> where it is bound; clients' is PLAINTEXT or CLIENTS."""
+    advertised: Mapping[str, int]
+    """Listener -> the port that others are told."""
+    properties: dict[str, str] = field(default_factory=dict)
+    child: subprocess.Popen[bytes] | None = None
+    is_paused: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.child is not None and self.child.poll() is None
+
+    @property
+    def client_port(self) -> int:
+        """Where it is bound for clients."""
+        return next(iter(self.ports.values()))
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.place.host}:{next(iter(self.advertised.values()))}"
+
+    def listener_properties(self) -> dict[str, str]:
+        """The options that say where it listens."""
+        host = self.place.host
+        found = {
+            "listeners": _listeners(host, self.ports),
+            "advertised.listeners": _listeners(host, self.advertised),
+        }
+        if BROKERS in self.ports:
+            found["listener.security.protocol.map"] = f"{CLIENTS}:PLAINTEXT,{BROKERS}:PLAINTEXT"
+            found["inter.broker.listener.name"] = BROKERS
+        return found
+
+    def launch(self, zookeeper: str, environment: Mapping[str, str]) -> None:
+        """Start the process; nothing is waited for. Raises ClusterError if it runs already."""
+        if self.is_running:
+            raise ClusterError(f"broker {self.id} runs already")
+        options = {
+            **self.properties,
+            **self.listener_properties(),
+            "broker.id": str(self.id),
+            "log.dirs": str(self.data),
+            "zookeeper.connect": zookeeper,
+        }
+        words = [f"{name}={value}" for name, value in options.items()]
+        command = [sys.executable, "-P", "-m", "pybroker", "start"]
+        for word in words:
+            command += ["--override", word]
+        with self.log_file.open("ab") as log:
+            self.child = subprocess.Popen(
+                tied_to_us(_placed(self.place, command)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": _module_path(), **environment},
+                start_new_session=True,
+            )
+        self.is_paused = False
+
+    def signal(self, number: signal.Signals) -> None:
+        """Raises ClusterError if it does not run."""
+        if self.child is None or self.child.poll() is not None:
+            raise ClusterError(f"broker {self.id} does not run\n{self.last_lines()}")
+        self.child.send_signal(number)
+
+    async def wait(self, seconds: float) -> int:
+        """The exit code, once it has ended. Raises ClusterError after `seconds`."""
+        assert self.child is not None
+        try:
+            async with asyncio.timeout(seconds):
+                return await ended(self.child)
+        except TimeoutError:
+            raise ClusterError(
+                f"broker {self.id} has not ended within {seconds:g} s\n{self.last_lines()}"
+            ) from None
+
+    def log_text(self) -> str:
+        """What all runs have printed."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def last_lines(self) -> str:
+        """The end of that, for messages."""
+        lines = self.log_text().splitlines()[-_LAST_LINES:]
+        return "\n".join([f"--- broker {self.id}, the last lines of {self.log_file}", *lines])
+
+
+def _listeners(host: str, ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://{host}:{port}" for name, port in ports.items())
+
+
+def _placed(place: Place, command: Sequence[str]) -> list[str]:
+    if not place.prefix:
+        return list(command)
+    program, *rest = place.prefix
+    found = shutil.which(program)
+    if found is None:
+        raise ClusterError(f"{program} is missing, with which brokers are put into their place")
+    return [found, *rest, *command]
+
+
+def _module_path() -> str:
+    """Lets the brokers run the code that the test runs."""
+    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

@@ -1,0 +1,116 @@
+"""What a test may ask of a cluster: whom brokers know, who leads, who is in sync.
+
+The brokers are asked as clients ask them; the truth about leaders and replicas is in ZooKeeper.
+Runs in one event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError
+from pybroker.clock import SystemClock
+from pybroker.coordinator.controller.reading import read_states, read_topic_names, read_topics
+from pybroker.coordinator.zookeeper.paths import CONTROLLER, partition_state
+from pybroker.coordinator.zookeeper.schemas import decode_controller, decode_state
+from pybroker.coordinator.zookeeper.session import KazooCoord
+from pybroker.errors import CoordError, MalformedNode, NoNode, StartupError
+from pybroker.model import PartitionState, TopicPartition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+_ANSWER_S: Final = 2.0
+_CONNECT_S: Final = 10.0
+_CLIENT_ID: Final = "pybroker-testing"
+
+UNREACHABLE: Final = (CoordError, StartupError)
+"""What the methods of `ZooKeeperView` raise while ZooKeeper does not answer."""
+
+
+async def metadata(host: str, port: int, topic: str | None = None) -> MetadataResponse | None:
+    """What a broker says of a topic (None: of all), None if it does not answer."""
+    topics = None if topic is None else [MetadataRequestTopic(name=topic)]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    try:
+        connection = await Connection.open(host, port, client_id=_CLIENT_ID, timeout_s=_ANSWER_S)
+        try:
+            return await connection.send(
+                ApiKey.METADATA, request, MetadataResponse, timeout_s=_ANSWER_S
+            )
+        finally:
+            await connection.close()
+    except ClientError:
+        return None
+
+
+def lagging(answer: MetadataResponse) -> list[str]:
+    """The partitions of an answer without a leader or with a replica out of sync."""
+    found = []
+    for topic in answer.topics:
+        if topic.error_code:
+            found.append(f"{topic.name} (error {topic.error_code})")
+        for each in topic.partitions:
+            if each.leader_id < 0 or set(each.isr_nodes) != set(each.replica_nodes):
+                found.append(f"{topic.name}-{each.partition_index}")
+    return found
+
+
+class ZooKeeperView:
+    """A session of the test's own; opened when it is first needed."""
+
+    def __init__(self, connect: Callable[[], str]) -> None:
+        self._connect = connect
+        self._coord: KazooCoord | None = None
+
+    async def close(self) -> None:
+        """Idempotent."""
+        coord, self._coord = self._coord, None
+        if coord is not None:
+            await coord.close()
+
+    async def controller(self) -> int | None:
+        """The broker that /controller names. Raises UNREACHABLE."""
+        coord = await self._session()
+        with suppress(NoNode, MalformedNode):
+            return decode_controller(CONTROLLER, (await coord.get(CONTROLLER))[0])
+        return None
+
+    async def state(self, key: TopicPartition) -> PartitionState | None:
+        """Leader, epochs and ISR of a partition as they are stored. Raises UNREACHABLE."""
+        coord = await self._session()
+        path = partition_state(key)
+        with suppress(NoNode, MalformedNode):
+            return decode_state(path, (await coord.get(path))[0])
+        return None
+
+    async def lagging(self, topic: str | None) -> list[str]:
+        """The partitions (of one topic, or of all) without a leader or with a replica out of sync.
+        Raises UNREACHABLE."""
+        coord = await self._session()
+        names = await read_topic_names(coord) if topic is None else {topic}
+        topics, _ = await read_topics(coord, names)
+        if topic is not None and topic not in topics:
+            return [f"{topic} (does not exist)"]
+        replicas = {
+            TopicPartition(name, number): set(ids)
+            for name, node in topics.items()
+            for number, ids in node.assignment.replicas.items()
+        }
+        states, _ = await read_states(coord, replicas)
+        return sorted(
+            str(key)
+            for key, ids in replicas.items()
+            if key not in states
+            or states[key].state.leader < 0
+            or set(states[key].state.isr) != ids
+        )
+
+    async def _session(self) -> KazooCoord:
+        if self._coord is None:
+            coord = KazooCoord(self._connect(), clock=SystemClock())
+            await coord.start(_CONNECT_S)
+            self._coord = coord
+        return self._coord
