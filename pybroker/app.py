@@ -24,6 +24,7 @@ from pybroker.coordinator.zookeeper.registry import register_broker, unregister_
 from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import BrokerOptions, Services
 from pybroker.handlers.dispatch import Dispatcher
+from pybroker.handlers.fetch_sessions import FetchSessionCache
 from pybroker.handlers.gate import Gate
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.handlers.metering import Metering
@@ -366,6 +367,11 @@ class BrokerApp:
             clock=world.clock,
             blocking=world.blocking,
             metrics=world.metrics,
+            fetch_sessions=FetchSessionCache(
+                slots_max=config.max_incremental_fetch_session_cache_slots,
+                rng=world.rng,
+                counters=world.metrics.fetch_sessions,
+            ),
             log_limit=LogLimit(world.clock),
             unsent_bytes=lambda: self._server.unsent_bytes,
         )

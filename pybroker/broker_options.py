@@ -151,7 +151,7 @@ class BrokerOptionTable:
     num_network_threads: int = integer("num.network.threads", 3, "The threads of a listener that read requests and write answers; here one event loop does.", minimum=1, update=_CLUSTER, effective=False)
     num_io_threads: int = integer("num.io.threads", 8, "The threads that carry requests out; here one event loop does.", minimum=1, update=_CLUSTER, effective=False)
     queued_max_requests: int = integer("queued.max.requests", 500, "How many requests may wait to be carried out.", minimum=1, effective=False)
-    max_incremental_fetch_session_cache_slots: int = integer("max.incremental.fetch.session.cache.slots", 1_000, "How many incremental fetch sessions are remembered.", minimum=0, effective=False)
+    max_incremental_fetch_session_cache_slots: int = integer("max.incremental.fetch.session.cache.slots", 1_000, "How many incremental fetch sessions are remembered.", minimum=0)
     max_request_partition_size_limit: int = integer("max.request.partition.size.limit", 2_000, "The most partitions of one request that describes topics.", minimum=1, effective=False)
     fetch_purgatory_purge_interval_requests: int = integer("fetch.purgatory.purge.interval.requests", 1_000, "After how many requests finished fetches leave the purgatory; here they do at once.", effective=False)
     producer_purgatory_purge_interval_requests: int = integer("producer.purgatory.purge.interval.requests", 1_000, "After how many requests finished produces leave the purgatory; here they do at once.", effective=False)

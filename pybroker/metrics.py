@@ -47,6 +47,17 @@ class TopicCounters:
 COUNTER_NAMES: Final = tuple(item.name for item in fields(TopicCounters))
 
 
+@dataclass(slots=True)
+class FetchSessionCounters:
+    """The incremental fetch sessions that a broker remembers (KIP-227)."""
+
+    sessions: int = 0
+    partitions: int = 0
+    """In all sessions together."""
+    evictions: int = 0
+    """Sessions that had to make room for others."""
+
+
 class TimeMeter:
     """How long something took: how often, how long together, and how the durations are spread.
 
@@ -153,10 +164,13 @@ class Metrics:
     """Times of requests to ZooKeeper that were answered."""
     fetchers: dict[int, FetcherCounters] = field(default_factory=dict)
     """By the broker that is copied from."""
+    replication_bytes_out: int = 0
+    """Bytes of record batches in answers to followers."""
     isr_shrinks: int = 0
     isr_expands: int = 0
     isr_update_failures: int = 0
     """Changes of in-sync replicas that were not stored as proposed."""
+    fetch_sessions: FetchSessionCounters = field(default_factory=FetchSessionCounters)
 
     def topic(self, name: str) -> TopicCounters:
         """The counters of a topic that exists here; made at the first call."""

@@ -118,15 +118,19 @@ class MetricsPage:
             recent = self._watch.recent(f"request {key}", meter.times)
             times.append(Times(of_request, recent, meter.count, mean_s * meter.count))
         metrics, latency = rooms.metrics, "zookeeperrequestlatencyms"
-        waiting = {"Fetch": rooms.replicas.fetches, "Produce": rooms.replicas.produces}
+        replicas = rooms.replicas
+        waiting = {
+            "Fetch": len(replicas.fetches) + len(replicas.replica_fetches),
+            "Produce": len(replicas.produces),
+        }
         return (
             family("kafka_network_requestmetrics_requests_total", counted)
             + summary("kafka_network_requestmetrics_totaltimems", times, _MS)
             + family(
                 "kafka_server_delayedoperationpurgatory_purgatorysize",
                 [
-                    (labels({"delayedOperation": name}), len(purgatory))
-                    for name, purgatory in waiting.items()
+                    (labels({"delayedOperation": name}), watched)
+                    for name, watched in waiting.items()
                 ],
             )
             + self._times("kafka_log_logflushstats_logflushrateandtimems", "syncs", metrics.syncs)
@@ -174,9 +178,23 @@ def _of_replicas(rooms: Rooms, picture: Picture) -> str:
         "isrexpands_total": rooms.metrics.isr_expands,
         "failedisrupdates_total": rooms.metrics.isr_update_failures,
     }
-    return "".join(
-        single(f"kafka_server_replicamanager_{word}", value) for word, value in values.items()
-    ) + single("kafka_log_logmanager_offlinelogdirectorycount", len(rooms.logs.failed_directories))
+    sessions = rooms.metrics.fetch_sessions
+    cache = "kafka_server_fetchsessioncache"
+    return (
+        "".join(
+            single(f"kafka_server_replicamanager_{word}", value) for word, value in values.items()
+        )
+        + single(
+            "kafka_server_brokertopicmetrics_replicationbytesout_total",
+            rooms.metrics.replication_bytes_out,
+        )
+        + single(f"{cache}_numincrementalfetchsessions", sessions.sessions)
+        + single(f"{cache}_numincrementalfetchpartitionscached", sessions.partitions)
+        + single(f"{cache}_incrementalfetchsessionevictions_total", sessions.evictions)
+        + single(
+            "kafka_log_logmanager_offlinelogdirectorycount", len(rooms.logs.failed_directories)
+        )
+    )
 
 
 def _of_controller(rooms: Rooms, picture: Picture) -> str:

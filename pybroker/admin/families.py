@@ -36,6 +36,9 @@ _ROWS: Final = (
     ("kafka_server_replicamanager_isrshrinks_total", COUNTER, "", "Replicas that fell out of sync."),
     ("kafka_server_replicamanager_isrexpands_total", COUNTER, "", "Replicas that came back in sync."),
     ("kafka_server_replicamanager_failedisrupdates_total", COUNTER, "", "Changes of in-sync replicas that were not stored as proposed."),
+    ("kafka_server_fetchsessioncache_numincrementalfetchsessions", GAUGE, "", "Fetch sessions that are remembered, of consumers and followers."),
+    ("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", GAUGE, "", "Partitions in all fetch sessions together."),
+    ("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", COUNTER, "", "Fetch sessions that had to make room for others."),
     ("kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "", "Log directories that have failed."),
     ("kafka_log_logflushstats_logflushrateandtimems", SUMMARY, "", "Times of making a log's file durable, in ms."),
     # the controller
@@ -50,6 +53,7 @@ _ROWS: Final = (
     ("kafka_server_brokertopicmetrics_messagesin_total", COUNTER, "topic", "Records that producers wrote; without a topic, as in all of these, the sum over all topics."),
     ("kafka_server_brokertopicmetrics_bytesin_total", COUNTER, "topic", "Bytes of record batches that producers wrote, as they came."),
     ("kafka_server_brokertopicmetrics_bytesout_total", COUNTER, "topic", "Bytes of record batches that were sent to readers."),
+    ("kafka_server_brokertopicmetrics_replicationbytesout_total", COUNTER, "", "Bytes of record batches that were sent to followers; those are not in the others."),
     ("kafka_server_brokertopicmetrics_totalproducerequests_total", COUNTER, "topic", "Writes to a partition, taken or not."),
     ("kafka_server_brokertopicmetrics_failedproducerequests_total", COUNTER, "topic", "Writes to a partition that were refused."),
     ("kafka_server_brokertopicmetrics_totalfetchrequests_total", COUNTER, "topic", "Reads of a partition that were answered."),

@@ -12,6 +12,7 @@ from pybroker.coordinator.zookeeper.config_store import Change
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import ErrorCode
 from pybroker.handlers.config_entries import ConfigEntry
+from pybroker.handlers.fetch_sessions import FetchSessionCache
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.layered_config import LayeredConfig
 from pybroker.log_limit import LogLimit
@@ -147,6 +148,7 @@ class Services:
     clock: Clock
     blocking: Blocking
     metrics: Metrics
+    fetch_sessions: FetchSessionCache
     log_limit: LogLimit
     """For lines that clients can cause at will."""
     unsent_bytes: Callable[[], int] = _nothing

@@ -137,32 +137,6 @@ async def lead(
     assert answers == {T0: ErrorCode.NONE}
 
 
-# sessions
-
-
-@pytest.mark.parametrize("session", [(0, 0), (0, -1), (5, 0), (5, -1)])
-async def test_a_full_fetch_is_answered_without_a_session(
-    bench: Bench, session: tuple[int, int]
-) -> None:
-    for version in VERSIONS[3:]:
-        await bench.produce("t", batch(b"a"))
-        request = fetch_request(("t", 0, 0), ("t", 1, 0), ("missing", 0, 0), session=session)
-        answer: FetchResponse = await bench.ask(ApiKey.FETCH, version, request)
-        assert (code(answer), answer.session_id) == (ErrorCode.NONE, 0)
-        assert [topic.topic for topic in answer.responses] == ["t", "t", "missing"]
-
-
-@pytest.mark.parametrize("session", [(5, 1), (5, 77), (0, 1)])
-async def test_an_unknown_session_is_70_with_nothing_else(
-    bench: Bench, session: tuple[int, int]
-) -> None:
-    for version in VERSIONS[3:]:
-        request = fetch_request(("t", 0, 0), session=session)
-        answer: FetchResponse = await bench.ask(ApiKey.FETCH, version, request)
-        assert code(answer) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        assert (answer.session_id, answer.responses) == (0, [])
-
-
 # how much
 
 

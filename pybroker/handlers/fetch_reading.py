@@ -1,0 +1,284 @@
+"""One pass over the partitions of a Fetch request: what each has to give, and what is noted of a
+follower on the way. In turns, and from the page cache; what is not there is read elsewhere.
+
+Answers hold slices of the log as they are on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.handlers.context import Services
+from pybroker.handlers.fetch_sessions import CachedPartition
+from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from pybroker.replication.leader_state import FollowerFetch
+from pybroker.replication.partition import Partition
+from pybroker.wire.messages.fetch import (
+    AbortedTransaction,
+    DivergingEpoch,
+    FetchableTopicResponse,
+    FetchPartition,
+    PartitionData,
+)
+
+log = logging.getLogger(__name__)
+
+TURN_PARTITIONS_MAX: Final = 500
+_FIRST_VERSION_WITH_ZSTD = 10
+_ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Copying more than half of this out of the page cache at once would hold up everybody else for too
+long; a partition that turns out to give more is read where blocking is allowed."""
+_TURN_BYTES_MAX: Final = 2 * 1024 * 1024
+"""After so much, or so many partitions, everybody else has a turn before the next one is read."""
+
+
+class _WouldBlock(Exception):
+    """A page-cache miss on the event loop, or too much to copy: read where blocking is allowed."""
+
+
+Item = tuple[list[PartitionData], TopicPartition, FetchPartition]
+"""A partition of a full request, and the list that gets its answer."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """One pass, in the order of the request, or in that of its session."""
+
+    items: Sequence[Item]
+    cached: Sequence[CachedPartition] | None
+    """The partitions of an incremental request; then there are no `items`."""
+    responses: list[FetchableTopicResponse]
+    budget_bytes: int
+    enough_bytes: int
+    read_committed: bool
+    version: int
+    replica_id: int
+    """The follower that asks; negative for a consumer."""
+    incarnation: int
+    position: int = 0
+    """The item that is read next."""
+    noted: int = 0
+    """In the items before this one it is noted how far the follower is."""
+    cached_only: bool = True
+    total_bytes: int = 0
+    must_answer: bool = False
+    given: list[tuple[CachedPartition, PartitionData]] = field(default_factory=list)
+    """What an incremental request is answered."""
+
+    @property
+    def count(self) -> int:
+        return len(self.items) if self.cached is None else len(self.cached)
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        if self.cached is None:
+            return [key for _, key, _ in self.items]
+        return [cached.key for cached in self.cached]
+
+
+def advance(services: Services, reading: Reading) -> bool:
+    """Go on from the page cache. False if the pass is not at its end: `cached_only` of it is unset
+    if the next partition has to be read where blocking is allowed, else others have to have their
+    turn."""
+    count, begun = reading.count, reading.position
+    bytes_max = reading.total_bytes + _TURN_BYTES_MAX
+    read_next = _read_next if reading.cached is None else _read_next_of_session
+    while reading.position < count:
+        if reading.position - begun >= TURN_PARTITIONS_MAX or reading.total_bytes >= bytes_max:
+            return False
+        try:
+            read_next(services, reading)
+        except _WouldBlock:
+            reading.cached_only = False
+            return False
+    return True
+
+
+async def complete(services: Services, reading: Reading) -> None:
+    """Read to the end, in turns; what is not in the page cache where blocking is allowed."""
+    read_next = _read_next if reading.cached is None else _read_next_of_session
+    while True:
+        if not reading.cached_only:
+            await services.blocking.run(read_next, services, reading)
+            reading.cached_only = True
+        if advance(services, reading):
+            return
+        if reading.cached_only:
+            await asyncio.sleep(0)
+
+
+def _read_next(services: Services, reading: Reading) -> None:
+    answers, key, wanted = reading.items[reading.position]
+    answers.append(_read_partition(services, key, wanted, reading))
+    reading.position += 1
+
+
+def _read_next_of_session(services: Services, reading: Reading) -> None:
+    assert reading.cached is not None
+    cached = reading.cached[reading.position]
+    if not _stands_still(services, cached, reading):
+        key = cached.key
+        answer = _read_partition(services, key, cached.wanted, reading)
+        if answer.error_code == 0 and answer.diverging_epoch is None:
+            cached.verified_epoch = cached.wanted.current_leader_epoch
+        if cached.is_news(answer):
+            reading.given.append((cached, answer))
+            topics = reading.responses
+            if not topics or topics[-1].topic != key.topic:
+                topics.append(FetchableTopicResponse(topic=key.topic))
+            topics[-1].partitions.append(answer)
+    reading.position += 1
+
+
+def _stands_still(services: Services, cached: CachedPartition, reading: Reading) -> bool:
+    """Whether there is nothing to read and nothing to say, looked at as cheaply as can be: most
+    partitions of most sessions are idle. What is not plain is left to the reading."""
+    partition = services.replicas.partitions.get(cached.key)
+    if partition is None or not partition.is_leader:
+        return False
+    wanted, log_ = cached.wanted, partition.log
+    epoch = wanted.current_leader_epoch
+    if (
+        (epoch != partition.leader_epoch and epoch != NO_EPOCH)
+        or (wanted.last_fetched_epoch != NO_EPOCH and not 0 <= cached.verified_epoch == epoch)
+        or log_.log_start_offset != cached.log_start_offset
+        or log_.damage is not None
+    ):
+        return False
+    offset, end = wanted.fetch_offset, log_.log_end_offset
+    if reading.replica_id < 0:
+        if not partition.readable_end(reading.read_committed) <= offset <= end:
+            return False
+    else:
+        if offset != end:
+            return False
+        try:
+            _note_follower(services, partition, wanted, reading)
+        except BrokerError:
+            return False
+    return partition.high_watermark == cached.high_watermark
+
+
+def _read_partition(
+    services: Services, key: TopicPartition, wanted: FetchPartition, reading: Reading
+) -> PartitionData:
+    answer = PartitionData(
+        partition_index=wanted.partition,
+        high_watermark=NO_OFFSET,
+        last_stable_offset=NO_OFFSET,
+        log_start_offset=NO_OFFSET,
+        aborted_transactions=None,
+        preferred_read_replica=-1,
+        records=b"",
+    )
+    try:
+        partition = services.replicas.leader(key, wanted.current_leader_epoch)
+        if partition.log.config.compression_type == "zstd":
+            _require_zstd(reading.version)
+        diverging = None
+        if wanted.last_fetched_epoch != NO_EPOCH:
+            diverging = _diverging_epoch(partition, wanted)
+        if reading.replica_id >= 0 and diverging is None:
+            _note_follower(services, partition, wanted, reading)
+        answer.high_watermark = partition.high_watermark
+        answer.last_stable_offset = partition.last_stable_offset()
+        answer.log_start_offset = partition.log.log_start_offset
+        if diverging is None:
+            _read_records(partition, wanted, answer, reading)
+        else:
+            answer.diverging_epoch = diverging
+            reading.must_answer = True
+    except BrokerError as error:
+        answer.error_code = error.code
+        reading.must_answer = True
+    except StorageError as error:
+        log.error("read failed partition=%s error=%s", key, error)
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        reading.must_answer = True
+    return answer
+
+
+def _read_records(
+    partition: Partition, wanted: FetchPartition, answer: PartitionData, reading: Reading
+) -> None:
+    if reading.replica_id >= 0:
+        end = partition.log.log_end_offset
+    else:
+        end = partition.readable_end(reading.read_committed)
+    first = reading.total_bytes == 0
+    limit_bytes = max(min(wanted.partition_max_bytes, reading.budget_bytes), 0)
+    if reading.cached_only:
+        limit_bytes = min(limit_bytes, _ON_LOOP_BYTES_MAX)
+    data = partition.log.read(
+        wanted.fetch_offset,
+        limit_bytes,
+        upper_offset=end,
+        at_least_one_batch=first,
+        cached_only=reading.cached_only,
+    )
+    if data is None:
+        raise _WouldBlock
+    if reading.cached_only and len(data) > _ON_LOOP_BYTES_MAX // 2:
+        raise _WouldBlock
+    answer.records = data
+    if reading.read_committed:
+        answer.aborted_transactions = [
+            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+            for aborted in partition.log.aborted_transactions(wanted.fetch_offset, end)
+        ]
+    reading.total_bytes += len(data)
+    reading.budget_bytes -= len(data)
+
+
+def _note_follower(
+    services: Services, partition: Partition, wanted: FetchPartition, reading: Reading
+) -> None:
+    """Take down how far the follower is: once a request, before the request waits. On the event
+    loop, where every item is looked at first. Raises BrokerError for what may not count."""
+    if reading.position < reading.noted:
+        return
+    if wanted.current_leader_epoch == NO_EPOCH:
+        raise BrokerError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"{partition.topic_partition}: the follower does not say in which epoch it follows",
+        )
+    log = partition.log
+    if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+        return  # out of range, as the read will say
+    services.replicas.follower_fetched(
+        partition,
+        FollowerFetch(
+            reading.replica_id, wanted.fetch_offset, wanted.log_start_offset, reading.incarnation
+        ),
+        services.clock.monotonic(),
+    )
+    reading.noted = reading.position + 1
+
+
+def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
+    """Where the reader's last epoch ends here, if that is before where it wants to go on
+    (KIP-595). Raises BrokerError OFFSET_OUT_OF_RANGE if that cannot be said."""
+    epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
+    if end_offset == NO_OFFSET:
+        raise BrokerError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition.topic_partition} holds nothing of epoch {wanted.last_fetched_epoch}",
+        )
+    if wanted.fetch_offset < partition.log.log_start_offset:
+        return None  # out of range, as the read will say
+    if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
+        return None
+    return DivergingEpoch(epoch=epoch, end_offset=end_offset)
+
+
+def _require_zstd(version: int) -> None:
+    if version < _FIRST_VERSION_WITH_ZSTD:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"the topic is compressed with zstd, which Fetch version {version} cannot read",
+        )
