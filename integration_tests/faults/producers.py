@@ -1,5 +1,6 @@
 """The producers of a workload: each sends its own numbered values, to all partitions in turn, at a
-limited rate, and writes down what became of each.
+limited rate, and writes down what became of each. All wait for all replicas, except for `hasty`,
+which makes tails that only a leader has.
 
 What an outcome proves depends on the client. librdkafka tells of the last attempt only, so after a
 retry a refusal proves nothing; the producer that never retries (`prober`) can be believed when it
@@ -27,7 +28,7 @@ TICK_S: Final = 0.04
 UNANSWERED_MAX: Final = 400
 """A producer that has so many values without an outcome sends no more until some have one."""
 FLUSH_S: Final = 45.0
-GIVES_UP_MS: Final = {"five-in-flight": 4_000, "prober": 3_000}
+GIVES_UP_MS: Final = {"five-in-flight": 4_000, "prober": 3_000, "hasty": 4_000}
 """After so long a value has no more chances; the others are patient."""
 PATIENCE_MS: Final = 90_000
 LIBRDKAFKA: Final[Mapping[str, Mapping[str, str | int | bool]]] = {
@@ -35,6 +36,7 @@ LIBRDKAFKA: Final[Mapping[str, Mapping[str, str | int | bool]]] = {
     "one-in-flight": {"max.in.flight": 1},
     "five-in-flight": {"max.in.flight": 5},
     "prober": {"max.in.flight": 5, "retries": 0},
+    "hasty": {"max.in.flight": 5, "acks": 1},
 }
 PROBER_RATE_PARTS: Final = 5
 """The prober sends this many times less: it shows refusals, not throughput."""
@@ -63,7 +65,7 @@ class _Values:
         log.write(
             name, "producer", "info",
             incarnation=settings.incarnation,
-            acks=-1,
+            acks=1 if name == "hasty" else -1,
             idempotent=name in ("idempotent", "ours"),
             keeps_order=keeps_order,
         )  # fmt: skip

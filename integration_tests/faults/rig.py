@@ -26,11 +26,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 from integration_tests.faults import final
 from integration_tests.faults.settings import PRODUCERS, READERS, Settings
-from integration_tests.faults.watch import PartitionNow, Watch
+from integration_tests.faults.tormented import Tormented
+from integration_tests.faults.watch import NOBODY, PartitionNow, Watch
 from integration_tests.history.checker import RULES, check, report
 from integration_tests.history.loader import load
 from integration_tests.history.model import History
@@ -49,34 +50,6 @@ _ERROR: Final = re.compile(r"^\[[^]]*\] (ERROR|CRITICAL|FATAL)\b|^Traceback |^Ta
 _ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")
 
 
-class Cluster(Protocol):
-    """What a run does to brokers; ids as in `broker.id`."""
-
-    brokers: Sequence[int]
-    bootstrap: str
-    """host:port of every broker, as far as the tests reach them."""
-    zookeeper: str
-    """The connect string for tests."""
-
-    def running(self) -> Collection[int]: ...
-    def start(self, broker: int) -> None:
-        """Returns when it serves."""
-
-    def launch(self, broker: int) -> None:
-        """Starts it without waiting."""
-
-    def stop(self, broker: int) -> int: ...
-    def kill9(self, broker: int) -> None: ...
-    def pause(self, broker: int) -> None: ...
-    def resume(self, broker: int) -> None: ...
-    def heal(self) -> None:
-        """Ends every cut, resumes who is paused."""
-
-    def log_dir(self, broker: int) -> Path: ...
-    def log_text(self, broker: int) -> str:
-        """What all runs of the broker have printed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Acknowledged values by producer and partition, delivered ones by reader."""
@@ -88,7 +61,7 @@ class Progress:
 class Rig:
     """The cluster and the folder of a module's runs."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Tormented, folder: Path) -> None:
         self.cluster = cluster
         self.folder = folder
         self._log_lines_seen: dict[int, int] = {}
@@ -110,8 +83,8 @@ class Rig:
     def ready(self) -> None:
         """All brokers run, connected with everybody."""
         self.cluster.heal()
-        for broker in set(self.cluster.brokers) - set(self.cluster.running()):
-            self.cluster.start(broker)
+        if set(self.cluster.running()) != set(self.cluster.brokers):
+            self.cluster.start_all()
 
     def new_lines(self, broker: int) -> list[str]:
         """What the broker has printed since the run began."""
@@ -224,9 +197,24 @@ class Run:
 
     # ---- who leads
 
-    def leader(self, partition: int = 0) -> int:
-        """The broker that leads; waits until there is one."""
-        return self.wait_for_state(partition, lambda state: state.leader >= 0, "a leader").leader
+    def leader(self, partition: int = 0, *, other_than: int = -1) -> int:
+        """The broker that leads, as soon as there is one, and not that one."""
+
+        def led(state: PartitionNow) -> bool:
+            return state.leader not in (-1, other_than)
+
+        return self.wait_for_state(partition, led, "a leader").leader
+
+    def controller(self, *, other_than: int = NOBODY) -> int:
+        """The broker that holds the office, as soon as it is not that one."""
+        found: list[int] = []
+
+        def held() -> bool:
+            found[:] = [self.watch.controller()]
+            return found[0] not in (NOBODY, other_than)
+
+        wait_until(held, what="there is a controller", seconds=HEAL_SECONDS_MAX)
+        return found[0]
 
     def wait_for_state(
         self,

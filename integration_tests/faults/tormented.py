@@ -1,0 +1,169 @@
+"""The cluster that the runs torment: three brokers of `pybroker.testing.Cluster` over a ZooKeeper
+ensemble of three, with a session and a lag time of a few seconds and small segments."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import kazoo.client  # type: ignore[import-untyped]
+import kazoo.exceptions  # type: ignore[import-untyped]
+
+from integration_tests.ensemble import Ensemble
+from pybroker.testing.cluster import Cluster
+from pybroker.testing.place import Place
+
+SESSION_S: Final = 3.0
+LAG_S: Final = 2.0
+CONFIG: Final[Mapping[str, object]] = {
+    "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
+    "replica.lag.time.max.ms": int(LAG_S * 1000),
+    "replica.fetch.wait.max.ms": 50,
+    "log.segment.bytes": 65536,
+    "min.insync.replicas": 2,
+    "unclean.leader.election.enable": False,
+    "auto.leader.rebalance.enable": False,
+    "controlled.shutdown.enable": True,
+}
+_SESSION_FILE: Final = "zookeeper.session"
+
+
+class Tormented:
+    """Brokers 1, 2 and 3 in `folder`. Runs from `start_all` (or `with`) to `close`."""
+
+    brokers = (1, 2, 3)
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        config: Mapping[str, object] | None = None,
+        proxied: bool = False,
+        places: Mapping[int, Place] | None = None,
+    ) -> None:
+        self.ensemble = Ensemble(folder / "ensemble")
+        self._folder = folder
+        self._config = {**CONFIG, **(config or {})}
+        self._proxied = proxied
+        self._places = places
+        self._cluster: Cluster | None = None
+        self._paused: set[int] = set()
+
+    def __enter__(self) -> Tormented:
+        try:
+            self.start_all()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def cluster(self) -> Cluster:
+        assert self._cluster is not None, "the cluster was not started"
+        return self._cluster
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    @property
+    def zookeeper(self) -> str:
+        return self.ensemble.connect
+
+    # life
+
+    def start_all(self) -> None:
+        """Those that do not run, at a time; returns when all serve."""
+        if self._cluster is None:
+            self.ensemble.start()
+            self._cluster = Cluster(
+                len(self.brokers),
+                config=self._config,
+                zookeeper=self.ensemble.connect,
+                data=self._folder / "brokers",
+                proxied=self._proxied,
+                places=self._places,
+            )
+        self._cluster.start()
+
+    def running(self) -> Collection[int]:
+        return self.cluster.running
+
+    def start(self, broker: int) -> None:
+        self.cluster.restart(broker)
+
+    def stop(self, broker: int) -> int:
+        return self.cluster.terminate(broker)
+
+    def kill9(self, broker: int) -> None:
+        self.cluster.kill(broker)
+
+    def pause(self, broker: int) -> None:
+        self._paused.add(broker)
+        self.cluster.pause(broker)
+
+    def resume(self, broker: int) -> None:
+        self._paused.discard(broker)
+        self.cluster.resume(broker)
+
+    def close(self) -> None:
+        """Ends everything at once. Idempotent."""
+        if self._cluster is not None:
+            self._cluster.close(keep=True)
+        self.ensemble.close()
+
+    # links and sessions
+
+    def cut(self, broker: int, *others: int | str, direction: str = "both") -> None:
+        """From these brokers, "zookeeper" or "clients"; from nobody named, from all brokers and
+        ZooKeeper."""
+        self.cluster.cut(broker, others or None, direction=direction)
+
+    def heal(self) -> None:
+        for broker in list(self._paused):
+            if broker in self.running():
+                self.resume(broker)
+        self._paused.clear()
+        for member in self.ensemble.members.keys() - set(self.ensemble.running):
+            self.ensemble.restart(member)
+        self.cluster.heal()
+
+    def expire_session(self, broker: int) -> None:
+        """End the broker's session at once, as ZooKeeper does with one that it has not heard of."""
+        told = json.loads(self._session_file(broker).read_text())["sessions"][-1]
+        client = kazoo.client.KazooClient(
+            self.zookeeper, client_id=(told["id"], bytes.fromhex(told["password"]))
+        )
+        with contextlib.suppress(kazoo.exceptions.KazooException):
+            client.start()
+        client.stop()
+        client.close()
+
+    # files
+
+    def log_dir(self, broker: int) -> Path:
+        return self.cluster.log_dir(broker)
+
+    def log_text(self, broker: int) -> str:
+        return self.cluster.log_text(broker)
+
+    def wipe(self, broker: int) -> None:
+        """Put an empty disk in place of the broker's; it must not run."""
+        shutil.rmtree(self.log_dir(broker))
+
+    def _session_file(self, broker: int) -> Path:
+        (path,) = self.log_dir(broker).rglob(_SESSION_FILE)
+        return path

@@ -1,0 +1,141 @@
+"""Brokers that are killed or restarted while clients write and read: nothing that was acknowledged
+or delivered is lost, whoever goes, and in whatever order they come back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from integration_tests.faults.rig import PARTITIONS, Rig, Run
+from integration_tests.faults.settings import PRODUCERS, READERS
+from integration_tests.faults.tormented import SESSION_S, Tormented
+from integration_tests.history import measures
+from integration_tests.history.model import History
+
+pytestmark = pytest.mark.ours
+
+ELECTION_SECONDS_MAX = SESSION_S + 2.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
+    with Tormented(tmp_path_factory.mktemp("kills")) as started:
+        yield started
+
+
+@pytest.fixture
+def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return Rig(cluster, tmp_path_factory.mktemp("ops"))
+
+
+def kill9(run: Run, broker: int) -> None:
+    with run.fault("kill9", broker):
+        run.cluster.kill9(broker)
+
+
+def elections_in_time(history: History) -> int:
+    """How many partitions got another leader; each must have got it in time."""
+    count = 0
+    for fault in measures.faults(history, "kill9"):
+        delays = measures.election_delay(history, fault.at, int(fault.target))
+        assert all(delay < ELECTION_SECONDS_MAX for delay in delays.values()), delays
+        count += len(delays)
+    return count
+
+
+def test_kill9_leader_loop(rig: Rig) -> None:
+    with rig.run("kill9-leader-loop") as run:
+        for turn in range(4):
+            run.wait_for_progress(15)
+            leader = run.leader(turn % PARTITIONS)
+            kill9(run, leader)
+            run.wait_for_progress(15)  # while it is away
+            rig.cluster.start(leader)
+            run.wait_for_full_isr()
+        history = run.finish()
+    assert elections_in_time(history) >= 4
+
+
+def test_kill9_controller_loop(rig: Rig) -> None:
+    with rig.run("kill9-controller-loop") as run:
+        offices = []
+        for _ in range(3):
+            controller = run.controller()
+            offices.append(controller)
+            kill9(run, controller)
+            assert run.controller(other_than=controller) != controller
+            run.wait_for_progress(15)
+            rig.cluster.start(controller)
+            run.wait_for_full_isr()
+        history = run.finish()
+    elections_in_time(history)
+    assert len({office.epoch for office in history.offices}) > len(offices)
+
+
+def test_kill9_all_at_once(rig: Rig) -> None:
+    with rig.run("kill9-all-at-once") as run:
+        for _ in range(2):
+            run.wait_for_progress(15)
+            with run.fault("kill9-all"), ThreadPoolExecutor() as threads:
+                list(threads.map(rig.cluster.kill9, rig.cluster.brokers))
+            order = list(rig.cluster.brokers)
+            random.Random(len(run.topic)).shuffle(order)
+            rig.cluster.start_all()
+            run.wait_for_full_isr()
+        run.finish()
+
+
+def test_rolling_clean_restart(rig: Rig) -> None:
+    with rig.run("rolling-clean-restart") as run:
+        run.wait_for_progress(15)
+        for broker in rig.cluster.brokers:
+            with run.fault("stop", broker):
+                assert rig.cluster.stop(broker) == 0
+            run.wait_for_progress(10)
+            rig.cluster.start(broker)
+            run.wait_for_full_isr()
+        history = run.finish()
+    failed = [send for send in history.sends.values() if send.outcome != "ok"]
+    assert not failed, f"a clean restart costs nobody anything, but {failed[:5]}"
+    for broker in rig.cluster.brokers:
+        recovered = [line for line in rig.new_lines(broker) if "logs opened" in line]
+        assert recovered
+        assert all("recovered=0" in line for line in recovered), recovered
+
+
+def test_fast_double_failover(rig: Rig) -> None:
+    """Leaders follow each other before the second one has written anything, with tails in the logs
+    that only one of them has."""
+    with rig.run("fast-double-failover", clients=(*PRODUCERS, "hasty", *READERS)) as run:
+        for _ in range(2):
+            run.wait_for_progress(15)
+            first = run.leader()
+            kill9(run, first)
+            second = run.leader(other_than=first)
+            kill9(run, second)
+            rig.cluster.start_all()
+            run.wait_for_full_isr()
+        history = run.finish()
+    assert len({state.epoch for state in history.states if state.partition[1] == 0}) >= 4
+
+
+def test_high_watermark_lag_restart(rig: Rig) -> None:
+    """A follower that knows an old high watermark only comes back and is elected: its log is not
+    cut there (KIP-101)."""
+    with rig.run("high-watermark-lag-restart") as run:
+        for _ in range(2):
+            run.wait_for_progress(15)
+            leader = run.leader()
+            followers = [broker for broker in rig.cluster.brokers if broker != leader]
+            with run.fault("kill9-all"), ThreadPoolExecutor() as threads:
+                list(threads.map(rig.cluster.kill9, [*followers, leader]))
+            for broker in followers:
+                rig.cluster.start(broker)
+            assert run.leader(other_than=leader) in followers
+            run.wait_for_progress(5)
+            rig.cluster.start(leader)
+            run.wait_for_full_isr()
+        run.finish()
