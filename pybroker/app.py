@@ -40,6 +40,7 @@ from pybroker.model import Broker, Endpoint
 from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, FetchLimits, LeaderChannel, Rng
 from pybroker.replication.fetcher import FetcherOptions
 from pybroker.replication.fetchers import ReplicaFetchers
+from pybroker.replication.group_commit import GroupCommit
 from pybroker.replication.housekeeping import Housekeeping, Intervals
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
@@ -132,6 +133,7 @@ class BrokerApp:
             controller=self.controller,
             lost=lost,
         )
+        self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=world.blocking)
         self._housekeeping = self._new_housekeeping()
         self._producer_ids = ProducerIds(world.coord, broker_id)
         self.dispatcher = Dispatcher(self._services(cluster_id))
@@ -148,6 +150,7 @@ class BrokerApp:
         Raises StartupError if the broker id is taken or no controller comes up.
         """
         self._tell_what_may_be_lost()
+        self._group_commit.start()
         try:
             existing = await self._topics_to_open()
             await self.live.start()
@@ -196,6 +199,7 @@ class BrokerApp:
         await self.live.stop()
         await self._producer_ids.close()
         await self.controller.stop()
+        await self._group_commit.stop()
         try:
             await unregister_broker(self._world.coord, self._broker)
         except CoordError as error:

@@ -35,13 +35,14 @@ _ADMIN_CLIENT_ID = "__admin_client"
 
 
 class _Waiting(NamedTuple):
-    """A batch that is written but not yet committed."""
+    """A batch that is written but may not be acknowledged yet."""
 
     partition: Partition
     leading_since: int
     """As of the partition when it was written: in another leadership it may have been given up."""
     end_offset: int
-    """What must be committed."""
+    """What must be committed (acks=all), or as durable as the topic wants it (acks=1)."""
+    acks: int
     result: PartitionProduceResponse
 
 
@@ -63,7 +64,7 @@ def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append everything now; wait only for batches that have to be decompressed to be checked, or
-    if acks=all is not satisfied yet."""
+    while the acks are not satisfied yet."""
     progress = _Progress()
     responses = []
     for topic in message.topic_data:
@@ -142,19 +143,21 @@ def _append(
     end_offset = appended.last_offset + 1
     if partition.high_watermark >= end_offset:
         services.replicas.became_readable(partition.topic_partition, len(data))
-    elif acks == -1:
-        progress.waiting.append(_Waiting(partition, partition.leading_since, end_offset, result))
+    elif acks == -1 or (acks == 1 and partition.log.durable_end < end_offset):
+        since = partition.leading_since
+        progress.waiting.append(_Waiting(partition, since, end_offset, acks, result))
 
 
 def answer_append(
-    services: Services, partition: Partition, appended: AppendResult, timeout_ms: int
+    services: Services, partition: Partition, appended: AppendResult, acks: int, timeout_ms: int
 ) -> Awaitable[ProduceResponse]:
-    """The response to a batch that was appended with acks=all and has to be committed yet."""
+    """The response to a batch that was appended and may not be acknowledged yet."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
-    waiting = _Waiting(partition, partition.leading_since, appended.last_offset + 1, result)
-    return _when_committed(services, [waiting], timeout_ms, _response(key.topic, result))
+    end_offset = appended.last_offset + 1
+    waiting = _Waiting(partition, partition.leading_since, end_offset, acks, result)
+    return _when_acknowledged(services, [waiting], timeout_ms, _response(key.topic, result))
 
 
 def answer_failure(
@@ -213,7 +216,7 @@ def _finish(
             raise CloseConnection("a produce request with acks=0 failed")
         return None
     if progress.waiting:
-        return _when_committed(services, progress.waiting, message.timeout_ms, response)
+        return _when_acknowledged(services, progress.waiting, message.timeout_ms, response)
     return response
 
 
@@ -242,10 +245,10 @@ def _fail(
     result.base_offset = -1
 
 
-async def _when_committed(
+async def _when_acknowledged(
     services: Services, waiting: list[_Waiting], timeout_ms: int, response: ProduceResponse
 ) -> ProduceResponse:
-    """Answer when every batch is committed, or fails to be within `timeout_ms`."""
+    """Answer when every batch is as its acks say, or fails to be within `timeout_ms`."""
     clock = services.clock
     deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
     pending = waiting
@@ -268,8 +271,8 @@ async def _when_committed(
 
 
 def _is_decided(services: Services, item: _Waiting) -> bool:
-    """Whether the batch is committed, or can no longer be told to be; the result says which. As
-    long as too few replicas are in sync nothing is committed, so the producer had better try
+    """Whether the batch may be acknowledged, or never will; the result says which. As long as too
+    few replicas are in sync nothing is committed, so a producer that asked for it had better try
     again."""
     partition = item.partition
     key = partition.topic_partition
@@ -282,6 +285,8 @@ def _is_decided(services: Services, item: _Waiting) -> bool:
     except BrokerError as error:
         _fail(key, item.result, error)
         return True
+    if item.acks == 1:
+        return partition.log.durable_end >= item.end_offset
     if not partition.may_have_enough_replicas():
         _fail(key, item.result, BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         return True

@@ -198,9 +198,9 @@ class ProduceLane:
             self._replicas.appended(partition.topic_partition, end - start)
         if partition.high_watermark > appended.last_offset:
             self._replicas.became_readable(partition.topic_partition, end - start)
-        elif acks == -1:
+        elif acks == -1 or partition.log.durable_end <= appended.last_offset:
             return _request(parsed), answer_append(
-                self._services, partition, appended, parsed.timeout_ms
+                self._services, partition, appended, acks, parsed.timeout_ms
             )
         return [_encode(version, correlation_id, name, index, appended)]
 

@@ -31,6 +31,7 @@ from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_parts import Flushable
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import ReplicaMove
 
@@ -141,6 +142,15 @@ class ReplicaManager:
     def appended(self, topic_partition: TopicPartition, appended_bytes: int) -> None:
         """A leader's log grew: wake the followers that wait for bytes."""
         self.replica_fetches.progressed(topic_partition, appended_bytes)
+
+    def log_synced(self, synced: Flushable) -> None:
+        """More of a log is durable: wake produces and fetches that wait for that."""
+        key = synced.topic_partition
+        partition = self._partitions.get(key)
+        if partition is None or partition.log is not synced:
+            return
+        self.high_watermark_moved(partition, partition.high_watermark, partition.settle())
+        self.produces.progressed(key, 1)
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
         """Note how far a follower is, once its fetch has been found right: of this leader epoch,

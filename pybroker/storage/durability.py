@@ -1,23 +1,36 @@
-"""How much of a log has been made durable, and when more is due. Does no I/O itself."""
+"""How much of a log has been made durable, when more is due, and making it so."""
 
 from __future__ import annotations
 
 import threading
 
+from pybroker.storage.epoch_file import EpochFile
 from pybroker.storage.log_config import LogConfig
+from pybroker.storage.segments import Segments
 
 
 class Durability:
     """Invariant: what lies below `recovery_point` is on the disk.
 
     A sync runs in another thread while the log may be shortened, so a sync that began before the
-    last shortening does not count.
+    last shortening does not count. One sync at a time, by whoever holds `syncing`: of two at once
+    the system tells only one that the disk has failed.
     """
 
-    __slots__ = ("_lock", "_shortened", "last_flush_ms", "recovery_point")
+    __slots__ = (
+        "_lock",
+        "_shortened",
+        "_tolerated_end",
+        "last_flush_ms",
+        "recovery_point",
+        "syncing",
+    )
 
     def __init__(self, recovery_point: int) -> None:
         self.recovery_point = recovery_point
+        self.syncing = threading.Lock()
+        # Where the log ended when fewer records than flush.messages were waiting for a sync.
+        self._tolerated_end = recovery_point
         self.last_flush_ms = 0
         self._shortened = 0
         self._lock = threading.Lock()
@@ -29,24 +42,44 @@ class Durability:
             unflushed >= config.flush_messages or now_ms - self.last_flush_ms >= config.flush_ms
         )
 
-    def begin(self) -> int:
-        """What to give to `done` after the sync."""
-        return self._shortened
+    def counted_end(self, end: int) -> int:
+        """Up to where a log that ends at `end` is as durable as flush.messages asks for."""
+        return min(end, max(self.recovery_point, self._tolerated_end))
 
-    def done(self, begun: int, end: int) -> None:
-        """A sync has made everything below `end` durable."""
+    def tolerates(self, end: int, config: LogConfig) -> bool:
+        """Whether a log that was appended to up to `end` need not be made durable yet."""
+        if end - self.recovery_point >= config.flush_messages:
+            return False
+        self._tolerated_end = end
+        return True
+
+    def flush(
+        self, segments: Segments, epochs: EpochFile, closed_only: bool, now_ms: int | None
+    ) -> None:
+        """Make durable what is appended so far, or the segments that get no more records; by who
+        holds `syncing`. Waits for the disk. Raises StorageError."""
+        begun = self._shortened
+        active = segments.active
+        end = active.base_offset if closed_only else active.next_offset
+        if end <= self.recovery_point and not (segments.directory_changed or epochs.changed):
+            return
+        epochs.persist()
+        segments.sync(self.recovery_point, end)
         with self._lock:
             if begun == self._shortened:
                 self.recovery_point = max(self.recovery_point, end)
+        if now_ms is not None:
+            self.last_flush_ms = now_ms
 
     def shorten(self, end: int) -> None:
         """The log now ends at `end`."""
         with self._lock:
             self._shortened += 1
             self.recovery_point = min(self.recovery_point, end)
+            self._tolerated_end = min(self._tolerated_end, end)
 
     def restart(self, offset: int) -> None:
         """The log is empty and begins at `offset`."""
         with self._lock:
             self._shortened += 1
-            self.recovery_point = offset
+            self.recovery_point = self._tolerated_end = offset

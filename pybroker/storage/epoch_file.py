@@ -52,10 +52,11 @@ class EpochFile:
         self.changed = True
 
     def persist(self) -> None:
-        """Make the changes durable, if there are any. Waits for the disk. Raises StorageError."""
-        if not self.changed:
-            return
+        """Make the changes durable, if there are any, also those that another thread is writing.
+        Waits for the disk. Raises StorageError."""
         with self._lock:
+            if not self.changed:
+                return
             # Before the entries are taken: what changes meanwhile is for the next time.
             self.changed = False
             try:

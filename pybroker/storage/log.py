@@ -65,7 +65,9 @@ class Log:
     def durable_end(self) -> int:
         """The log end that counts for acknowledgements and the high watermark: what is below is as
         durable as flush.messages asks for."""
-        return self._segments.active.next_offset
+        if self.config.flush_messages == NEVER or self.damage is not None:
+            return self._segments.active.next_offset
+        return self._durability.counted_end(self.log_end_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -101,6 +103,8 @@ class Log:
     def set_config(self, config: LogConfig) -> None:
         self.config = config
         self._rolling.begin(config, 0)
+        if self.durable_end < self.log_end_offset:
+            self._owner.sync_due(self)
 
     # -- appending
 
@@ -224,9 +228,10 @@ class Log:
     def _after_append(self, now_ms: int) -> None:
         self._rolling.written(now_ms)
         self.last_append_ms = now_ms
-        limit = self.config.flush_messages
-        if limit != NEVER and self.log_end_offset - self.recovery_point >= limit:
-            self.flush()
+        if self.config.flush_messages != NEVER:
+            tolerated = self._durability.tolerates(self.log_end_offset, self.config)
+            if not tolerated and not self._owner.sync_due(self):
+                self.flush()
 
     def _record_epoch(self, epoch: int, start_offset: int) -> None:
         self._epochs.record(epoch, start_offset)
@@ -472,22 +477,14 @@ class Log:
         Raises BrokerError KAFKA_STORAGE_ERROR; unless the disk was just full, the log is not used
         any more then: after a failed sync nobody knows what the disk holds.
         """
-        self._check_usable()
-        begun = self._durability.begin()
-        end = self._segments.active.base_offset if closed_only else self.log_end_offset
-        changed = self._segments.directory_changed or self._epochs.changed
-        if end <= self.recovery_point and not changed:
-            return
-        try:
-            self._epochs.persist()
-            self._segments.sync(self.recovery_point, end)
-        except DiskFull as error:
-            raise self._owner.refuse(self.topic_partition, error) from error
-        except StorageError as error:
-            raise self.fail(error) from error
-        self._durability.done(begun, end)
-        if now_ms is not None:
-            self._durability.last_flush_ms = now_ms
+        with self._durability.syncing:
+            self._check_usable()
+            try:
+                self._durability.flush(self._segments, self._epochs, closed_only, now_ms)
+            except DiskFull as error:
+                raise self._owner.refuse(self.topic_partition, error) from error
+            except StorageError as error:
+                raise self.fail(error) from error
 
     def close(self) -> None:
         """Write the indexes and the producers' state, and release the files. Not a flush: what

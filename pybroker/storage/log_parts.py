@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pybroker.errors import BrokerError, DiskFull, ErrorCode, StorageError
 from pybroker.model import TopicPartition
@@ -69,16 +69,40 @@ class LogParts:
     """The epochs differ from those in the file."""
 
 
+class Flushable(Protocol):
+    """A log, for who makes it durable."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def durable_end(self) -> int: ...
+
+    @property
+    def failure(self) -> StorageError | None: ...
+
+    def flush(self) -> None:
+        """Raises BrokerError."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogOwner:
     """What a log tells its manager. `lowering` comes before bytes are removed at the end: what is
     checkpointed beyond that offset must be forgotten first. `failed` comes after a failure that
-    ends the use of the log, `refused` after one that does not."""
+    ends the use of the log, `refused` after one that does not. `sync_due` asks for a flush soon, as
+    flush.messages says; where it gives False nobody will see to it, and the log does it itself."""
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None
     failed: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
     rng: Rng = field(default_factory=random.SystemRandom)
     refused: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
+    sync_due: Callable[[Flushable], bool] = lambda log: False
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
         """Tell of a failure after which the log is as it was; gives what to raise. A disk that is

@@ -30,7 +30,7 @@ from pybroker.storage.filename import (
 from pybroker.storage.loader import create_log
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
-from pybroker.storage.log_parts import Damage, LogOwner
+from pybroker.storage.log_parts import Damage, Flushable, LogOwner
 from pybroker.storage.log_table import LogTable
 from pybroker.storage.opening import Opening, is_suspect
 from pybroker.storage.producer_state import EXPIRATION_MS_DEFAULT
@@ -43,6 +43,10 @@ promise of 30 s."""
 
 FailureListener = Callable[[str, StorageError], None]
 """Told the path of a log directory that has failed, and why; in any thread."""
+
+
+def _nobody(log: Flushable) -> bool:
+    return False
 
 
 class LogManager:
@@ -92,6 +96,8 @@ class LogManager:
         )
         self._suspects: frozenset[TopicPartition] = frozenset()
         self._started = False
+        self.sync_due: Callable[[Flushable], bool] = _nobody
+        """Told of logs that flush.messages wants to be durable; gives whether it sees to that."""
 
     # -- start and stop
 
@@ -157,7 +163,11 @@ class LogManager:
             lambda partition, error: self._directory_failed(directory, error),
             self._rng,
             lambda partition, error: self._refusals.tell(f"log partition={partition}", error),
+            self._sync_due,
         )
+
+    def _sync_due(self, log: Flushable) -> bool:
+        return self.sync_due(log)
 
     def _config(self, topic: str) -> LogConfig:
         return self._defaults if self._config_of is None else self._config_of(topic)

@@ -19,7 +19,15 @@ class Segments:
     in another thread goes on with the one that it began with. Methods may raise StorageError.
     """
 
-    __slots__ = ("_changed", "_directory", "_disk", "_doomed", "_parent_changed", "_state")
+    __slots__ = (
+        "_changes",
+        "_directory",
+        "_disk",
+        "_doomed",
+        "_durable_changes",
+        "_parent_changed",
+        "_state",
+    )
 
     def __init__(
         self, directory: str, disk: Disk, segments: Iterable[Segment], *, is_new: bool = False
@@ -30,7 +38,10 @@ class Segments:
             sorted(segments, key=lambda segment: segment.base_offset)
         )
         self._doomed = PendingDeletions(disk.unlink)
-        self._changed = False
+        # How often files were made or renamed, and up to which of these changes the directory is
+        # durable. Counted, not marked: a change must not be lost to a sync that began before it.
+        self._changes = 1 if is_new else 0
+        self._durable_changes = 0
         self._parent_changed = is_new
 
     @property
@@ -59,7 +70,7 @@ class Segments:
     @property
     def directory_changed(self) -> bool:
         """Whether files were made or renamed since the directory was last made durable."""
-        return self._changed
+        return self._changes != self._durable_changes
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
         """The segments that may hold `offset` or later ones: from the last that begins at or
@@ -73,14 +84,14 @@ class Segments:
     def begin(self, base_offset: int) -> None:
         """Make a new segment the active one."""
         self._state = (*self._state, Segment.created(self._directory, base_offset, self._disk))
-        self._changed = True
+        self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
         """Take segments out, oldest first, so that a crash in between leaves no hole. Their files
         are renamed, and go with `remove_doomed` at `due_ms`."""
         removed = list(gone)
         self._state = tuple(segment for segment in self._state if segment not in removed)
-        self._changed = True
+        self._changes += 1
         for segment in removed:
             for path in segment.mark_deleted():
                 self._doomed.add(due_ms, path)
@@ -96,14 +107,14 @@ class Segments:
             for path in segment.mark_deleted():
                 self._doomed.add(0, path)
         self._state = (Segment.created(self._directory, base_offset, self._disk),)
-        self._changed = True
+        self._changes += 1
 
     def remove_doomed(self, now_ms: int) -> None:
         self._doomed.remove_due(now_ms)
 
     def sync(self, recovery_point: int, end: int) -> None:
         """Make durable what lies between these offsets, and the names of the files."""
-        changed, self._changed = self._changed, False
+        changes = self._changes
         active = self.active
         for segment in self.from_offset(recovery_point):
             if segment.base_offset >= end:
@@ -113,10 +124,10 @@ class Segments:
             except StorageError:
                 # One that was deleted meanwhile need not be durable.
                 if segment in self._state:
-                    self._changed = self._changed or changed
                     raise
-        if changed:
+        if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
+            self._durable_changes = changes
         if self._parent_changed:
             self._disk.sync_dir(self._directory.rpartition("/")[0])
             self._parent_changed = False

@@ -23,6 +23,8 @@ class Faults:
         self.cached = True
         self.full_path: str | None = None
         self.syncs: list[str] = []
+        self.during_sync: Callable[[], None] = lambda: None
+        """What happens while the next syncs are under way."""
 
 
 class FaultyFile:
@@ -64,6 +66,7 @@ class FaultyFile:
         self._faults.syncs.append(self.path)
         if self._faults.sync_fails:
             raise StorageError(f"sync {self.path}: Input/output error")
+        self._faults.during_sync()
         self._file.sync()
 
     def close(self) -> None:

@@ -1,0 +1,114 @@
+"""Making logs durable before what was appended to them is acknowledged (flush.messages).
+
+Appends go to the page cache; then the log asks for a sync. While one runs, all that arrive wait for
+the next, which covers them together: no append waits for another's sync and its own, and nobody
+waits for company. What counts as durable is `Log.durable_end`; who waits for it is woken through
+the replica manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.errors import BrokerError
+from pybroker.ports import Blocking
+from pybroker.replication.manager import ReplicaManager
+from pybroker.storage.log_parts import Flushable
+from pybroker.storage.manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+_LANES_MAX: Final = 4
+"""Syncs at a time in one log directory, each of another log: the file system's journal makes one
+commit of them."""
+_RETRY_S: Final = 1.0
+"""After a sync that the disk refused for want of room."""
+
+
+@dataclass(slots=True)
+class _Directory:
+    """One log directory. Invariant: a log is synced by one lane at a time; one that asks again
+    meanwhile is in `wanted`, too."""
+
+    wanted: dict[Flushable, None] = field(default_factory=dict)
+    busy: set[Flushable] = field(default_factory=set)
+    lanes: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class GroupCommit:
+    """Sees to the logs of `logs` between `start` and `stop`."""
+
+    def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
+        self._logs = logs
+        self._replicas = replicas
+        self._blocking = blocking
+        self._directories: dict[str, _Directory] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._logs.sync_due = self._sync_due
+
+    async def stop(self) -> None:
+        """Finish what was asked for; logs make themselves durable from now on. Idempotent."""
+        self._logs.sync_due = lambda _: False
+        while lanes := [lane for each in self._directories.values() for lane in each.lanes]:
+            await asyncio.gather(*lanes, return_exceptions=True)
+
+    def _sync_due(self, due: Flushable) -> bool:
+        """From any thread: the copy of a log that is being moved grows outside of the loop."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return False
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is loop:
+            self.commit(due)
+        else:
+            loop.call_soon_threadsafe(self.commit, due)
+        return True
+
+    def commit(self, due: Flushable) -> None:
+        """Make the log durable up to where it ends now, or further."""
+        path = due.directory.rpartition("/")[0]
+        directory = self._directories.get(path)
+        if directory is None:
+            directory = self._directories[path] = _Directory()
+        directory.wanted[due] = None
+        if due not in directory.busy and len(directory.lanes) < _LANES_MAX:
+            lane = asyncio.create_task(self._lane(directory), name=f"group-commit {path}")
+            directory.lanes.add(lane)
+
+    async def _lane(self, directory: _Directory) -> None:
+        """Sync one log after the other until nobody waits."""
+        lane = asyncio.current_task()
+        assert lane is not None
+        try:
+            while due := next((log for log in directory.wanted if log not in directory.busy), None):
+                del directory.wanted[due]
+                directory.busy.add(due)
+                try:
+                    await self._sync(due)
+                finally:
+                    directory.busy.discard(due)
+        finally:
+            # At once, not in a later turn: who asks after this finds room for a lane.
+            directory.lanes.discard(lane)
+
+    async def _sync(self, due: Flushable) -> None:
+        try:
+            await self._blocking.run(due.flush)
+        except BrokerError as error:
+            # Its directory has failed, and who waits hears of that; or its disk is full.
+            if due.failure is None:
+                logger.warning("sync refused partition=%s error=%s", due.topic_partition, error)
+                asyncio.get_running_loop().call_later(_RETRY_S, self.commit, due)
+            return
+        self._replicas.log_synced(due)
+        if due.durable_end < due.log_end_offset:
+            self.commit(due)  # grew, or was cut, while the disk was working
