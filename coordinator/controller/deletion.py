@@ -3,9 +3,9 @@ order.
 
 Brokers forget the topic (leader LEADER_DURING_DELETION), live replicas remove their data and
 confirm, then the nodes go: first the tree below the topic, last, in one multi, the topic, its
-configuration, its loss receipts and the request. So whatever happens in between, the request survives as long as
-anything of the topic does, and a new controller starts over. A replica on a dead broker does not
-hold up the deletion.
+configuration, its loss receipts and the request. So whatever happens in between, the request
+survives as long as anything of the topic does, and a new controller starts over. A replica on a
+dead broker does not hold up the deletion.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""ControlledShutdown: another broker is about to stop and asks this one, if it is the controller, to
-hand over what it leads."""
+"""ControlledShutdown: another broker is about to stop and asks this one, if it is the controller,
+to hand over what it leads."""
 
 from __future__ import annotations
 
