@@ -126,13 +126,7 @@ class BrokerApp:
             replicas=self.replicas,
             lost=lost,
         )
-        self._membership = Membership(
-            coord=world.coord,
-            register=self._register,
-            replicas=self.replicas,
-            controller=self.controller,
-            lost=lost,
-        )
+        self._membership = self._new_membership(lost)
         self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=world.blocking)
         self._housekeeping = self._new_housekeeping()
         self._producer_ids = ProducerIds(world.coord, broker_id)
@@ -287,6 +281,15 @@ class BrokerApp:
             rng=self._world.rng,
             channels=self._channel,
             settings=ControllerSettings(delete_topic_enable=self._config.delete_topic_enable),
+        )
+
+    def _new_membership(self, lost: Callable[[str], None]) -> Membership:
+        return Membership(
+            coord=self._world.coord,
+            register=self._register,
+            replicas=self.replicas,
+            controller=self.controller,
+            lost=lost,
         )
 
     def _new_fetchers(self) -> ReplicaFetchers:
