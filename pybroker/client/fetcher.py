@@ -1,4 +1,5 @@
-"""Fetches ahead of the consumer: one Fetch request in flight to each leader.
+"""Fetches ahead of the consumer: one Fetch request in flight to each leader, in a session with it
+(KIP-227), so that only what changed travels.
 
 Decides what to ask and what an answer means for a partition's position; decoding and filtering are
 in `subscription`.
@@ -9,24 +10,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import HOPELESS, Cluster, leaders
 from pybroker.client.connection import Connection
-from pybroker.client.errors import ClientError, OffsetUnavailable, ResponseError
+from pybroker.client.errors import (
+    ClientError,
+    ConnectionLost,
+    OffsetUnavailable,
+    ResponseError,
+)
+from pybroker.client.fetch_session import FetchSession, SessionRequest
 from pybroker.client.metadata import error_code
 from pybroker.client.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, list_offsets
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.subscription import PartitionReader, begin_data
 from pybroker.client.tasks import TaskOwner
 from pybroker.errors import CorruptionError, ErrorCode
-from pybroker.model import TopicPartition
+from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     PartitionData,
 )
 
@@ -34,7 +41,13 @@ logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
 FETCH_LANE = "fetch"
-SESSIONLESS_EPOCH = -1
+SESSION_LOST: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+)
+GOODBYE_LIMIT_S: Final = 1.0
+_Position = tuple[int, int]
+"""Offset and leader epoch."""
 RESET_MOMENTS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -50,6 +63,8 @@ class Fetcher:
         self.broken: BaseException | None = None
         self._wake = asyncio.Event()
         self._in_flight: set[int] = set()
+        self._sessions: dict[int, FetchSession[_Position]] = {}
+        """By the leader."""
         self._resetting: set[TopicPartition] = set()
         self._tasks = TaskOwner(self._break)
         cluster.add_listener(self.wake)
@@ -60,6 +75,23 @@ class Fetcher:
     async def close(self) -> None:
         """Idempotent."""
         await self._tasks.close()
+        sessions, self._sessions = self._sessions, {}
+        goodbyes = [self._end_session(node, session) for node, session in sessions.items()]
+        await asyncio.gather(*goodbyes)
+
+    async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
+        """Let the broker forget it at once; if that fails, it forgets it by itself later. Not in
+        the lane where a fetch may still wait."""
+        asked = session.closing()
+        connection = None if asked is None else self._cluster.connected(node)
+        if asked is None or connection is None:
+            return
+        try:
+            await connection.send(
+                ApiKey.FETCH, self._request(asked), FetchResponse, timeout_s=GOODBYE_LIMIT_S
+            )
+        except ClientError as error:
+            logger.debug("event=fetch-session-not-ended node=%d reason=%s", node, error)
 
     def wake(self) -> None:
         self._wake.set()
@@ -199,28 +231,37 @@ class Fetcher:
         asked = {
             reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
         }
-        exchange = self._fetch(node, connection, self._request(readers), asked)
-        self._tasks.start(exchange, f"fetch from {node}")
+        self._tasks.start(self._fetch(node, connection, asked), f"fetch from {node}")
 
     async def _fetch(
         self,
         node: int,
         connection: Connection,
-        request: FetchRequest,
         asked: dict[TopicPartition, tuple[PartitionReader, int, int]],
     ) -> None:
+        session = self._sessions.get(node)
+        if session is None:
+            session = self._sessions[node] = FetchSession(self._on_wire)
+        question = session.next(
+            {key: (offset, self._leader_epoch(key)) for key, (_, _, offset) in asked.items()}
+        )
         try:
             response = await connection.send(
                 ApiKey.FETCH,
-                request,
+                self._request(question),
                 FetchResponse,
                 timeout_s=(self._options.request_timeout_ms + self._options.fetch_max_wait_ms)
                 / 1_000,
             )
-            if response.error_code:
-                raise ResponseError(error_code(response.error_code))
+            if not session.handle(response):
+                if question.session_epoch and response.error_code in SESSION_LOST:
+                    return  # the next request asks for everything, and for a new session
+                if response.error_code:
+                    raise ResponseError(error_code(response.error_code))
+                raise ConnectionLost("a fetch was answered for other partitions than asked")
         except ClientError as error:
             logger.debug("event=fetch-failed node=%d reason=%s", node, error)
+            session.failed()
             self._cluster.request_refresh()
             for reader, _, _ in asked.values():
                 if error.retriable:
@@ -240,28 +281,30 @@ class Fetcher:
                     if reader.era == era and self.readers.get(key) is reader:
                         self._accept(reader, offset, answer)
 
-    def _request(self, readers: list[PartitionReader]) -> FetchRequest:
-        topics: dict[str, FetchTopic] = {}
-        for reader in readers:
-            topic, partition = reader.topic_partition
-            info = self._cluster.view.partition(reader.topic_partition)
-            topics.setdefault(topic, FetchTopic(topic=topic)).partitions.append(
-                FetchPartition(
-                    partition=partition,
-                    current_leader_epoch=info.leader_epoch if info else -1,
-                    fetch_offset=reader.fetch_offset,
-                    partition_max_bytes=self._options.max_partition_fetch_bytes,
-                )
-            )
+    def _leader_epoch(self, key: TopicPartition) -> int:
+        info = self._cluster.view.partition(key)
+        return info.leader_epoch if info else NO_EPOCH
+
+    def _on_wire(self, partition: int, position: _Position) -> FetchPartition:
+        offset, leader_epoch = position
+        return FetchPartition(
+            partition=partition,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            partition_max_bytes=self._options.max_partition_fetch_bytes,
+        )
+
+    def _request(self, question: SessionRequest) -> FetchRequest:
         return FetchRequest(
             replica_id=-1,
             max_wait_ms=self._options.fetch_max_wait_ms,
             min_bytes=self._options.fetch_min_bytes,
             max_bytes=self._options.fetch_max_bytes,
             isolation_level=ISOLATION_LEVELS[self._options.isolation_level],
-            session_id=0,
-            session_epoch=SESSIONLESS_EPOCH,
-            topics=list(topics.values()),
+            session_id=question.session_id,
+            session_epoch=question.session_epoch,
+            topics=question.topics,
+            forgotten_topics_data=question.forgotten,
         )
 
     def _accept(self, reader: PartitionReader, offset: int, answer: PartitionData) -> None:

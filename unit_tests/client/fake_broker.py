@@ -122,6 +122,8 @@ class FakeBroker:
         """What the next partitions of a Fetch answer."""
         self.topic_errors: dict[str, ErrorCode] = {}
         self.without_leader = False
+        self.sessions: dict[int, dict[TopicPartition, int]] | None = None
+        """With a dict, fetches have sessions: id -> the offsets that are asked for."""
         self.changed = asyncio.Condition()
         self.handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: lambda _: versions(),
@@ -286,6 +288,8 @@ class FakeBroker:
 
     async def _fetch(self, request: Message) -> Message:
         assert isinstance(request, FetchRequest)
+        if self.sessions is not None:
+            return await self._fetch_in_session(request, self.sessions)
         found = [
             FetchableTopicResponse(
                 topic=topic.topic,
@@ -299,6 +303,39 @@ class FakeBroker:
         if not any(p.records or p.error_code for topic in found for p in topic.partitions):
             await asyncio.sleep(min(request.max_wait_ms, 20) / 1_000)
         return FetchResponse(responses=found)
+
+    async def _fetch_in_session(
+        self, request: FetchRequest, sessions: dict[int, dict[TopicPartition, int]]
+    ) -> FetchResponse:
+        """Each id is the number of sessions before; epochs are not looked at."""
+        full = request.session_epoch <= 0
+        session_id = request.session_id
+        if full:
+            sessions.pop(session_id, None)
+            session_id = max(sessions, default=0) + 1
+            if request.session_epoch == 0:
+                sessions[session_id] = {}
+        if session_id not in sessions:
+            code = ErrorCode.NONE if full else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            return FetchResponse(error_code=code)
+        offsets = sessions[session_id]
+        for topic in request.topics:
+            for part in topic.partitions:
+                offsets[TopicPartition(topic.topic, part.partition)] = part.fetch_offset
+        for gone in request.forgotten_topics_data:
+            for number in gone.partitions:
+                del offsets[TopicPartition(gone.topic, number)]
+        found = [(key, self._read(key, offset)) for key, offset in offsets.items()]
+        if not any(data.records or data.error_code for _, data in found):
+            await asyncio.sleep(min(request.max_wait_ms, 20) / 1_000)
+        return FetchResponse(
+            session_id=session_id,
+            responses=[
+                FetchableTopicResponse(topic=key.topic, partitions=[data])
+                for key, data in found
+                if full or data.records or data.error_code
+            ],
+        )
 
     def _read(self, key: TopicPartition, offset: int) -> PartitionData:
         log = self.partitions[key]

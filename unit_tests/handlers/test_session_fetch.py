@@ -11,7 +11,6 @@ import pytest
 
 from pybroker.errors import ErrorCode
 from pybroker.handlers import fetch_sessions
-from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import (
     FetchPartition,
@@ -21,12 +20,11 @@ from pybroker.wire.messages.fetch import (
     ForgottenTopic,
 )
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch, code, fetch_request, values_of
-from unit_tests.handlers.session_reader import FOLLOWER, lead, said, shown
+from unit_tests.handlers.session_reader import FOLLOWER, T0, lead, said, shown
 
 A_MINUTE_MS = 60_000
 VERSIONS = range(7, 13)
 PARTITIONS = 4
-T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture(autouse=True)
