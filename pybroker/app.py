@@ -15,8 +15,9 @@ from functools import partial
 from pybroker.admin.view import Rooms, SessionWatch
 from pybroker.broker_channel import RemoteBrokerChannel
 from pybroker.broker_config import BrokerConfig
+from pybroker.controlled_shutdown import ControlledShutdown, ShutdownSettings, ask_controller
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.coordinator.controller.office import ControllerSettings
+from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.controller.reading import read_deletion_requests, read_topic_names
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
@@ -136,6 +137,8 @@ class BrokerApp:
         self._server = self._new_server()
         self._session = SessionWatch()
         world.coord.add_listener(self._session.heard)
+        self._controlled_shutdown = self._new_controlled_shutdown()
+        world.coord.add_listener(self._controlled_shutdown.heard)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
         """Accept connections on `sockets` (listener name -> bound socket), join the cluster, wait
@@ -183,6 +186,8 @@ class BrokerApp:
     async def stop(self) -> None:
         """Leave the cluster and make the logs' state durable. Idempotent, also after a start that
         failed half-way."""
+        if self._membership.is_registered:
+            await self._controlled_shutdown.run()
         await self._server.close(DRAIN_S)
         await self._fetchers.stop()
         await self._mover.stop()
@@ -280,7 +285,31 @@ class BrokerApp:
             clock=self._world.clock,
             rng=self._world.rng,
             channels=self._channel,
-            settings=ControllerSettings(delete_topic_enable=self._config.delete_topic_enable),
+            settings=ControllerSettings(
+                delete_topic_enable=self._config.delete_topic_enable,
+                rebalance=_rebalance_settings(self._config),
+            ),
+        )
+
+    def _new_controlled_shutdown(self) -> ControlledShutdown:
+        config = self._config
+        ask = partial(
+            ask_controller,
+            listener=config.inter_broker_listener,
+            timeout_s=config.controller_socket_timeout_ms / 1000,
+        )
+        return ControlledShutdown(
+            broker_id=self._broker.id,
+            broker_epoch=lambda: self.replicas.broker_epoch,
+            controller=self.controller,
+            metadata=self.metadata,
+            ask=ask,
+            settings=ShutdownSettings(
+                enable=config.controlled_shutdown_enable,
+                attempts_max=config.controlled_shutdown_max_retries,
+                backoff_s=config.controlled_shutdown_retry_backoff_ms / 1000,
+                attempt_s=config.controller_socket_timeout_ms / 1000,
+            ),
         )
 
     def _new_membership(self, lost: Callable[[str], None]) -> Membership:
@@ -393,6 +422,15 @@ def _fetcher_options(config: BrokerConfig) -> FetcherOptions:
             partition_max_bytes=config.replica_fetch_max_bytes,
         ),
         backoff_ms=config.replica_fetch_backoff_ms,
+    )
+
+
+def _rebalance_settings(config: BrokerConfig) -> RebalanceSettings | None:
+    if not config.auto_leader_rebalance_enable:
+        return None
+    return RebalanceSettings(
+        imbalance_percentage=config.leader_imbalance_per_broker_percentage,
+        interval_s=config.leader_imbalance_check_interval_seconds,
     )
 
 

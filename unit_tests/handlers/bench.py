@@ -159,7 +159,12 @@ class Bench:
     async def start(self) -> None:
         self._others = asyncio.all_tasks()
         config = BrokerConfig.parse(
-            {"log.dirs": str(self.home), "broker.id": str(BROKER_ID), **self.properties}
+            {
+                "log.dirs": str(self.home),
+                "broker.id": str(BROKER_ID),
+                "controlled.shutdown.max.retries": "1",
+                **self.properties,
+            }
         )
         await self.coord.start()
         await create_parents(self.coord)

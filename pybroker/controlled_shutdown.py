@@ -1,0 +1,184 @@
+"""Before a broker stops: it asks the controller to have others lead what it leads.
+
+Nothing of it is needed for the cluster to be right, since a broker may die at any time; it spares
+clients the wait until its end is noticed. So it takes a bounded time, and ends early as soon as
+waiting cannot help: nobody else is there, or ZooKeeper is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.client.connection import Connection
+from pybroker.client.metadata import error_code
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError
+from pybroker.handlers.context import ControllerView
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.model import Broker, PartitionFacts, TopicPartition
+from pybroker.ports import SessionEvent
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.messages.control import ControlledShutdownRequest, ControlledShutdownResponse
+
+log = logging.getLogger(__name__)
+
+_TOLD_WAIT_S: Final = 1.0
+"""How long it may take until we hear that others lead: until then clients are sent to us."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownSettings:
+    """Kafka's controlled.shutdown.*, and how long one attempt may take."""
+
+    enable: bool = True
+    attempts_max: int = 3
+    backoff_s: float = 5.0
+    attempt_s: float = 30.0
+
+
+AskController = Callable[[Broker, int, int], Awaitable[Collection[TopicPartition]]]
+"""Asks that broker for us (id, epoch) to hand over; gives what we still lead. Raises PybrokerError
+or OSError."""
+
+
+class ControlledShutdown:
+    """Of one broker. `broker_epoch` is that of its registration. `heard` is a listener of its
+    session with ZooKeeper, which is connected to begin with."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        controller: ControllerView,
+        metadata: MetadataView,
+        ask: AskController,
+        settings: ShutdownSettings,
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._controller = controller
+        self._metadata = metadata
+        self._ask = ask
+        self._settings = settings
+        self._connected = True
+        self._attempt: asyncio.Task[Collection[TopicPartition]] | None = None
+
+    def heard(self, event: SessionEvent) -> None:
+        self._connected = event in (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
+        if self._attempt is not None and not self._connected:
+            self._attempt.cancel()
+
+    async def run(self) -> None:
+        """Hand over what can be handed over. No failure is raised: the broker stops anyway."""
+        if not self._settings.enable or not self._shared():
+            return
+        for attempt in range(1, self._settings.attempts_max + 1):
+            if attempt > 1:
+                await self._metadata.wait_until(self._is_hopeless, self._settings.backoff_s)
+                if self._is_hopeless():
+                    break
+            if self._connected and await self._try(attempt):
+                await self._metadata.wait_until(lambda: not self._led(), _TOLD_WAIT_S)
+                log.info("controlled shutdown done")
+                return
+        led = len(self._led())
+        log.log(
+            logging.WARNING if led else logging.INFO,
+            "controlled shutdown not complete leads=%d zookeeper=%s",
+            led,
+            "connected" if self._connected else "not connected",
+        )
+
+    async def _try(self, attempt: int) -> bool:
+        """Whether all that others can lead was handed over."""
+        self._attempt = asyncio.ensure_future(self._ask_whoever_is_controller())
+        try:
+            done, _ = await asyncio.wait([self._attempt], timeout=self._settings.attempt_s)
+            if not done or self._attempt.cancelled():
+                raise TimeoutError(f"no answer; zookeeper connected: {self._connected}")
+            remaining = self._attempt.result()
+        except (PybrokerError, OSError) as error:
+            log.info("controlled shutdown attempt=%d failed reason=%r", attempt, error)
+            return False
+        except Exception:
+            log.exception("controlled shutdown attempt=%d failed", attempt)
+            return False
+        finally:
+            self._attempt.cancel()
+            self._attempt = None
+        log.info("controlled shutdown attempt=%d remaining=%d", attempt, len(remaining))
+        return not remaining
+
+    async def _ask_whoever_is_controller(self) -> Collection[TopicPartition]:
+        epoch = self._broker_epoch()
+        if self._controller.is_active:
+            return await self._controller.controlled_shutdown(self._broker_id, epoch)
+        known = self._controller.controller_id
+        controller = None if known is None else self._metadata.brokers.get(known)
+        if controller is None:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "there is no controller at the moment")
+        return await self._ask(controller, self._broker_id, epoch)
+
+    # what there is to hand over
+
+    def _shared(self) -> list[PartitionFacts]:
+        """The partitions of ours that have a replica on another live broker."""
+        mine, brokers = self._broker_id, self._metadata.brokers
+        return [
+            facts
+            for topic in self._metadata.topics.values()
+            for facts in topic.partitions.values()
+            if mine in facts.replicas
+            and any(replica != mine and replica in brokers for replica in facts.replicas)
+        ]
+
+    def _led(self) -> list[PartitionFacts]:
+        return [facts for facts in self._shared() if facts.state.leader == self._broker_id]
+
+    def _is_hopeless(self) -> bool:
+        """Whether nobody who stays could still take over what we lead. The controller counts the
+        replicas of brokers that leave among the offline ones."""
+        return not self._connected or not any(
+            replica != self._broker_id
+            and replica in self._metadata.brokers
+            and replica not in facts.offline_replicas
+            for facts in self._led()
+            for replica in facts.replicas
+        )
+
+
+async def ask_controller(
+    controller: Broker, broker_id: int, broker_epoch: int, *, listener: str, timeout_s: float
+) -> Collection[TopicPartition]:
+    """Ask over the network, on that listener of the controller. Raises BrokerError, ClientError or
+    OSError."""
+    endpoint = controller.endpoint(listener)
+    if endpoint is None:
+        raise BrokerError(
+            ErrorCode.LISTENER_NOT_FOUND, f"broker {controller.id} has no listener {listener}"
+        )
+    connection = await Connection.open(
+        endpoint.host,
+        endpoint.port,
+        client_id=f"controlled-shutdown-{broker_id}",
+        timeout_s=timeout_s,
+    )
+    try:
+        answer = await connection.send(
+            ApiKey.CONTROLLED_SHUTDOWN,
+            ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch),
+            ControlledShutdownResponse,
+            timeout_s=timeout_s,
+            version=APIS[ApiKey.CONTROLLED_SHUTDOWN].max_version,
+        )
+    finally:
+        await connection.close()
+    if answer.error_code:
+        raise BrokerError(error_code(answer.error_code))
+    return [
+        TopicPartition(row.topic_name, row.partition_index) for row in answer.remaining_partitions
+    ]
