@@ -194,6 +194,8 @@ class Fetcher:
             if not asked.done():
                 asked.cancel()
                 await asyncio.wait([asked])
+            if not asked.cancelled():
+                asked.exception()  # nobody else asks for it when this task is cancelled
 
     def _reached(self) -> None:
         if self._failures:
@@ -232,7 +234,7 @@ class Fetcher:
             elif isinstance(step, AskEnds):
                 ask_ends.append(copy)
             else:
-                self._carry_out(copy, step)
+                self._carry_out(copy, step, answer)
             taken_bytes += len(answer.records)
             taken += 1
             if taken_bytes >= _TURN_BYTES or taken >= _TURN_PARTITIONS:
@@ -274,14 +276,25 @@ class Fetcher:
             if self.copies.get(key) is copy and self._still(copy, asked):
                 self._carry_out(copy, after_ends(copy.partition.log, start, end))
 
-    def _carry_out(self, copy: Copy, step: TruncateTo | StartOver | Pause) -> None:
+    def _carry_out(
+        self,
+        copy: Copy,
+        step: TruncateTo | StartOver | Pause,
+        answer: FetchedPartition | None = None,
+    ) -> None:
         if isinstance(step, Pause):
             self._pause(copy, step)
             return
+        kept = None
+        if answer is not None and answer.records:
+            kept = replace(answer, records=bytes(answer.records))
 
         def done(pause: Pause | None) -> None:
-            if pause is not None and self.copies.get(copy.partition.topic_partition) is copy:
-                self._pause(copy, pause)
+            if self.copies.get(copy.partition.topic_partition) is copy:
+                if pause is not None:
+                    self._pause(copy, pause)
+                elif kept is not None:
+                    self._append(copy, kept, self._clock.wall_ms())
             self._wake.set()
 
         self._shortener.begin(copy.partition, step, done)

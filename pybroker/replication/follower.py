@@ -52,7 +52,8 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """Give up the whole log and begin a new one at `offset`, then ask again."""
+    """Give up the whole log and begin a new one at `offset`; then append the records, if there are
+    any, or ask again."""
 
     offset: int
 
@@ -121,7 +122,8 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
 def gives_up_committed(log: ReplicaLog, high_watermark: int, step: Shortening) -> bool:
     """Whether the step cuts records away that were committed and that the leader's log should
     have. A log that starts over further on lacks only what the leader has deleted."""
-    return step.offset < min(high_watermark, log.log_end_offset)
+    committed = min(high_watermark, log.log_end_offset)
+    return max(step.offset, log.log_start_offset) < committed
 
 
 def explains(receipt_epoch: int, log: ReplicaLog, leader_epoch: int) -> bool:

@@ -5,12 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from pybroker.clock import ManualClock
-from pybroker.errors import ErrorCode
-from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
+from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode
+from pybroker.model import (
+    LEADER_DURING_DELETION,
+    NO_EPOCH,
+    LeaderAndIsr,
+    PartitionFacts,
+    PartitionState,
+    StopReplica,
+    StopReplicaPartition,
+    TopicPartition,
+)
 from pybroker.ports import FetchedPartition, FetchLimits, FetchPosition
 from pybroker.records.batch import read_header
 from pybroker.replication.fetcher import FetcherOptions
@@ -22,10 +33,51 @@ from pybroker.storage.files import SystemDisk
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.testing.leader_channel import MemoryLeaderChannel
-from unit_tests.handlers.bench import NOW_MS, FixedProc, ImmediateBlocking, batch
+from unit_tests.handlers.bench import NOW_MS, FixedProc, Gate, ImmediateBlocking, batch
 from unit_tests.replication.vocabulary import T0, TOPIC_ID
 
+T = TypeVar("T")
 PATIENCE_S = 3.0
+
+
+class NamedGates(ImmediateBlocking):
+    """A `Blocking` that holds up one kind of work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: tuple[str, Gate] | None = None
+
+    def hold_named(self, name: str) -> Gate:
+        """A gate before the next piece of work of that name."""
+        gate = Gate()
+        self._held = name, gate
+        return gate
+
+    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
+        if self._held is None or getattr(function, "__name__", "") != self._held[0]:
+            return super().run(function, *args)
+        gate, self._held = self._held[1], None
+        return self.run_behind(gate, function, *args)
+
+
+class Receipts:
+    """The receipt of one unclean election, and who gave up what. The first `away` questions find
+    nobody."""
+
+    def __init__(self) -> None:
+        self.last_epoch = NO_EPOCH
+        self.away = 0
+        self.asked = 0
+        self.given_up: list[tuple[TopicPartition, int, int]] = []
+
+    async def epoch(self, topic_partition: TopicPartition) -> int:
+        self.asked += 1
+        if self.asked <= self.away:
+            raise ConnectionLoss
+        return self.last_epoch
+
+    async def gave_up(self, topic_partition: TopicPartition, start: int, end: int) -> None:
+        self.given_up.append((topic_partition, start, end))
 
 
 class Link(MemoryLeaderChannel):
@@ -39,9 +91,20 @@ class Link(MemoryLeaderChannel):
     async def fetch(
         self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
     ) -> Sequence[FetchedPartition]:
-        self._group.asked.append((self._ends, dict(positions)))
-        self._group.moved()
-        return self._group.bent(await super().fetch(positions, limits))
+        group = self._group
+        group.asked.append((self._ends, dict(positions)))
+        group.moved()
+        answers = await super().fetch(positions, limits)
+        held = group.held.pop(self._ends[0], None) if answers else None
+        if held is not None:
+            held.reached.set()
+            await held.open.wait()
+        most = group.high_watermark_max
+        if most is not None:
+            answers = [
+                replace(each, high_watermark=min(each.high_watermark, most)) for each in answers
+            ]
+        return group.bent(answers)
 
 
 class Member:
@@ -64,12 +127,13 @@ class Member:
             rng=random.Random(self.id),
         )
         self.logs.start(self.id, "cluster")
-        self.blocking = ImmediateBlocking()
+        self.blocking = NamedGates()
         self.fetchers = ReplicaFetchers(
             channel=lambda leader: Link(group, self.id, leader),
             blocking=self.blocking,
             clock=group.clock,
             options=group.options,
+            losses=group.receipts[self.id],
         )
         self.manager = ReplicaManager(
             broker_id=self.id,
@@ -81,7 +145,12 @@ class Member:
             produces=Purgatory(),
             fetchers=self.fetchers,
         )
+        self.fetchers.listen(self._failed)
         self.up = True
+
+    def _failed(self, key: TopicPartition, reason: str) -> None:
+        self.manager.replica_failed(key, reason)
+        self.group.moved()
 
     async def _config(self, topic: str) -> LogConfig:
         return self.group.config
@@ -98,6 +167,14 @@ class Member:
 
     def partition(self, key: TopicPartition = T0) -> Partition:
         return self.manager.partition(key)
+
+    def refusal(self, key: TopicPartition = T0) -> ErrorCode:
+        """What a request for the replica is told."""
+        try:
+            self.partition(key)
+        except BrokerError as error:
+            return error.code
+        return ErrorCode.NONE
 
     def append(self, *values: bytes, key: TopicPartition = T0) -> int:
         """As a producer of one batch; the log end after it."""
@@ -141,6 +218,10 @@ class Group:
         """Who does not reach whom: (follower, leader)."""
         self.bent: Callable[[Sequence[FetchedPartition]], Sequence[FetchedPartition]] = list
         """What becomes of answers on their way."""
+        self.high_watermark_max: int | None = None
+        """More than this the followers do not hear of the high watermark."""
+        self.held: dict[int, Gate] = {}
+        self.receipts = {number: Receipts() for number in range(1, size + 1)}
         self._moved: list[asyncio.Future[None]] = []
         self.members = {
             number: Member(self, number, home / f"broker-{number}") for number in range(1, size + 1)
@@ -152,6 +233,37 @@ class Group:
     def reached(self, follower: int, leader: int) -> ReplicaManager | None:
         member = self.members[leader]
         return member.manager if member.up and (follower, leader) not in self.cut else None
+
+    async def reopen(self, broker_id: int, *, clean: bool = True) -> None:
+        """End the broker, if it is up, and let another begin with its data."""
+        await self.members[broker_id].close(clean=clean)
+        self.members[broker_id].open()
+
+    def hold_answer(self, follower: int) -> Gate:
+        """A gate behind the next answer to the follower that says something."""
+        self.held[follower] = Gate()
+        return self.held[follower]
+
+    def questions(self, follower: int, key: TopicPartition) -> int:
+        """How often the follower has asked for the partition."""
+        return sum(ends[0] == follower and key in asked for ends, asked in self.asked)
+
+    def refused(self, follower: int) -> bool:
+        """Whether the follower has asked somebody whom it does not reach."""
+        if not self.asked or self.asked[-1][0][0] != follower:
+            return False
+        return self.reached(*self.asked[-1][0]) is None
+
+    def forget_high_watermarks(self) -> None:
+        """As if each broker had heard only of what all have."""
+        for member in self.members.values():
+            member.partition()._high_watermark = 1
+
+    async def stop_replica(self, broker_id: int, key: TopicPartition) -> None:
+        command = StopReplica(
+            1, 1, -1, (StopReplicaPartition(key, LEADER_DURING_DELETION, delete=True),)
+        )
+        await self.members[broker_id].manager.stop_replica(command)
 
     async def close(self) -> None:
         for member in self.members.values():
@@ -185,7 +297,7 @@ class Group:
         self._moved.clear()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Look whenever a follower asks."""
+        """Look whenever a follower asks or fails."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 future = asyncio.get_running_loop().create_future()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pybroker.errors import ErrorCode
+from pybroker.ports import FetchedPartition
 from unit_tests.replication.copying import Group
-from unit_tests.replication.vocabulary import T1
+from unit_tests.replication.vocabulary import T0, T1
 
 
 @pytest.fixture
@@ -19,13 +23,27 @@ async def pair(tmp_path: Path) -> AsyncIterator[Group]:
     await group.close()
 
 
+@pytest.fixture
+async def trio(tmp_path: Path) -> AsyncIterator[Group]:
+    group = Group(tmp_path, 3)
+    yield group
+    await group.close()
+
+
+def same(group: Group, *members: int) -> None:
+    first, *others = members
+    for other in others:
+        assert group[other].bytes_of() == group[first].bytes_of() != b""
+        assert group[other].epochs() == group[first].epochs()
+
+
 async def test_a_follower_copies_what_its_leader_has(pair: Group) -> None:
     await pair.lead(1, 0)
     for value in (b"a", b"b", b"c"):
         pair[1].append(value)
     await pair.copied(1)
-    assert pair[2].bytes_of() == pair[1].bytes_of() != b""
-    assert pair[2].epochs() == pair[1].epochs() == [(0, 0)]
+    same(pair, 1, 2)
+    assert pair[2].epochs() == [(0, 0)]
 
 
 async def test_the_high_watermark_of_the_leader_waits_for_the_follower(pair: Group) -> None:
@@ -38,10 +56,308 @@ async def test_the_high_watermark_of_the_leader_waits_for_the_follower(pair: Gro
 
 
 async def test_a_partition_that_is_added_does_not_wait_for_a_fetch_that_waits(pair: Group) -> None:
+    pair.options = replace(pair.options, limits=replace(pair.options.limits, max_wait_ms=3_600_000))
+    await pair.reopen(2)
+    await pair.lead(1, 0)
+    await pair.until(lambda: pair.questions(2, T0) > 0)
+    await pair.lead(1, 0, keys=[T1])
+    await pair.until(lambda: pair.questions(2, T1) > 0)
+    assert T0 in pair.asked[-1][1]
+
+
+async def test_a_repeated_command_does_not_begin_anew(pair: Group) -> None:
     await pair.lead(1, 0)
     await pair.copied(1)
+    (before,) = pair[2].fetchers.copies.values()
+    await pair.lead(1, 0)
+    assert list(pair[2].fetchers.copies.values()) == [before]
+
+
+# logs that have parted
+
+
+async def test_a_follower_that_lags_with_its_high_watermark_loses_nothing(pair: Group) -> None:
+    """KIP-101, the first scenario: truncation to the high watermark lost what was committed."""
+    await pair.lead(1, 0)
+    pair[1].append(b"first")
+    await pair.copied(1)
+    pair.high_watermark_max = 1
+    pair[1].append(b"second")
+    await pair.until(lambda: pair[1].partition().high_watermark == 2)
+    assert pair[2].partition().high_watermark == 1
+    await pair.reopen(2, clean=False)
+    await pair[1].close(clean=False)
+    await pair.lead(2, 1, isr=(2,))
+    assert pair[2].partition().high_watermark == 2
+    pair.high_watermark_max = None
+    pair[2].append(b"third")
+    await pair.reopen(1)
+    await pair.lead(2, 1, isr=(2,), to=[1])
+    await pair.copied(2)
+    same(pair, 1, 2)
+
+
+async def test_two_logs_do_not_differ_at_one_offset(pair: Group) -> None:
+    """KIP-101, the second scenario: both went down, the one with less came back first."""
+    await pair.lead(1, 0)
+    pair[1].append(b"first")
+    await pair.copied(1)
+    pair.cut.add((2, 1))
+    await pair.until(lambda: pair.refused(2))
+    pair[1].append(b"only here")
+    await pair[1].close(clean=False)
+    await pair.lead(2, 1, isr=(2,))
+    pair[2].append(b"second")
+    pair.cut.clear()
+    await pair.reopen(1)
+    await pair.lead(2, 1, isr=(2,), to=[1])
+    await pair.copied(2)
+    same(pair, 1, 2)
+    assert b"only here" not in pair[1].bytes_of()
+    assert pair[1].epochs() == [(0, 0), (1, 1)]
+
+
+async def test_a_leader_that_lacks_the_followers_last_epoch(trio: Group) -> None:
+    """KIP-279: after fast changes of leaders each log has epochs that the other lacks."""
+    await trio.lead(1, 0)
+    trio[1].append(b"common")
+    await trio.copied(1)
+    trio.cut = {(follower, leader) for follower in (1, 2, 3) for leader in (1, 2, 3)}
+    for leader, epoch, count in ((2, 1, 3), (1, 2, 2), (2, 3, 1), (1, 4, 4), (3, 5, 1), (2, 6, 2)):
+        await trio.lead(leader, epoch, isr=(leader,), to=[leader])
+        for number in range(count):
+            trio[leader].append(b"%d in %d" % (number, epoch))
+    assert [len(trio[each].epochs()) for each in (1, 2, 3)] == [3, 4, 2]
+    trio.forget_high_watermarks()
+    trio.cut.clear()
+    await trio.lead(1, 7)
+    trio[1].append(b"last")
+    await trio.copied(1)
+    same(trio, 1, 2, 3)
+
+
+async def test_an_epoch_without_records_is_no_reason_to_go_round_in_circles(pair: Group) -> None:
+    await pair.lead(1, 0)
+    pair[1].append(b"a")
+    await pair.copied(1)
+    pair.cut.add((1, 2))
+    await pair.lead(2, 1, isr=(1, 2))
+    assert pair[2].epochs() == [(0, 0), (1, 1)]
+    await pair.lead(1, 2)
+    pair[1].append(b"b")
+    await pair.copied(1)
+    same(pair, 1, 2)
+    assert pair[2].epochs() == [(0, 0), (2, 1)]
+
+
+# what is committed
+
+
+async def behind(pair: Group) -> None:
+    """Broker 1 has two committed records, broker 2, who leads now, has one of them."""
+    await pair.lead(1, 0)
+    pair[1].append(b"first")
+    await pair.copied(1)
+    pair.cut.add((2, 1))
+    await pair.until(lambda: pair.refused(2))
+    await pair.lead(1, 1, isr=(1,))
+    pair[1].append(b"committed")
+    assert pair[1].partition().high_watermark == 2
+    await pair.lead(2, 2, isr=(2,))
+
+
+def failed(pair: Group) -> bool:
+    return T0 in pair[1].manager.not_opened
+
+
+async def test_committed_records_are_not_given_up(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    await behind(pair)
+    await pair.until(lambda: failed(pair))
+    assert pair[1].refusal() is ErrorCode.KAFKA_STORAGE_ERROR
+    log = pair[1].logs.log(T0)
+    assert log is not None and log.log_end_offset == 2
+    (line,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert "t-0" in line.message and "committed up to 2" in line.message
+    assert "end at 1" in line.message and str(pair[1].home) in line.message
+    assert not pair[1].fetchers.copies
+
+
+async def test_a_receipt_explains_what_is_given_up(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.receipts[1].last_epoch = 2
+    await behind(pair)
+    pair[2].append(b"another")
+    await pair.until(lambda: bool(pair.receipts[1].given_up))
+    await pair.copied(2)
+    same(pair, 1, 2)
+    assert pair.receipts[1].given_up == [(T0, 1, 2)]
+    (line,) = [each.message for each in caplog.records if "loss_receipt" in each.message]
+    assert "t-0" in line and "from=1 to=2" in line
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+async def test_a_receipt_of_another_election_explains_nothing(pair: Group, epoch: int) -> None:
+    pair.receipts[1].last_epoch = epoch
+    await behind(pair)
+    await pair.until(lambda: failed(pair))
+    assert pair.receipts[1].given_up == []
+
+
+async def test_nothing_is_given_up_while_nobody_can_say(pair: Group) -> None:
+    pair.receipts[1].last_epoch, pair.receipts[1].away = 2, 1
+    await behind(pair)
+    await pair.copied(2)
+    assert pair.receipts[1].asked == 2
+    assert pair.receipts[1].given_up == [(T0, 1, 2)]
+
+
+# leaders whose logs begin later
+
+
+async def test_a_log_start_is_followed(pair: Group) -> None:
+    await pair.lead(1, 0)
+    pair[1].append(b"a")
+    pair[1].append(b"b")
+    await pair.copied(1)
+    pair[1].partition().delete_records(1)
+    pair[1].append(b"c")
+    await pair.copied(1)
+    assert pair[2].partition().log.log_start_offset == 1
+    same(pair, 1, 2)
+
+
+async def test_who_is_behind_the_log_start_begins_there(pair: Group) -> None:
+    pair.cut.add((2, 1))
+    await pair.lead(1, 0, isr=(1,))
+    for value in (b"a", b"b", b"c"):
+        pair[1].append(value)
+    pair[1].partition().delete_records(2)
+    pair.cut.clear()
+    await pair.copied(1)
+    assert pair[2].partition().log.log_start_offset == 2
+    assert pair[2].partition().log.first_base_offset == 2
+
+
+async def test_a_log_start_within_a_batch(pair: Group) -> None:
+    pair.cut.add((2, 1))
+    await pair.lead(1, 0, isr=(1,))
+    pair[1].append(b"a", b"b", b"c")
+    pair[1].append(b"d")
+    pair[1].partition().delete_records(2)
+    pair.cut.clear()
+    await pair.copied(1)
+    same(pair, 1, 2)
+    assert pair[2].partition().log.log_start_offset == 2
+    assert pair[2].partition().log.first_base_offset == 0
+
+
+# what goes wrong
+
+
+async def test_bytes_that_were_bent_are_not_taken(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    bent = 0
+
+    def bend(answers: Sequence[FetchedPartition]) -> Sequence[FetchedPartition]:
+        nonlocal bent
+        if bent == 3 or not any(answer.records for answer in answers):
+            return answers
+        bent += 1
+        (answer,) = answers
+        return [replace(answer, records=bytes(answer.records[:-1]) + b"\xff")]
+
+    pair.bent = bend
+    await pair.lead(1, 0)
+    pair[1].append(b"a")
+    await pair.copied(1)
+    same(pair, 1, 2)
+    assert bent == 3
+    (line,) = [each.message for each in caplog.records if each.levelno == logging.ERROR]
+    assert "t-0" in line and "CORRUPT_MESSAGE" in line and "offset=0" in line
+
+
+async def test_an_answer_to_an_earlier_question_is_dropped(pair: Group) -> None:
+    await pair.lead(1, 0)
+    await pair.copied(1)
+    held = pair.hold_answer(2)
+    pair[1].append(b"a")
+    await held.reached.wait()
+    await pair.lead(1, 1)
+    held.open.set()
+    pair[1].append(b"b")
+    await pair.copied(1)
+    same(pair, 1, 2)
+
+
+async def test_a_leader_that_is_away_is_found_again(pair: Group) -> None:
+    await pair.lead(1, 0)
+    await pair.copied(1)
+    await pair[1].close(clean=False)
+    await pair.until(lambda: pair.refused(2))
+    pair[1].open()
+    await pair.lead(1, 1)
+    pair[1].append(b"a")
+    await pair.copied(1)
+    same(pair, 1, 2)
+
+
+async def test_a_leader_that_is_away_is_not_pestered(pair: Group) -> None:
     loop = asyncio.get_running_loop()
+    pair.cut.add((2, 1))
     begun = loop.time()
-    await pair.lead(1, 0, keys=[T1])
-    await pair.until(lambda: any(T1 in asked for _, asked in pair.asked))
-    assert loop.time() - begun < 0.3
+    await pair.lead(1, 0)
+    await pair.until(lambda: pair.questions(2, T0) == 4)
+    assert loop.time() - begun >= 0.02 + 0.04 + 0.08
+
+
+async def test_one_replica_that_fails_does_not_hold_up_the_others(pair: Group) -> None:
+    await pair.lead(1, 0, keys=[T0, T1])
+    await pair.copied(1, T1)
+    log = pair[2].partition(T0).log
+    log.release("for the test")
+    pair[1].append(b"a")
+    pair[1].append(b"b", key=T1)
+    await pair.copied(1, T1)
+    assert log.log_end_offset == 0
+
+
+# the controller's commands
+
+
+async def test_without_a_leader_nothing_is_copied(pair: Group) -> None:
+    await pair.lead(1, 0)
+    await pair.lead(-1, 1, isr=(1,), to=[2])
+    assert not pair[2].fetchers.copies
+
+
+async def test_a_replica_that_is_stopped_is_not_copied(pair: Group) -> None:
+    await pair.lead(1, 0, keys=[T0, T1])
+    await pair.stop_replica(2, T0)
+    assert list(pair[2].fetchers.copies) == [T1]
+    pair[1].append(b"a", key=T1)
+    await pair.copied(1, T1)
+
+
+async def test_a_command_waits_while_a_log_is_cut(pair: Group) -> None:
+    await pair.lead(1, 0)
+    pair[1].append(b"first")
+    await pair.copied(1)
+    pair.cut.add((2, 1))
+    await pair.until(lambda: pair.refused(2))
+    pair[1].append(b"only here")
+    await pair.lead(2, 1, isr=(2,), to=[2])
+    gate = pair[1].blocking.hold_named("truncate_to")
+    await pair.lead(2, 1, isr=(2,), to=[1])
+    await gate.reached.wait()
+    assert pair[1].manager.busy == {T0}
+    command = asyncio.create_task(pair.lead(1, 2, to=[1]))
+    await asyncio.sleep(0)
+    assert not pair[1].partition().is_leader
+    gate.open.set()
+    await command
+    assert pair[1].partition().is_leader
+    assert pair[1].partition().log.log_end_offset == 1
