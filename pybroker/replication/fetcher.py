@@ -48,6 +48,9 @@ _ROUND_MS_MIN: Final = 10
 """The shortest wait at the leader, where a partition is due soon."""
 _BUSY_S: Final = 0.02
 """When to look again at a partition whose log is being cut or made durable."""
+_SYNC_GRACE_S: Final = 0.005
+"""How long the others wait for a log that is being made durable: what it has then counts with their
+next fetch."""
 _GRACE_S: Final = 0.01
 """How long a fetch that waits is left to itself when partitions are added: others may come."""
 _QUIET_FAILURES: Final = 4
@@ -117,6 +120,8 @@ class Fetcher:
         self._added = asyncio.Event()
         """Partitions were added: a fetch that waits does not hold them."""
         self._wake = asyncio.Event()
+        self._syncing = False
+        """Whether something was appended that is not durable yet."""
         self._failures = 0
         self._task = asyncio.create_task(self._run(), name=f"fetcher {leader}")
 
@@ -126,6 +131,10 @@ class Fetcher:
         self.copies.update((copy.partition.topic_partition, copy) for copy in copies)
         self._failures = 0
         self._added.set()
+        self._wake.set()
+
+    def synced(self) -> None:
+        """More of a log is durable, and counts in the next fetch."""
         self._wake.set()
 
     async def stop(self) -> None:
@@ -152,6 +161,9 @@ class Fetcher:
                 if answers is not None:
                     self._reached()
                     await self._ask_ends(await self._take(positions, answers))
+                    if self._syncing:
+                        self._syncing = False
+                        await self._rest(_SYNC_GRACE_S)
             except (PybrokerError, OSError, TimeoutError) as error:
                 await self._leader_failed(error)
 
@@ -260,6 +272,8 @@ class Fetcher:
             self._pause(copy, Pause(error.code, error.detail))
             return
         self._counters.bytes += len(answer.records)
+        replica = copy.partition.log
+        self._syncing |= replica.durable_end < replica.log_end_offset
         copy.lag = max(answer.high_watermark - copy.partition.log.log_end_offset, 0)
         copy.failures, copy.told = 0, None
 

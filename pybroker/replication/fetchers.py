@@ -86,6 +86,12 @@ class ReplicaFetchers:
             self._forget(key)
         self._end_idle()
 
+    def synced(self, key: TopicPartition) -> None:
+        """More of that log is durable."""
+        fetcher = self._sources.get(key)
+        if fetcher is not None:
+            fetcher.synced()
+
     async def settled(self, keys: Iterable[TopicPartition]) -> None:
         """Until none of these logs is being cut any more."""
         await self._shortener.settled(keys)

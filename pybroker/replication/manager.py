@@ -151,6 +151,8 @@ class ReplicaManager:
             return
         self.high_watermark_moved(partition, partition.high_watermark, partition.settle())
         self.produces.progressed(key, 1)
+        if self._fetchers is not None:
+            self._fetchers.synced(key)
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
         """Note how far a follower is, once its fetch has been found right: of this leader epoch,

@@ -45,18 +45,18 @@ class NamedGates(ImmediateBlocking):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: tuple[str, Gate] | None = None
+        self._named: tuple[str, Gate] | None = None
 
     def hold_named(self, name: str) -> Gate:
         """A gate before the next piece of work of that name."""
         gate = Gate()
-        self._held = name, gate
+        self._named = name, gate
         return gate
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        if self._held is None or getattr(function, "__name__", "") != self._held[0]:
+        if self._named is None or getattr(function, "__name__", "") != self._named[0]:
             return super().run(function, *args)
-        gate, self._held = self._held[1], None
+        gate, self._named = self._named[1], None
         return self.run_behind(gate, function, *args)
 
 
