@@ -10,7 +10,7 @@ from pybroker.coordinator.controller.log_dirs import LogDirFailures
 from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.partitions import PartitionStatus
 from pybroker.coordinator.controller.reading import read_brokers
-from pybroker.coordinator.controller.replicas import decide_loss
+from pybroker.model import TopicPartition
 from pybroker.ports import Watch
 
 logger = logging.getLogger(__name__)
@@ -47,43 +47,38 @@ class BrokerChanges:
         }
         if lost:
             logger.info("brokers_lost brokers=%s", sorted(lost))
-            await self._lose(lost)
+        disturbed = self._lose(lost)
         if started:
             logger.info("brokers_started brokers=%s", sorted(started))
+            disturbed.update(
+                partition.topic_partition
+                for partition in self._context.kept_partitions()
+                if partition.status is not PartitionStatus.ONLINE
+            )
         self._context.brokers = current
         await teller.close(lost)
         teller.open(started)
         teller.describe_replicas_of(lost | started)
         teller.tell_current_state(started)
-        if started:
-            await office.repair(
-                partition.topic_partition
-                for partition in self._context.kept_partitions()
-                if partition.status is not PartitionStatus.ONLINE
-            )
+        await office.repair(disturbed)
         self._deletions.stop_replicas_of(started)
         await self._deletions.finish()
 
-    async def _lose(self, lost: set[int]) -> None:
+    def _lose(self, lost: set[int]) -> set[TopicPartition]:
+        """Note that these brokers have ended; those that have started anew, too, were not in sync
+        in between. Gives the partitions that have to do without them."""
         context = self._context
-        context.brokers = {
-            broker_id: broker
-            for broker_id, broker in context.brokers.items()
-            if broker_id not in lost
-        }
         context.leaving -= lost
         self._log_dirs.forget(lost)
         self._deletions.forget_brokers(lost)
-        affected = []
+        affected = set()
         for partition in list(context.kept_partitions()):
             if partition.state is None or lost.isdisjoint(partition.state.isr):
                 continue
-            affected.append(partition.topic_partition)
+            key = partition.topic_partition
+            affected.add(key)
+            known = context.stale.get(key, frozenset())
+            context.stale[key] = known | lost.intersection(partition.state.isr)
             if partition.state.leader in lost:
                 context.put_partition(partition.moved(PartitionStatus.OFFLINE))
-        await self._office.machine.move(
-            affected,
-            lambda partition: decide_loss(
-                partition, lost, context.candidates_of(partition), context.controller_epoch
-            ),
-        )
+        return affected

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pybroker.coordinator.controller.deletion import Deletion
-from pybroker.coordinator.controller.partitions import Partition
+from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
 from pybroker.model import (
     LEADER_DURING_DELETION,
     NO_EPOCH,
@@ -42,6 +42,9 @@ class ClusterContext:
     """Live brokers that have lost a log directory."""
     offline: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas that a live broker cannot open, by broker."""
+    stale: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
+    """Members of the ISR whose broker ended, or started anew, since it was known to be in sync: to
+    be taken out. Kept until that is stored, whatever fails in between."""
     leaving: set[int] = field(default_factory=set)
     """Live brokers that have asked to hand over what they lead, since they will stop."""
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
@@ -64,6 +67,7 @@ class ClusterContext:
         self.damaged.discard(name)
         for partition in self._by_topic.pop(name, {}).values():
             del self.partitions[partition.topic_partition]
+            self.stale.pop(partition.topic_partition, None)
 
     def partitions_of(self, topic: str) -> list[Partition]:
         """Sorted by partition number; empty for a topic that is not known."""
@@ -114,6 +118,19 @@ class ClusterContext:
         if not self.leaving:
             return hosts
         return [broker for broker in hosts if broker not in self.leaving]
+
+    def is_disturbed(self, partition: Partition) -> bool:
+        """Whether it has no leader, members of the ISR that do not stay in sync, or once had some
+        and is not safe without them yet: only then its topic's policy counts."""
+        if partition.state is None:
+            return False
+        candidates = self.candidates_of(partition)
+        return (
+            partition.status is not PartitionStatus.ONLINE
+            or partition.topic_partition in self.stale
+            or bool(partition.state.eligible)
+            or any(replica not in candidates for replica in partition.state.isr)
+        )
 
     def staying(self, replicas: Iterable[int]) -> tuple[int, ...]:
         """Those on live brokers that are not about to stop."""

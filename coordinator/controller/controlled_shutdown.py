@@ -9,38 +9,35 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 
 from pybroker.coordinator.controller import leaders
+from pybroker.coordinator.controller.decisions import Circumstances, succeeded, without
 from pybroker.coordinator.controller.events import HandoverAsked
 from pybroker.coordinator.controller.office import Office
-from pybroker.coordinator.controller.partitions import Partition, StateWrite
-from pybroker.coordinator.controller.replicas import decide_loss
+from pybroker.coordinator.controller.partitions import (
+    Partition,
+    PartitionStatus,
+    Reason,
+    StateWrite,
+)
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.model import Broker, PartitionState, StopReplicaPartition, TopicPartition
+from pybroker.model import Broker, StopReplicaPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 
 def decide_handover(
-    partition: Partition,
-    leaving: Collection[int],
-    candidates: Collection[int],
-    controller_epoch: int,
+    partition: Partition, leaving: Collection[int], now: Circumstances
 ) -> StateWrite | None:
     """The state without the brokers `leaving`: another leader, a smaller ISR. Nothing if nobody
     else may lead: then the leader stays until it is gone."""
     state = partition.state
-    if state is None or state.leader not in leaving:
-        return decide_loss(partition, leaving, candidates, controller_epoch)
-    elected = leaders.handover(partition.replicas, state, candidates, leaving)
+    if state is None or partition.status is not PartitionStatus.ONLINE:
+        return None
+    if state.leader not in leaving:
+        return without(partition, leaving, now, Reason.CONTROLLED_SHUTDOWN)
+    elected = leaders.handover(partition.replicas, state, now.in_sync_candidates, leaving)
     if elected is None:
         return None
-    changed = PartitionState(
-        leader=elected.leader,
-        leader_epoch=state.leader_epoch + 1,
-        isr=elected.isr,
-        controller_epoch=controller_epoch,
-        eligible=elected.eligible,
-    )
-    return StateWrite(partition.topic_partition, changed, partition.version)
+    return succeeded(partition, elected, now, Reason.CONTROLLED_SHUTDOWN)
 
 
 class Handovers:
@@ -121,9 +118,8 @@ class Handovers:
         return remaining
 
     def _decide(self, partition: Partition) -> StateWrite | None:
-        context = self._office.context
-        candidates = context.candidates_of(partition)
-        return decide_handover(partition, context.leaving, candidates, context.controller_epoch)
+        now = self._office.circumstances(partition)
+        return decide_handover(partition, self._office.context.leaving, now)
 
     def _leads(self, broker_id: int, key: TopicPartition) -> bool:
         state = self._office.context.partitions[key].state

@@ -128,12 +128,16 @@ class Loader:
         unreadable: Collection[TopicPartition],
     ) -> None:
         self._context.damaged.update(key.topic for key in unreadable)
+        brokers = self._context.brokers
         for key in keys:
-            if key not in unreadable:
-                replicas = self._context.topics[key.topic].assignment[key.partition]
-                self._context.put_partition(
-                    partitions.found(key, replicas, states.get(key), self._context.brokers)
-                )
+            if key in unreadable:
+                continue
+            replicas = self._context.topics[key.topic].assignment[key.partition]
+            node = states.get(key)
+            self._context.put_partition(partitions.found(key, replicas, node, brokers))
+            stale = frozenset() if node is None else partitions.registered_since(node, brokers)
+            if stale:
+                self._context.stale[key] = stale
 
 
 def _described(node: TopicNode, topic_id: uuid.UUID) -> TopicDescription:

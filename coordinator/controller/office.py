@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.controller.channel import Backoff
 from pybroker.coordinator.controller.context import ClusterContext
+from pybroker.coordinator.controller.decisions import Circumstances, decide_repair
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import Event
-from pybroker.coordinator.controller.partitions import (
-    Partition,
-    PartitionStatus,
-    StateWrite,
-    decide_online,
-)
-from pybroker.coordinator.controller.replicas import decide_loss
+from pybroker.coordinator.controller.partitions import Partition
+from pybroker.coordinator.controller.policies import Policies, PolicyOf, policy_of
 from pybroker.coordinator.controller.retries import Retries
 from pybroker.coordinator.controller.telling import ChannelFactory, Teller
 from pybroker.coordinator.controller.transitions import StateMachine
@@ -41,12 +38,13 @@ class RebalanceSettings:
 class ControllerSettings:
     """`delete_topic_enable` as Kafka's delete.topic.enable; `backoff` for everything that is tried
     again; `stop_timeout_s` is how long resigning may take; `rebalance` None leaves leaders where
-    they are."""
+    they are; `policy_of` lays a topic's own values over those of the cluster."""
 
     delete_topic_enable: bool = True
     backoff: Backoff = field(default_factory=Backoff)
     stop_timeout_s: float = 3.0
     rebalance: RebalanceSettings | None = None
+    policy_of: PolicyOf = lambda overrides: policy_of(BrokerConfig(), overrides)
 
 
 class Office:
@@ -70,26 +68,34 @@ class Office:
         self.writer = FencedWriter(coord, won.epoch_version)
         self.retries = Retries(enqueue, settings.backoff)
         self.teller = Teller(won, self.context, channels, enqueue, settings.backoff)
-        self.machine = StateMachine(coord, self.writer, self.context, self.teller, self.retries)
+        self.policies = Policies(coord, settings.policy_of)
+        self.machine = StateMachine(
+            coord, self.writer, self.context, self.policies, self.teller, self.retries
+        )
 
     async def repair(self, keys: Iterable[TopicPartition]) -> None:
         """Bring the partitions to the best state that the live brokers allow.
 
-        Raises ControllerMoved or SessionExpired.
+        Raises ControllerMoved, or CoordError.
         """
         kept = [key for key in keys if key.topic not in self.context.deletions]
-        await self.machine.move(kept, self._decide_repair)
+        await self.machine.move(
+            kept, lambda partition: decide_repair(partition, self.circumstances(partition))
+        )
 
-    def _decide_repair(self, partition: Partition) -> StateWrite | None:
-        context, epoch = self.context, self.context.controller_epoch
-        candidates = context.candidates_of(partition)
-        if partition.status is not PartitionStatus.ONLINE:
-            online = decide_online(partition, candidates, epoch)
-            if online is not None:
-                return online
-        hosts = context.hosts_of(partition)
-        dead = [replica for replica in partition.replicas if replica not in hosts]
-        return decide_loss(partition, dead, candidates, epoch)
+    def circumstances(self, partition: Partition) -> Circumstances:
+        """Under what a decision about the partition is made now. The policies of its topic have to
+        be loaded, as `machine.move` does for what is disturbed."""
+        context = self.context
+        policy = self.policies.of(partition.topic_partition.topic)
+        return Circumstances(
+            hosts=context.hosts_of(partition),
+            candidates=context.candidates_of(partition),
+            controller_epoch=context.controller_epoch,
+            stale=context.stale.get(partition.topic_partition, ()),
+            required=min(policy.min_insync_replicas, len(partition.replicas)),
+            unclean=policy.unclean_elections,
+        )
 
     async def close(self) -> None:
         """Stop telling brokers anything. Idempotent."""

@@ -1,20 +1,19 @@
 """The life of a partition as the controller sees it: four statuses, a table of legal moves, and
-pure decisions about the next state.
+what is to be stored.
 
-A decision is a `StateWrite`, what should be stored; only when it is stored does `stored` give the
-new `Partition`. Nothing here waits, writes or logs.
+A decision (`decisions.py`) is a `StateWrite`; only when that is stored does `stored` give the new
+`Partition`. Nothing here waits, writes or logs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from pybroker.coordinator.controller import leaders
 from pybroker.errors import PybrokerError
 from pybroker.model import NO_LEADER, Broker, PartitionState, TopicPartition
 
@@ -89,6 +88,18 @@ class Partition:
         return dataclasses.replace(self, status=target)
 
 
+class Reason(enum.Enum):
+    """Why a state is written; in these words in the journal."""
+
+    NEW_PARTITION = "new-partition"
+    LEADER_LOST = "leader-lost"
+    REPLICA_LOST = "replica-lost"
+    NOBODY_MAY_LEAD = "nobody-may-lead"
+    UNCLEAN_ELECTION = "unclean-election"
+    PREFERRED_ELECTION = "preferred-election"
+    CONTROLLED_SHUTDOWN = "controlled-shutdown"
+
+
 @dataclass(frozen=True, slots=True)
 class StateWrite:
     """Store `state` in the partition's state node: set it at `expected_version`, or create it when
@@ -97,6 +108,7 @@ class StateWrite:
     topic_partition: TopicPartition
     state: PartitionState
     expected_version: int
+    reason: Reason
     unclean: bool = False
 
     @property
@@ -119,8 +131,8 @@ def found(
     partition = Partition(topic_partition, replicas).moved(PartitionStatus.NEW)
     if node is None:
         return partition
-    leader = brokers.get(node.state.leader)
-    serving = leader is not None and leader.epoch < node.written
+    leader = node.state.leader
+    serving = leader in brokers and leader not in registered_since(node, brokers)
     return dataclasses.replace(
         partition.moved(PartitionStatus.ONLINE if serving else PartitionStatus.OFFLINE),
         state=node.state,
@@ -129,41 +141,17 @@ def found(
     )
 
 
+def registered_since(node: StateNode, brokers: Mapping[int, Broker]) -> frozenset[int]:
+    """The members of the ISR whose brokers have registered after the state was last written: they
+    are not the processes that were known to be in sync."""
+    return frozenset(
+        replica
+        for replica in node.state.isr
+        if replica in brokers and brokers[replica].epoch > node.written
+    )
+
+
 def stored(partition: Partition, state: PartitionState, version: int, data: bytes) -> Partition:
     """The partition after `state` was stored; `version` and `data` are what its node has now."""
     status = PartitionStatus.OFFLINE if state.leader == NO_LEADER else PartitionStatus.ONLINE
     return dataclasses.replace(partition.moved(status), state=state, version=version, data=data)
-
-
-def decide_online(
-    partition: Partition,
-    live: Collection[int],
-    controller_epoch: int,
-    *,
-    unclean: bool = False,
-) -> StateWrite | None:
-    """How the partition gets a leader; None if nobody may lead now.
-
-    New: the first live assigned replica leads, all live ones are in sync, leader epoch 0.
-    Otherwise the `offline` strategy, with the next leader epoch.
-    """
-    state = partition.state
-    if state is None:
-        isr = tuple(broker for broker in partition.replicas if broker in live)
-        if not isr:
-            return None
-        opened = PartitionState(
-            leader=isr[0], leader_epoch=0, isr=isr, controller_epoch=controller_epoch
-        )
-        return StateWrite(partition.topic_partition, opened, NO_VERSION)
-    elected = leaders.offline(partition.replicas, state, live, unclean=unclean)
-    if elected is None:
-        return None
-    changed = PartitionState(
-        leader=elected.leader,
-        leader_epoch=state.leader_epoch + 1,
-        isr=elected.isr,
-        controller_epoch=controller_epoch,
-        eligible=elected.eligible,
-    )
-    return StateWrite(partition.topic_partition, changed, partition.version, elected.unclean)

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Final
 
 from pybroker.coordinator.controller import leaders
+from pybroker.coordinator.controller.decisions import (
+    Circumstances,
+    decide_repair,
+    succeeded,
+)
 from pybroker.coordinator.controller.events import (
     Election,
     ElectionAsked,
@@ -19,11 +25,11 @@ from pybroker.coordinator.controller.events import (
     PreferredElectionRequested,
 )
 from pybroker.coordinator.controller.office import Office
-from pybroker.coordinator.controller.partitions import Partition, StateWrite, decide_online
+from pybroker.coordinator.controller.partitions import Partition, Reason, StateWrite
 from pybroker.coordinator.controller.writes import Write
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import BadVersion, CoordError, ErrorCode, MalformedNode, NoNode
-from pybroker.model import NO_LEADER, PartitionState, TopicPartition
+from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import DeleteOp, NodeStat, Watch
 
 logger = logging.getLogger(__name__)
@@ -41,24 +47,15 @@ _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition 
 # ---- decisions
 
 
-def decide_preferred(
-    partition: Partition, candidates: Collection[int], controller_epoch: int
-) -> StateWrite | None:
+def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | None:
     """The preferred replica leads, if it may and does not yet."""
     state = partition.state
     if state is None or state.leader == partition.replicas[0]:
         return None
-    elected = leaders.preferred(partition.replicas, state, candidates)
+    elected = leaders.preferred(partition.replicas, state, now.in_sync_candidates)
     if elected is None:
         return None
-    changed = PartitionState(
-        leader=elected.leader,
-        leader_epoch=state.leader_epoch + 1,
-        isr=elected.isr,
-        controller_epoch=controller_epoch,
-        eligible=elected.eligible,
-    )
-    return StateWrite(partition.topic_partition, changed, partition.version)
+    return succeeded(partition, elected, now, Reason.PREFERRED_ELECTION)
 
 
 def is_needed(partition: Partition, election_type: ElectionType, hosts: Collection[int]) -> bool:
@@ -137,17 +134,17 @@ class AskedElections:
         return held
 
     def _decision(self, election_type: ElectionType) -> Callable[[Partition], StateWrite | None]:
-        context = self._office.context
+        office = self._office
 
         def preferred(partition: Partition) -> StateWrite | None:
-            candidates = context.candidates_of(partition)
-            return decide_preferred(partition, candidates, context.controller_epoch)
+            return decide_preferred(partition, office.circumstances(partition))
 
         def unclean(partition: Partition) -> StateWrite | None:
-            if not is_needed(partition, ElectionType.UNCLEAN, context.hosts_of(partition)):
+            hosts = office.context.hosts_of(partition)
+            if not is_needed(partition, ElectionType.UNCLEAN, hosts):
                 return None
-            candidates = context.candidates_of(partition)
-            return decide_online(partition, candidates, context.controller_epoch, unclean=True)
+            now = replace(office.circumstances(partition), unclean=True)
+            return decide_repair(partition, now)
 
         return preferred if election_type is ElectionType.PREFERRED else unclean
 

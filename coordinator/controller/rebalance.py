@@ -97,9 +97,7 @@ class Rebalance:
         return moved > 0 and len(electable) > len(chosen)
 
     def _decide(self, partition: Partition) -> StateWrite | None:
-        context = self._office.context
-        candidates = context.candidates_of(partition)
-        return decide_preferred(partition, candidates, context.controller_epoch)
+        return decide_preferred(partition, self._office.circumstances(partition))
 
     def _schedule(self, pause_s: float) -> None:
         self.close()

@@ -12,7 +12,13 @@ from typing import Final
 
 from pybroker.coordinator.controller import partitions
 from pybroker.coordinator.controller.context import ClusterContext
-from pybroker.coordinator.controller.partitions import Partition, StateNode, StateWrite
+from pybroker.coordinator.controller.partitions import (
+    Partition,
+    PartitionStatus,
+    StateNode,
+    StateWrite,
+)
+from pybroker.coordinator.controller.policies import Policies
 from pybroker.coordinator.controller.reading import read_states
 from pybroker.coordinator.controller.retries import Retries
 from pybroker.coordinator.controller.telling import Teller
@@ -46,24 +52,33 @@ class StateMachine:
         coord: Coord,
         writer: FencedWriter,
         context: ClusterContext,
+        policies: Policies,
         teller: Teller,
         retries: Retries,
     ) -> None:
         self._coord = coord
         self._writer = writer
         self._context = context
+        self._policies = policies
         self._teller = teller
         self._retries = retries
 
     async def move(self, topic_partitions: Iterable[TopicPartition], decide: Decide) -> None:
         """Decide for each of the partitions and store the decisions.
 
-        Raises ControllerMoved or SessionExpired.
+        Raises ControllerMoved, or CoordError.
         """
         waiting = list(topic_partitions)
         for _ in range(ATTEMPTS_MAX):
-            known = (self._context.partitions.get(key) for key in waiting)
-            decided = (decide(partition) for partition in known if partition is not None)
+            found = (self._context.partitions.get(key) for key in waiting)
+            known = [partition for partition in found if partition is not None]
+            disturbed = filter(self._context.is_disturbed, known)
+            try:
+                await self._policies.load({each.topic_partition.topic for each in disturbed})
+            except ConnectionLoss as error:
+                logger.warning("policies_not_read partitions=%d reason=%r", len(known), error)
+                break
+            decided = (decide(partition) for partition in known)
             writes = [write for write in decided if write is not None]
             waiting = await self._store(writes) if writes else []
             if not waiting:
@@ -134,18 +149,19 @@ class StateMachine:
     def _note_stored(self, write: StateWrite, version: int, text: bytes) -> None:
         before = self._context.partitions[write.topic_partition]
         self._context.put_partition(partitions.stored(before, write.state, version, text))
+        self._context.stale.pop(write.topic_partition, None)
         self._teller.changed_state(write.topic_partition, created=write.creates)
         self._context.unclean_elections += write.unclean
         state_change.info(
             "state_stored partition=%s leader=%d leader_epoch=%d isr=%s version=%d "
-            "controller_epoch=%d unclean=%s",
+            "controller_epoch=%d reason=%s",
             write.topic_partition,
             write.state.leader,
             write.state.leader_epoch,
             ",".join(map(str, write.state.isr)),
             version,
             write.state.controller_epoch,
-            write.unclean,
+            write.reason.value,
         )
 
     def _adopt(self, key: TopicPartition, node: StateNode) -> None:
@@ -153,9 +169,14 @@ class StateMachine:
         faster. Take what is stored."""
         if node.state.controller_epoch > self._context.controller_epoch:
             raise ControllerMoved(f"the state of {key} was written by a newer controller")
-        before = self._context.partitions[key]
-        adopted = partitions.found(key, before.replicas, node, self._context.brokers)
-        self._context.put_partition(adopted)
+        context, before = self._context, self._context.partitions[key]
+        adopted = partitions.found(key, before.replicas, node, context.brokers)
+        stale = context.stale.pop(key, frozenset()).intersection(node.state.isr)
+        if stale:
+            context.stale[key] = stale
+        if node.state.leader in stale:
+            adopted = adopted.moved(PartitionStatus.OFFLINE)
+        context.put_partition(adopted)
         self._teller.changed_state(key)
 
 

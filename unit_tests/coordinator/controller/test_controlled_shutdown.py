@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from pybroker.coordinator.controller.controlled_shutdown import decide_handover
+from pybroker.coordinator.controller.decisions import Circumstances
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.model import PartitionState
+from pybroker.model import NO_LEADER, PartitionState
 from unit_tests.coordinator.controller.cluster import Cluster, Member, key, until
 
 STATE = "/brokers/topics/orders/partitions/{}/state"
@@ -38,13 +39,17 @@ def test_who_leads_without_those_that_leave(
     expected: tuple[int, tuple[int, ...]] | None,
 ) -> None:
     state = PartitionState(leader, 4, isr, controller_epoch=1)
-    partition = Partition(key("orders-0"), (1, 2, 3), PartitionStatus.ONLINE, state, 8)
-    write = decide_handover(partition, leaving, candidates, controller_epoch=7)
+    status = PartitionStatus.OFFLINE if leader == NO_LEADER else PartitionStatus.ONLINE
+    partition = Partition(key("orders-0"), (1, 2, 3), status, state, 8)
+    now = Circumstances((1, 2, 3), candidates, 7, required=2)
+    write = decide_handover(partition, leaving, now)
     found = None if write is None else (write.state.leader, write.state.isr)
     assert found == expected
     if write is not None:
         assert (write.state.leader_epoch, write.state.controller_epoch) == (5, 7)
         assert write.expected_version == 8
+        missing = {*isr} - {*write.state.isr}
+        assert set(write.state.eligible) == (missing if len(write.state.isr) < 2 else set())
 
 
 async def three(cluster: Cluster) -> list[Member]:

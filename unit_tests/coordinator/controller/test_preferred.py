@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from pybroker.coordinator.controller.decisions import Circumstances
 from pybroker.coordinator.controller.events import Election, ElectionType
 from pybroker.coordinator.controller.partitions import NO_VERSION, Partition, PartitionStatus
 from pybroker.coordinator.controller.preferred import decide_preferred, is_needed
@@ -46,7 +47,8 @@ def test_the_preferred_replica_leads_if_it_is_live_and_in_sync(
     elected: int | None,
 ) -> None:
     before = partition(replicas, leader, isr, eligible=(9,))
-    write = decide_preferred(before, candidates, controller_epoch=7)
+    now = Circumstances(candidates, candidates, 7, required=len(isr) + 1)
+    write = decide_preferred(before, now)
     if elected is None:
         assert write is None
     else:
@@ -57,7 +59,12 @@ def test_the_preferred_replica_leads_if_it_is_live_and_in_sync(
 
 def test_nothing_is_decided_for_a_partition_that_nobody_has_led() -> None:
     new = Partition(key("orders-0"), (1, 2), PartitionStatus.NEW, None, NO_VERSION)
-    assert decide_preferred(new, (1, 2), controller_epoch=7) is None
+    assert decide_preferred(new, Circumstances((1, 2), (1, 2), 7)) is None
+
+
+def test_a_preferred_replica_that_was_restarted_has_to_catch_up_first() -> None:
+    now = Circumstances((1, 2), (1, 2), 7, stale={1})
+    assert decide_preferred(partition((1, 2), 2, (1, 2)), now) is None
 
 
 def test_when_an_election_is_needed() -> None:

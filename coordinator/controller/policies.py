@@ -1,0 +1,70 @@
+"""What a topic's configuration says about its leaders: read from ZooKeeper when a decision depends
+on it, so that the newest change counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from pybroker.broker_config import BrokerConfig
+from pybroker.coordinator.controller.reading import read_each
+from pybroker.coordinator.controller.topics import topic_configs
+from pybroker.errors import MalformedNode
+from pybroker.ports import Coord
+from pybroker.topic_config import effective_topic_config, usable_overrides
+
+logger = logging.getLogger(__name__)
+
+_MIN_ISR = "min.insync.replicas"
+_UNCLEAN = "unclean.leader.election.enable"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """min.insync.replicas and unclean.leader.election.enable of a topic."""
+
+    min_insync_replicas: int = 1
+    unclean_elections: bool = False
+
+
+PolicyOf = Callable[[Mapping[str, str]], Policy]
+"""From the values that were set for a topic to what holds for it."""
+
+
+def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
+    """What is no value is left out, as it is where logs are opened."""
+    own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
+    if not own:
+        return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)
+    config = effective_topic_config(broker, usable_overrides(broker, own)[0])
+    return Policy(config.min_insync_replicas, config.unclean_leader_election_enable)
+
+
+class Policies:
+    """Of one reign."""
+
+    def __init__(self, coord: Coord, policy_of: PolicyOf) -> None:
+        self._coord = coord
+        self._policy_of = policy_of
+        self._policies: dict[str, Policy] = {}
+
+    async def load(self, topics: Collection[str]) -> None:
+        """Read these topics' configurations again. Raises CoordError."""
+        self._policies = await read_each(self._read, topics)
+
+    def of(self, topic: str) -> Policy:
+        """As last loaded. One that was not loaded elects nobody who is not in sync: none of the
+        decisions that depend on it is made without loading it."""
+        return self._policies.get(topic, _CAUTIOUS)
+
+    async def _read(self, topic: str) -> Policy:
+        try:
+            return self._policy_of(await topic_configs(self._coord, topic))
+        except MalformedNode as error:
+            logger.error("topic_options_ignored topic=%s reason=%s", topic, error)
+            return self._policy_of({})
+
+
+_CAUTIOUS = Policy()
