@@ -169,9 +169,14 @@ BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
 
 def small_cluster_properties(brokers: int) -> dict[str, str]:
     """What a start without a configuration file sets: Kafka's defaults ask for three brokers and
-    for patience, a developer's machine has neither."""
+    for patience, a developer's machine has neither. Who starts several wants topics to outlive one
+    of them; with two, a write that one took is acknowledged while the other is away."""
     replicas = str(min(3, brokers))
+    several = {"default.replication.factor": replicas}
+    if brokers > 2:
+        several["min.insync.replicas"] = "2"
     return {
+        **(several if brokers > 1 else {}),
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": str(min(2, brokers)),

@@ -1,4 +1,5 @@
-"""Child processes that die with us, also when we are killed, and the wait for their end.
+"""Child processes that die with us, also when we are killed, the wait for their end, and the words
+by which we start ourselves.
 
 The kernel's wish is bound to the *thread* that starts the child: start it in one that lives as long
 as the child shall.
@@ -11,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from pybroker import child_launcher
@@ -21,6 +23,17 @@ _POLL_S: Final = 0.02
 def tied_to_us(command: Sequence[str]) -> list[str]:
     """The words that run a command (whose first word is a path) so that it dies with us."""
     return [sys.executable, "-I", "-S", child_launcher.__file__, str(os.getpid()), *command]
+
+
+def pybroker_command(*words: str) -> list[str]:
+    """How this Python runs the command `pybroker`; to be given `pybroker_environment`."""
+    return [sys.executable, "-P", "-m", "pybroker", *words]
+
+
+def pybroker_environment() -> dict[str, str]:
+    """Our environment, with which a child finds the code that we run."""
+    modules = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": modules}
 
 
 async def ended(child: subprocess.Popen[bytes]) -> int:

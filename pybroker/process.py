@@ -1,20 +1,26 @@
 """What a real process needs of the operating system: threads for blocking work, the kernel's boot
-id, and enough file descriptors.
+id, enough file descriptors, and the word to whoever started it that it serves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import resource
+import secrets
+import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
+READY_VARIABLE: Final = "NOTIFY_SOCKET"
+_READY: Final = b"READY=1"
 _NEW_OBJECTS_MAX: Final = 20_000
 """Python's own default is 700."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -73,3 +79,43 @@ def raise_open_files_limit() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         return hard
     return soft
+
+
+def tell_ready() -> None:
+    """Tell whoever started us, if he wants to know, that we serve: systemd (Type=notify) and
+    `pybroker start --brokers` listen at the socket that NOTIFY_SOCKET names (sd_notify)."""
+    address = os.environ.get(READY_VARIABLE)
+    if not address:
+        return
+    name = "\0" + address[1:] if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(_READY, name)
+    except OSError as error:
+        log.warning("readiness not told %s=%s error=%r", READY_VARIABLE, address, error)
+
+
+class ReadySocket:
+    """The other end of `tell_ready`, for one child: to be watched for reading."""
+
+    def __init__(self) -> None:
+        self.address = f"@pybroker-{secrets.token_hex(8)}"
+        """The value of NOTIFY_SOCKET: a name without a file (Linux)."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind("\0" + self.address[1:])
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def heard(self) -> bool:
+        """Whether what came is that word."""
+        try:
+            return _READY in self._socket.recv(4096).splitlines()
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._socket.close()

@@ -45,6 +45,7 @@ from pybroker.process import (
     ThreadedBlocking,
     raise_open_files_limit,
     spare_the_collector,
+    tell_ready,
 )
 from pybroker.server.listener import Bind, bind
 from pybroker.storage.filename import LOCK
@@ -158,6 +159,7 @@ async def _start(
     spare_the_collector()
     if http is not None:
         http.broker_serves()
+    tell_ready()
 
 
 def _log_manager(config: BrokerConfig, clock: Clock, rng: Rng, disk: Disk) -> LogManager:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -11,8 +14,12 @@ from pybroker.broker_config import BrokerConfig, small_cluster_properties
 from pybroker.errors import ConfigError, StartupError
 from pybroker.properties import parse_overrides, read_properties
 from pybroker.run import run_broker
+from pybroker.several_brokers import check_directories, plan_brokers
+from pybroker.supervisor import run_brokers
 
 DEFAULT_DATA = "pybroker-data"
+BROKERS_MAX: Final = 64
+"""Of one machine and command."""
 
 
 def broker_properties(
@@ -24,6 +31,7 @@ def broker_properties(
     log_dir: str | None = None,
     log_config: str | None = None,
     overrides: tuple[str, ...],
+    brokers: int = 1,
 ) -> dict[str, str]:
     """What the command line means as Kafka's options; the later of these wins: the values of a
     small cluster (without a file), the file, the flags, the overrides.
@@ -31,7 +39,7 @@ def broker_properties(
     Raises ConfigError for a file or an override that cannot be read.
     """
     if config_path is None:
-        properties = small_cluster_properties(1)
+        properties = small_cluster_properties(brokers)
         properties["listeners"] = "PLAINTEXT://127.0.0.1:9092"
         properties["log.dirs"] = str(Path(DEFAULT_DATA).absolute())
     else:
@@ -52,6 +60,17 @@ def broker_properties(
     return properties
 
 
+def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[str]:
+    """What the command lines of several brokers have in common: the file, and what differs from
+    it."""
+    in_file = {} if config is None else read_properties(config)
+    words = [] if config is None else [config]
+    for name, value in properties.items():
+        if in_file.get(name) != value:
+            words += ["--override", f"{name}={value}"]
+    return words
+
+
 @click.command("start")
 @click.argument("config", required=False, metavar="[CONFIG]")
 @click.option(
@@ -60,6 +79,13 @@ def broker_properties(
     help=f"Directory of the data (log.dirs). Default: ./{DEFAULT_DATA}, or what CONFIG says.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen on 127.0.0.1:PORT.")
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, BROKERS_MAX),
+    default=1,
+    metavar="N",
+    help="Run so many brokers, at PORT and those behind it, each in a directory of its own in DIR.",
+)
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT/CHROOT",
@@ -86,12 +112,13 @@ def command(
     config: str | None,
     data: str | None,
     port: int | None,
+    brokers: int,
     zookeeper: str | None,
     log_dir: str | None,
     log_config: str | None,
     overrides: tuple[str, ...],
 ) -> None:
-    """Run a broker until SIGTERM or Ctrl-C.
+    """Run a broker, or several, until SIGTERM or Ctrl-C.
 
     CONFIG is a server.properties file with Kafka's options. Without it a broker for this machine
     alone is started: on 127.0.0.1:9092, with an embedded ZooKeeper.
@@ -105,9 +132,15 @@ def command(
             log_dir=log_dir,
             log_config=log_config,
             overrides=overrides,
+            brokers=brokers,
         )
         parsed = BrokerConfig.parse(properties)
-        run_broker(parsed)
+        if brokers == 1:
+            check_directories(parsed, 1)
+            run_broker(parsed)
+        else:
+            plans = plan_brokers(properties, brokers, socket.gethostname())
+            run_brokers(parsed, plans, _words_of_each(config, properties))
     except ConfigError as error:
         for fault in error.faults:
             click.echo(f"pybroker start: {fault}", err=True)

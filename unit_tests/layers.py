@@ -19,7 +19,9 @@ PARTS_OF_APP: Final = (
     "pybroker.membership",
     "pybroker.process",
     "pybroker.run",
+    "pybroker.several_brokers",
     "pybroker.standing",
+    "pybroker.supervision",
     "pybroker.supervisor",
     "pybroker.topic_logs",
 )

@@ -196,3 +196,5 @@ def test_a_small_cluster_asks_for_no_more_brokers_than_there_are(
     assert config.offsets_topic_replication_factor == int(replicas)
     assert config.transaction_state_log_min_isr == int(in_sync)
     assert config.group_initial_rebalance_delay_ms == 0
+    assert config.default_replication_factor == int(replicas)
+    assert config.min_insync_replicas == (2 if brokers > 2 else 1)

@@ -1,13 +1,14 @@
-"""Threads for work that blocks."""
+"""Threads for work that blocks, and the word that we serve."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from pybroker.process import ThreadedBlocking
+from pybroker.process import READY_VARIABLE, ReadySocket, ThreadedBlocking, tell_ready
 
 
 @pytest.fixture
@@ -30,3 +31,26 @@ async def test_more_threads_work_at_once_and_what_waits_is_still_done(
     gate.set()
     assert await first
     assert await waiting == "done"
+
+
+def test_readiness_is_told_to_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = ReadySocket()
+    try:
+        assert not listener.heard()
+        monkeypatch.delenv(READY_VARIABLE, raising=False)
+        tell_ready()
+        assert not listener.heard()
+        monkeypatch.setenv(READY_VARIABLE, listener.address)
+        tell_ready()
+        assert listener.heard()
+        assert not listener.heard()
+    finally:
+        listener.close()
+
+
+def test_nobody_at_the_socket_of_readiness_is_no_reason_to_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(READY_VARIABLE, str(tmp_path / "gone"))
+    tell_ready()
+    assert "readiness not told" in caplog.text

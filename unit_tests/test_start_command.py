@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.errors import ConfigError, StartupError
+from pybroker.several_brokers import BrokerPlan
 from pybroker.tools import start
 
 
@@ -145,3 +147,46 @@ def test_a_start_that_cannot_be_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_port_that_is_none_is_refused(ran: list[BrokerConfig], port: str) -> None:
     assert invoke("--port", port).exit_code != 0
     assert ran == []
+
+
+@pytest.fixture
+def ran_several(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[BrokerConfig], list[str]]]:
+    """What several brokers would have been run with: their own options, and their common words."""
+    runs: list[tuple[list[BrokerConfig], list[str]]] = []
+
+    def run(config: BrokerConfig, plans: Sequence[BrokerPlan], words: list[str]) -> None:
+        runs.append(([BrokerConfig.parse(plan.properties) for plan in plans], words))
+
+    monkeypatch.setattr(start, "run_brokers", run)
+    return runs
+
+
+def test_several_brokers_are_told_apart_and_replicate(
+    ran_several: list[tuple[list[BrokerConfig], list[str]]], tmp_path: Path
+) -> None:
+    result = invoke("--brokers", "4", "--data", str(tmp_path), "--port", "5000")
+    assert (result.exit_code, result.output) == (0, "")
+    ((brokers, words),) = ran_several
+    assert [each.bound_listeners[0].port for each in brokers] == [5000, 5001, 5002, 5003]
+    assert brokers[3].log_directories == (str(tmp_path / "broker-3"),)
+    assert "default.replication.factor=3" in words
+    assert "min.insync.replicas=2" in words
+
+
+def test_several_brokers_read_the_same_file_and_what_differs_from_it(
+    ran_several: list[tuple[list[BrokerConfig], list[str]]], file: Path
+) -> None:
+    result = invoke(str(file), "--brokers", "2", "--override", "num.partitions=5")
+    assert (result.exit_code, result.output) == (0, "")
+    ((brokers, words),) = ran_several
+    assert words == [str(file), "--override", "num.partitions=5"]
+    assert [each.broker_id for each in brokers] == [7, 8]
+    assert [each.advertised[0].port for each in brokers] == [19092, 19093]
+
+
+@pytest.mark.parametrize("brokers", ["0", "-1", "65", "many"])
+def test_a_number_of_brokers_that_is_none_is_refused(
+    ran_several: list[tuple[list[BrokerConfig], list[str]]], brokers: str
+) -> None:
+    assert invoke("--brokers", brokers).exit_code != 0
+    assert ran_several == []

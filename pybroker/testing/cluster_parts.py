@@ -6,18 +6,16 @@ Values and processes only; `cluster.py` decides what is done with them.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pybroker.broker_config import small_cluster_properties
-from pybroker.child_process import ended, tied_to_us
+from pybroker.child_process import ended, pybroker_command, pybroker_environment, tied_to_us
 from pybroker.testing.place import Place
 
 CLIENTS: Final = "CLIENTS"
@@ -108,7 +106,7 @@ class BrokerProcess:
             "zookeeper.connect": zookeeper,
         }
         words = [f"{name}={value}" for name, value in options.items()]
-        command = [sys.executable, "-P", "-m", "pybroker", "start"]
+        command = pybroker_command("start")
         for word in words:
             command += ["--override", word]
         with self.log_file.open("ab") as log:
@@ -117,7 +115,7 @@ class BrokerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": _module_path(), **environment},
+                env={**pybroker_environment(), **environment},
                 start_new_session=True,
             )
         self.is_paused = False
@@ -161,8 +159,3 @@ def _placed(place: Place, command: Sequence[str]) -> list[str]:
     if found is None:
         raise ClusterError(f"{program} is missing, with which brokers are put into their place")
     return [found, *rest, *command]
-
-
-def _module_path() -> str:
-    """Lets the brokers run the code that the test runs."""
-    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

@@ -1,0 +1,230 @@
+"""`pybroker start --brokers 3`: one command, three brokers, one ZooKeeper; nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+import pytest
+
+from integration_tests.apache import ApacheZooKeeper
+from integration_tests.broker import PybrokerProcess, pybroker_command
+from integration_tests.process import ChildProcess, processes_using, wait_until
+from integration_tests.wire_client import Connection, metadata
+from pybroker.process import READY_VARIABLE, ReadySocket
+from pybroker.testing import sockets
+
+pytestmark = pytest.mark.ours
+
+ALL_STARTED: Final = "all 3 brokers started"
+STOP_SECONDS_MAX: Final = 20.0
+
+
+class Starter(Protocol):
+    """Starts the command; it is ended with the test."""
+
+    def __call__(self, *words: str, environment: dict[str, str] | None = None) -> ChildProcess: ...
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def port() -> int:
+    """The first of three that are free."""
+    while True:
+        (first,) = sockets.free_ports(1)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in (first, first + 1, first + 2):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+
+
+@pytest.fixture
+def start(data: Path, port: int) -> Iterator[Starter]:
+    started: list[ChildProcess] = []
+
+    def run(*words: str, environment: dict[str, str] | None = None) -> ChildProcess:
+        command = pybroker_command(
+            "start", "--brokers", "3", "--data", str(data), "--port", str(port),
+            "--override", "pybroker.http.listener=", *words,
+        )  # fmt: skip
+        started.append(ChildProcess(command, environment={**os.environ, **(environment or {})}))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.close()
+    wait_until(lambda: not processes_using(data), what="nothing of it runs any more", seconds=10)
+
+
+def known_brokers(port: int) -> set[int]:
+    """Whom a broker tells its clients of."""
+    with Connection(f"127.0.0.1:{port}") as connection:
+        return {broker.node_id for broker in metadata(connection).brokers}
+
+
+def pid_of(process: ChildProcess, broker: int, *, launch: int = 1) -> int:
+    """The process of a broker, after so many launches."""
+    pattern = rf"launched broker={broker} pid=(\d+)"
+    wait_until(
+        lambda: len(re.findall(pattern, process.output)) >= launch, what=f"broker {broker} runs"
+    )
+    return int(re.findall(pattern, process.output)[launch - 1])
+
+
+def order_of(text: str, *patterns: str) -> None:
+    """Asserts that the first matches come in this order."""
+    found = [re.search(pattern, text) for pattern in patterns]
+    assert None not in found, f"not all of {patterns} in {text}"
+    places = [match.start() for match in found if match is not None]
+    assert places == sorted(places), text
+
+
+def test_three_brokers_know_each_other_and_end_in_order(
+    start: Starter, port: int, data: Path
+) -> None:
+    process = start()
+    process.wait_for_line(ALL_STARTED)
+    wait_until(
+        lambda: all(known_brokers(port + each) == {0, 1, 2} for each in range(3)),
+        what="each knows all",
+    )
+    assert sorted(path.name for path in data.iterdir()) == [
+        "broker-0",
+        "broker-1",
+        "broker-2",
+        "zookeeper",
+    ]
+    assert process.stop(seconds=STOP_SECONDS_MAX) == 0, process.output
+    order_of(
+        process.output,
+        "stopping broker=2",
+        r"broker-2 \| .* shut down",
+        "stopping broker=1",
+        r"broker-1 \| .* shut down",
+        "stopping broker=0",
+        r"broker-0 \| .* shut down",
+        r"shut down \(pybroker.supervisor\)",
+    )
+    assert processes_using(data) == []
+
+
+def test_it_begins_again_with_the_same_data(start: Starter, port: int) -> None:
+    first = start()
+    first.wait_for_line(ALL_STARTED)
+    with Connection(f"127.0.0.1:{port}") as connection:
+        cluster = metadata(connection).cluster_id
+    assert first.stop(seconds=STOP_SECONDS_MAX) == 0
+    start().wait_for_line(ALL_STARTED)
+    with Connection(f"127.0.0.1:{port + 2}") as connection:
+        assert metadata(connection).cluster_id == cluster
+
+
+def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
+    process = start()
+    process.wait_for_line(ALL_STARTED)
+    os.kill(pid_of(process, 1), signal.SIGKILL)
+    process.wait_for_line("ended broker=1 .*exit_code=-9")
+    process.wait_for_line("starting it again broker=1 pause_s=1")
+    pid_of(process, 1, launch=2)
+    wait_until(
+        lambda: process.output.count("[KafkaServer id=1] started") == 2, what="it serves again"
+    )
+    assert process.output.count("launched broker=0") == 1
+    assert process.stop(seconds=STOP_SECONDS_MAX) == 0
+
+
+def test_a_second_signal_stops_all_that_are_left_at_once_and_well(
+    start: Starter, data: Path
+) -> None:
+    process = start()
+    process.wait_for_line(ALL_STARTED)
+    process.signal(signal.SIGTERM)
+    process.signal(signal.SIGINT)
+    assert process.wait(seconds=STOP_SECONDS_MAX) == 0, process.output
+    for broker in range(3):
+        assert re.search(rf"broker-{broker} \| .* shut down", process.output)
+        assert (data / f"broker-{broker}" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_signal_during_the_start_ends_it_in_order(start: Starter, data: Path) -> None:
+    process = start()
+    process.wait_for_line("launched broker=2")
+    assert process.stop(seconds=STOP_SECONDS_MAX) == 0, process.output
+    assert processes_using(data) == []
+
+
+def test_nothing_outlives_a_killed_supervisor(start: Starter, data: Path) -> None:
+    process = start()
+    process.wait_for_line(ALL_STARTED)
+    assert len(processes_using(data)) == 5
+    process.kill9()
+    wait_until(lambda: not processes_using(data), what="brokers and ZooKeeper gone", seconds=10)
+    start().wait_for_line(ALL_STARTED)
+
+
+def test_one_that_cannot_start_ends_all_with_its_message(
+    start: Starter, port: int, data: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", port + 1)):
+        process = start()
+        assert process.wait(seconds=STOP_SECONDS_MAX) == 1
+    last = process.output.splitlines()[-1]
+    assert last.startswith("pybroker start: broker 1: ")
+    assert str(port + 1) in last
+    assert "Traceback" not in process.output
+    assert processes_using(data) == []
+
+
+def test_the_data_of_a_single_broker_are_refused_and_those_of_several_too(
+    start: Starter, data: Path
+) -> None:
+    several = start()
+    several.wait_for_line(ALL_STARTED)
+    assert several.stop(seconds=STOP_SECONDS_MAX) == 0
+    single = PybrokerProcess(data)
+    refused = single.launch()
+    assert refused.wait() == 1
+    assert "holds the data of several brokers" in refused.output
+    (data / "meta.properties").write_text("version=0\nbroker.id=1001\ncluster.id=x\n")
+    refused = start()
+    assert refused.wait() == 1
+    assert "holds the data of a single broker" in refused.output
+
+
+def test_an_ensemble_of_others_is_used_and_ids_are_generated(
+    start: Starter, port: int, data: Path, zookeeper: ApacheZooKeeper
+) -> None:
+    process = start("--zookeeper", f"{zookeeper.connect}/ours")
+    process.wait_for_line(ALL_STARTED)
+    wait_until(lambda: known_brokers(port) == {1001, 1002, 1003}, what="they know each other")
+    assert not (data / "zookeeper").exists()
+    assert process.stop(seconds=STOP_SECONDS_MAX) == 0
+
+
+def test_readiness_of_all_is_told_to_who_started_them(start: Starter) -> None:
+    listener = ReadySocket()
+    try:
+        process = start(environment={READY_VARIABLE: listener.address})
+        process.wait_for_line(ALL_STARTED)
+        wait_until(listener.heard, what="readiness is told")
+        assert not listener.heard()
+    finally:
+        listener.close()
+
+
+def test_lines_of_brokers_stay_json_and_name_their_broker(start: Starter) -> None:
+    process = start("--override", "pybroker.log.format=json")
+    process.wait_for_line(ALL_STARTED)
+    lines = [json.loads(line) for line in process.output.splitlines()]
+    assert {line.get("broker") for line in lines} == {None, 0, 1, 2}
