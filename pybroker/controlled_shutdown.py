@@ -74,7 +74,8 @@ class ControlledShutdown:
 
     async def run(self) -> None:
         """Hand over what can be handed over. No failure is raised: the broker stops anyway."""
-        if not self._settings.enable or not self._shared():
+        others = self._metadata.brokers.keys() - {self._broker_id}
+        if not self._settings.enable or not others:
             return
         for attempt in range(1, self._settings.attempts_max + 1):
             if attempt > 1:
@@ -125,19 +126,16 @@ class ControlledShutdown:
 
     # what there is to hand over
 
-    def _shared(self) -> list[PartitionFacts]:
-        """The partitions of ours that have a replica on another live broker."""
+    def _led(self) -> list[PartitionFacts]:
+        """The partitions that we lead and that have a replica on another live broker."""
         mine, brokers = self._broker_id, self._metadata.brokers
         return [
             facts
             for topic in self._metadata.topics.values()
             for facts in topic.partitions.values()
-            if mine in facts.replicas
+            if facts.state.leader == mine
             and any(replica != mine and replica in brokers for replica in facts.replicas)
         ]
-
-    def _led(self) -> list[PartitionFacts]:
-        return [facts for facts in self._shared() if facts.state.leader == self._broker_id]
 
     def _is_hopeless(self) -> bool:
         """Whether nobody who stays could still take over what we lead. The controller counts the

@@ -25,6 +25,10 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "configs": Tool("pybroker.tools.configs", "print and change options of topics and brokers"),
     "console-producer": Tool("pybroker.tools.console_producer", "send lines of standard input"),
     "console-consumer": Tool("pybroker.tools.console_consumer", "print the records of a topic"),
+    "preferred-replica-election": Tool(
+        "pybroker.tools.preferred_replica_election", "let preferred replicas lead again"
+    ),
+    "leader-election": Tool("pybroker.tools.leader_election", "elect leaders of partitions"),
     "get-offsets": Tool("pybroker.tools.get_offsets", "print where partitions begin and end"),
     "delete-records": Tool(
         "pybroker.tools.delete_records", "delete the oldest records of partitions"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
@@ -22,10 +21,18 @@ from pybroker.tools._cli import (
     run_async,
     write_json,
 )
+from pybroker.tools._json_file import (
+    INT32,
+    INT64,
+    json_array,
+    json_field,
+    json_integer,
+    json_object,
+    json_text,
+    read_file,
+)
 
 VERSION = 1
-INT32 = range(-(2**31), 2**31)
-INT64 = range(-(2**63), 2**63)
 
 
 @click.command("delete-records", cls=Tool)
@@ -47,7 +54,7 @@ def command(
     A partition that fails has its error in its line; the exit code is that of the whole command.
     """
     options = client_options(bootstrap_server, config_file)
-    offsets = parse_offsets(read(offset_json_file))
+    offsets = parse_offsets(read_file(offset_json_file))
 
     async def work() -> None:
         async with Admin(**options) as admin:
@@ -85,34 +92,24 @@ def result_document(key: TopicPartition, result: DeletedRecords) -> dict[str, ob
     }
 
 
-def read(path: str) -> str:
-    """Raises Failure."""
-    try:
-        return Path(path).read_text("utf-8")
-    except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise Failure(f"{path} is not UTF-8 text") from error
-
-
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
     """The content of the file: partition -> offset, in its order. Raises Failure."""
     try:
-        document = _object(json.loads(text))
+        document = json_object(json.loads(text))
     except (ValueError, RecursionError):
         raise Failure("The input string is not a valid JSON") from None
-    version = _integer(document.get("version", VERSION), "Integer", INT32)
+    version = json_integer(document.get("version", VERSION), "Integer", INT32)
     if version != VERSION:
         raise Failure(f"Not supported version field value {version}")
     if "partitions" not in document:
         raise Failure("Missing partitions field")
     offsets: dict[TopicPartition, int] = {}
     twice: dict[TopicPartition, None] = {}
-    for row in _array(document["partitions"]):
-        fields = _object(row)
-        topic = _text(_field(fields, "topic"))
-        number = _integer(_field(fields, "partition"), "Integer", INT32)
-        offset = _integer(_field(fields, "offset"), "Long", INT64)
+    for row in json_array(document["partitions"]):
+        fields = json_object(row)
+        topic = json_text(json_field(fields, "topic"))
+        number = json_integer(json_field(fields, "partition"), "Integer", INT32)
+        offset = json_integer(json_field(fields, "offset"), "Long", INT64)
         key = TopicPartition(topic, number)
         if key in offsets:
             twice[key] = None
@@ -121,37 +118,3 @@ def parse_offsets(text: str) -> dict[TopicPartition, int]:
         names = ",".join(map(str, twice))
         raise Failure(f"Offset json file contains duplicate topic partitions: {names}")
     return offsets
-
-
-def _field(fields: Mapping[str, object], name: str) -> object:
-    if name not in fields:
-        raise Failure(f"No such field exists: `{name}`")
-    return fields[name]
-
-
-def _integer(value: object, kind: str, bounds: range) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value in bounds:
-        return value
-    raise _unexpected(f"`{kind}` value", value)
-
-
-def _object(value: object) -> dict[str, object]:
-    if isinstance(value, dict):
-        return value
-    raise _unexpected("JSON object", value)
-
-
-def _array(value: object) -> list[object]:
-    if isinstance(value, list):
-        return value
-    raise _unexpected("JSON array", value)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise _unexpected("`String` value", value)
-
-
-def _unexpected(kind: str, value: object) -> Failure:
-    return Failure(f"Expected {kind}, received {json.dumps(value)}")

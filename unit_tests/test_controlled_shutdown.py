@@ -154,13 +154,17 @@ async def test_it_may_be_switched_off(cluster: Cluster) -> None:
 
 
 async def test_a_broker_alone_asks_nobody(cluster: Cluster) -> None:
-    cluster.leads(ME, replicas=(ME,))
-    await cluster.shutdown().run()
     cluster.leads(ME, brokers=(ME,))
     await cluster.shutdown().run()
-    cluster.leads(OTHER, replicas=(OTHER, THIRD))
-    await cluster.shutdown().run()
     assert cluster.asked == []
+
+
+async def test_who_shares_nothing_or_has_not_heard_of_it_asks_once(cluster: Cluster) -> None:
+    for leader, replicas in ((ME, (ME,)), (OTHER, (OTHER, THIRD))):
+        cluster.leads(leader, replicas=replicas)
+        cluster.asked, cluster.answers = [], [OSError()] * 3
+        await cluster.shutdown(backoff_s=NEVER_S).run()
+        assert len(cluster.asked) == 1
 
 
 async def test_nobody_waits_for_those_who_leave_too(

@@ -13,6 +13,7 @@ from typing import Self
 from pybroker.client import (
     admin_cluster,
     admin_configs,
+    admin_elections,
     admin_log_dirs,
     admin_partitions,
     admin_topics,
@@ -25,6 +26,7 @@ from pybroker.client.admin_configs import (
     ConfigResource,
     ConfigResult,
 )
+from pybroker.client.admin_elections import ElectionType
 from pybroker.client.admin_log_dirs import BrokerLogDirs, Replica
 from pybroker.client.admin_partitions import DeletedRecords, EpochEnd, PartitionProducers
 from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
@@ -122,6 +124,20 @@ class Admin:
         """Grow topics. One result a topic. Raises ClientError if the controller cannot be asked."""
         return await admin_topics.create_partitions(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
+        )
+
+    async def elect_leaders(
+        self,
+        election_type: ElectionType = ElectionType.PREFERRED,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Have leaders elected. For each partition None, or why it has none that was elected just
+        now: ELECTION_NOT_NEEDED most often. With `partitions` None all are looked at, and those
+        that needed nothing are left out. Raises ClientError if the controller cannot be asked."""
+        return await admin_elections.elect_leaders(
+            self._calls, election_type, partitions, timeout_ms=timeout_ms
         )
 
     async def list_topics(self) -> list[TopicInfo]:

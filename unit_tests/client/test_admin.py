@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from pybroker.client.admin import Admin
 from pybroker.client.admin_configs import ConfigChange, ConfigOperation, ConfigResource
+from pybroker.client.admin_elections import ElectionType
 from pybroker.client.admin_partitions import HIGH_WATERMARK
 from pybroker.client.admin_topics import NewPartitions, NewTopic
-from pybroker.client.errors import Closed, ConnectionLost, NotConnected, ResponseError
+from pybroker.client.errors import ClientError, Closed, ConnectionLost, NotConnected, ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
@@ -19,6 +22,13 @@ from pybroker.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
+)
+from pybroker.wire.messages.reassignment import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+    TopicPartitions,
 )
 from pybroker.wire.messages.topics import (
     CreatableTopicConfigs,
@@ -282,3 +292,62 @@ async def test_each_broker_tells_its_versions() -> None:
         found = await target.api_versions([1, 7], timeout_ms=100)
         assert found[1].check().versions[ApiKey.METADATA] == (0, 12)
         assert isinstance(found[7].error, NotConnected)
+
+
+def elected(request: Message) -> Message:
+    """Partition 0 gets its leader, 1 has it, others cannot."""
+    assert isinstance(request, ElectLeadersRequest)
+    codes = {0: ErrorCode.NONE, 1: ErrorCode.ELECTION_NOT_NEEDED}
+    bad = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionResult(partition_id=number, error_code=codes.get(number, bad))
+                    for number in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or [TopicPartitions(topic="all", partitions=[0])]
+        ]
+    )
+
+
+async def test_each_election_has_its_result() -> None:
+    moved = PartitionResult(partition_id=0, error_code=ErrorCode.NOT_CONTROLLER)
+    answers: list[Callable[[Message], Message]] = [
+        lambda _: ElectLeadersResponse(
+            replica_election_results=[ReplicaElectionResult(topic="a", partition_result=[moved])]
+        ),
+        elected,
+        elected,
+        lambda _: ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    ]
+    asked = [TopicPartition("a", 0), TopicPartition("b", 2), TopicPartition("a", 1)]
+    async with FakeBroker() as broker, admin(broker) as target:
+        broker.handlers[ApiKey.ELECT_LEADERS] = lambda each: answers.pop(0)(each)  # noqa: PLW0108
+        results = await target.elect_leaders(ElectionType.UNCLEAN, asked)
+        assert {key: _code(error) for key, error in results.items()} == {
+            asked[0]: None,
+            asked[1]: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            asked[2]: ErrorCode.ELECTION_NOT_NEEDED,
+        }
+        assert await target.elect_leaders() == {TopicPartition("all", 0): None}
+        with pytest.raises(ResponseError) as refused:
+            await target.elect_leaders()
+        assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        requests = [
+            (request.election_type, request.topic_partitions)
+            for request in broker.requests(ElectLeadersRequest)
+            if isinstance(request, ElectLeadersRequest)
+        ]
+    named = [
+        TopicPartitions(topic="a", partitions=[0, 1]),
+        TopicPartitions(topic="b", partitions=[2]),
+    ]
+    assert requests == [(1, named), (1, named), (0, None), (0, None)]
+
+
+def _code(error: ClientError | None) -> ErrorCode | None:
+    assert error is None or isinstance(error, ResponseError)
+    return None if error is None else error.code

@@ -15,7 +15,8 @@ from pybroker.client.errors import ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.tools._cli import Failure
-from pybroker.tools.delete_records import parse_offsets, perform, read
+from pybroker.tools._json_file import read_file
+from pybroker.tools.delete_records import parse_offsets, perform
 
 A0, B7 = TopicPartition("a", 0), TopicPartition("b", 7)
 
@@ -103,4 +104,4 @@ def test_what_is_no_such_file(document: object, text: str) -> None:
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="nosuch cannot be read: No such file"):
-        read(str(tmp_path / "nosuch"))
+        read_file(str(tmp_path / "nosuch"))

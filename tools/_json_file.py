@@ -1,0 +1,64 @@
+"""JSON files that tools are given, taken apart with the words of Kafka's own tools when something
+in them is not as it should be. Knows no tool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pybroker.tools._cli import Failure
+
+INT32: Final = range(-(2**31), 2**31)
+INT64: Final = range(-(2**63), 2**63)
+
+
+def read_file(path: str) -> str:
+    """The text of a file. Raises Failure."""
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{path} is not UTF-8 text") from error
+
+
+def json_field(fields: Mapping[str, object], name: str) -> object:
+    """The value of a key that has to be there. Raises Failure."""
+    if name not in fields:
+        raise Failure(f"No such field exists: `{name}`")
+    return fields[name]
+
+
+def json_integer(value: object, kind: str, bounds: range) -> int:
+    """`kind` is its type in Java. Raises Failure."""
+    if isinstance(value, int) and not isinstance(value, bool) and value in bounds:
+        return value
+    raise _unexpected(f"`{kind}` value", value)
+
+
+def json_object(value: object) -> dict[str, object]:
+    """Raises Failure."""
+    if isinstance(value, dict):
+        return value
+    raise _unexpected("JSON object", value)
+
+
+def json_array(value: object) -> list[object]:
+    """Raises Failure."""
+    if isinstance(value, list):
+        return value
+    raise _unexpected("JSON array", value)
+
+
+def json_text(value: object) -> str:
+    """Raises Failure."""
+    if isinstance(value, str):
+        return value
+    raise _unexpected("`String` value", value)
+
+
+def _unexpected(kind: str, value: object) -> Failure:
+    return Failure(f"Expected {kind}, received {json.dumps(value)}")
