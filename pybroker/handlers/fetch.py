@@ -38,7 +38,6 @@ from pybroker.wire.messages.fetch import (
     PartitionData,
 )
 
-_READ_COMMITTED = 1
 _DONE: Final = object()
 
 
@@ -105,8 +104,12 @@ def _read(
     reading = _begin(services, request, message, session)
     if advance(services, reading) and _is_enough(message, reading):
         response = FetchResponse(responses=reading.responses)
-        for _ in _settle(services, message, reading, session, response):
-            pass  # one turn has read it all
+        if message.session_epoch == FINAL_EPOCH:
+            for topic in response.responses:
+                _count(services.metrics, topic, message)
+        else:
+            for _ in _settle(services, message, reading, session, response):
+                pass  # one turn has read it all
         return response
     return _read_until_enough(services, request, message, session, reading, seen)
 
@@ -178,16 +181,16 @@ def _begin(
                 for wanted in topic.partitions
             ]
     return Reading(
+        message=message,
+        version=request.version,
         items=items,
         cached=None if session is None else list(session.partitions.values()),
         responses=responses,
+        given=[],
+        now_s=services.clock.monotonic() if message.replica_id >= 0 else 0.0,
         budget_bytes=budget_bytes,
         # As in Kafka, nobody waits for more than fits into the answer.
         enough_bytes=min(message.min_bytes, max(budget_bytes, 1)),
-        read_committed=message.isolation_level == _READ_COMMITTED,
-        version=request.version,
-        replica_id=message.replica_id,
-        incarnation=message.replica_incarnation,
     )
 
 
@@ -214,7 +217,13 @@ def _settle(
                 yield
     elif message.session_epoch == FULL_EPOCH:
         yield from _open_session(services, message, reading, response)
-    yield from _count(services.metrics, response, is_follower=message.replica_id >= 0)
+    counted = 0
+    for topic in response.responses:
+        _count(services.metrics, topic, message)
+        counted += len(topic.partitions)
+        if counted > TURN_PARTITIONS_MAX:
+            counted = 0
+            yield
 
 
 def _open_session(
@@ -242,18 +251,14 @@ def _open_session(
     response.session_id = session.id
 
 
-def _count(metrics: Metrics, response: FetchResponse, *, is_follower: bool) -> Iterator[None]:
-    seen = 0
-    for topic in response.responses:
-        counters = metrics.counters(topic.topic)
-        counters.fetch_requests += len(topic.partitions)
-        for part in topic.partitions:
-            if part.records and is_follower:
-                metrics.replication_bytes_out += len(part.records)
-            elif part.records:
-                counters.bytes_out += len(part.records)
-            elif part.error_code:
+def _count(metrics: Metrics, topic: FetchableTopicResponse, message: FetchRequest) -> None:
+    counters = metrics.counters(topic.topic)
+    counters.fetch_requests += len(topic.partitions)
+    for part in topic.partitions:
+        if not part.records:
+            if part.error_code:
                 counters.failed_fetch_requests += 1
-            seen += 1
-            if seen % TURN_PARTITIONS_MAX == 0:
-                yield
+        elif message.replica_id < 0:
+            counters.bytes_out += len(part.records)
+        else:
+            metrics.replication_bytes_out += len(part.records)

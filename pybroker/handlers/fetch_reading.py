@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
@@ -23,13 +23,18 @@ from pybroker.wire.messages.fetch import (
     DivergingEpoch,
     FetchableTopicResponse,
     FetchPartition,
+    FetchRequest,
     PartitionData,
 )
 
 log = logging.getLogger(__name__)
 
 TURN_PARTITIONS_MAX: Final = 500
+_READ_COMMITTED = 1
 _FIRST_VERSION_WITH_ZSTD = 10
+_NOTE_AGAIN_SHARE: Final = 1 / 30
+"""Of replica.lag.time.max.ms: so much too early a follower may be found to lag."""
+_NOTE_AGAIN_S_MAX: Final = 1.0
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024
 """Copying more than half of this out of the page cache at once would hold up everybody else for too
 long; a partition that turns out to give more is read where blocking is allowed."""
@@ -49,17 +54,18 @@ Item = tuple[list[PartitionData], TopicPartition, FetchPartition]
 class Reading:
     """One pass, in the order of the request, or in that of its session."""
 
+    message: FetchRequest
+    version: int
     items: Sequence[Item]
     cached: Sequence[CachedPartition] | None
     """The partitions of an incremental request; then there are no `items`."""
     responses: list[FetchableTopicResponse]
+    given: list[tuple[CachedPartition, PartitionData]]
+    """What an incremental request is answered."""
     budget_bytes: int
     enough_bytes: int
-    read_committed: bool
-    version: int
-    replica_id: int
-    """The follower that asks; negative for a consumer."""
-    incarnation: int
+    now_s: float
+    """When a follower's request came (monotonic)."""
     position: int = 0
     """The item that is read next."""
     noted: int = 0
@@ -67,8 +73,6 @@ class Reading:
     cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False
-    given: list[tuple[CachedPartition, PartitionData]] = field(default_factory=list)
-    """What an incremental request is answered."""
 
     @property
     def count(self) -> int:
@@ -151,16 +155,21 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     ):
         return False
     offset, end = wanted.fetch_offset, log_.log_end_offset
-    if reading.replica_id < 0:
-        if not partition.readable_end(reading.read_committed) <= offset <= end:
+    if reading.message.replica_id < 0:
+        committed_only = reading.message.isolation_level == _READ_COMMITTED
+        if not partition.readable_end(committed_only) <= offset <= end:
             return False
     else:
         if offset != end:
             return False
-        try:
-            _note_follower(services, partition, wanted, reading)
-        except BrokerError:
-            return False
+        if reading.now_s - cached.noted_s > _note_again_s(services) or not partition.is_in_isr(
+            reading.message.replica_id
+        ):
+            try:
+                _note_follower(services, partition, wanted, reading)
+            except BrokerError:
+                return False
+            cached.noted_s = reading.now_s
     return partition.high_watermark == cached.high_watermark
 
 
@@ -183,7 +192,7 @@ def _read_partition(
         diverging = None
         if wanted.last_fetched_epoch != NO_EPOCH:
             diverging = _diverging_epoch(partition, wanted)
-        if reading.replica_id >= 0 and diverging is None:
+        if reading.message.replica_id >= 0 and diverging is None:
             _note_follower(services, partition, wanted, reading)
         answer.high_watermark = partition.high_watermark
         answer.last_stable_offset = partition.last_stable_offset()
@@ -206,10 +215,12 @@ def _read_partition(
 def _read_records(
     partition: Partition, wanted: FetchPartition, answer: PartitionData, reading: Reading
 ) -> None:
-    if reading.replica_id >= 0:
+    committed_only = False
+    if reading.message.replica_id >= 0:
         end = partition.log.log_end_offset
     else:
-        end = partition.readable_end(reading.read_committed)
+        committed_only = reading.message.isolation_level == _READ_COMMITTED
+        end = partition.readable_end(committed_only)
     first = reading.total_bytes == 0
     limit_bytes = max(min(wanted.partition_max_bytes, reading.budget_bytes), 0)
     if reading.cached_only:
@@ -226,13 +237,19 @@ def _read_records(
     if reading.cached_only and len(data) > _ON_LOOP_BYTES_MAX // 2:
         raise _WouldBlock
     answer.records = data
-    if reading.read_committed:
+    if committed_only:
         answer.aborted_transactions = [
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
             for aborted in partition.log.aborted_transactions(wanted.fetch_offset, end)
         ]
     reading.total_bytes += len(data)
     reading.budget_bytes -= len(data)
+
+
+def _note_again_s(services: Services) -> float:
+    """How long a follower that has everything need not be taken down again: that costs more than
+    all the rest, and says only that it had everything later, too."""
+    return min(services.replicas.lag_max_s * _NOTE_AGAIN_SHARE, _NOTE_AGAIN_S_MAX)
 
 
 def _note_follower(
@@ -253,9 +270,12 @@ def _note_follower(
     services.replicas.follower_fetched(
         partition,
         FollowerFetch(
-            reading.replica_id, wanted.fetch_offset, wanted.log_start_offset, reading.incarnation
+            reading.message.replica_id,
+            wanted.fetch_offset,
+            wanted.log_start_offset,
+            reading.message.replica_incarnation,
         ),
-        services.clock.monotonic(),
+        reading.now_s,
     )
     reading.noted = reading.position + 1
 

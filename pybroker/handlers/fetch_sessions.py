@@ -24,6 +24,7 @@ NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 CONSUMER: Final = -1
+NEVER_S: Final = float("-inf")
 PARTITIONS_MAX: Final = 200_000
 """Of one session. Its client goes on without one; that also works, and costs us no memory."""
 CONSUMER_PARTITIONS_MAX: Final = 500_000
@@ -38,7 +39,7 @@ _INT_MAX: Final = (1 << 31) - 1
 class CachedPartition:
     """A partition of a session: what is asked for, and what the client was last told."""
 
-    __slots__ = ("high_watermark", "key", "log_start_offset", "verified_epoch", "wanted")
+    __slots__ = ("high_watermark", "key", "log_start_offset", "noted_s", "verified_epoch", "wanted")
 
     def __init__(self, key: TopicPartition, wanted: FetchPartition) -> None:
         self.key = key
@@ -48,10 +49,13 @@ class CachedPartition:
         self.verified_epoch = NO_EPOCH
         """Our leader epoch in which `wanted` was found not to diverge: it cannot any more, as long
         as this epoch lasts."""
+        self.noted_s = NEVER_S
+        """When the leader last took down that the follower has everything."""
 
     def ask(self, wanted: FetchPartition) -> None:
         self.wanted = wanted
         self.verified_epoch = NO_EPOCH
+        self.noted_s = NEVER_S
 
     def is_news(self, answer: PartitionData) -> bool:
         """Whether the answer says anything that the client does not know."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pybroker.clock import SystemClock
 from pybroker.errors import ErrorCode
 from pybroker.model import (
     Endpoint,
@@ -288,3 +289,58 @@ async def test_followers_are_believed_on_the_listener_between_brokers_only(
         assert refused.responses == [] and partition(bench).high_watermark == 0
         taken: FetchResponse = await bench.ask(ApiKey.FETCH, 12, following(1), listener="INSIDE")
         assert code(taken) is ErrorCode.NONE and partition(bench).high_watermark == 1
+
+
+class MovableClock(SystemClock):
+    """The machine's, some time later."""
+
+    later_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later_s
+
+
+async def test_who_has_everything_is_taken_down_now_and_then_in_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = MovableClock()
+    async with Bench(tmp_path / "own", clock=clock) as bench:
+        await bench.create("t", 2)
+        await lead(bench)
+        noted: list[int] = []
+        replicas = bench.app.replicas
+        monkeypatch.setattr(
+            replicas, "follower_fetched", lambda _, fetch, now: noted.append(fetch.fetch_offset)
+        )
+        answer = await bench.ask(ApiKey.FETCH, 12, following(0, session=(0, 0)))
+        epoch = 0
+
+        async def again(*wanted: tuple[str, int, int]) -> list[int]:
+            nonlocal epoch
+            epoch += 1
+            request = fetch_request(
+                *wanted,
+                session=(answer.session_id, epoch),
+                replica_id=FOLLOWER,
+                current_leader_epoch=EPOCH,
+            )
+            result: FetchResponse = await bench.ask(ApiKey.FETCH, 12, request)
+            assert code(result) is ErrorCode.NONE
+            found, noted[:] = list(noted), []
+            return found
+
+        assert await again() == [0, 0], "the full request and the first of the session"
+        assert await again() == []
+        clock.later_s += 1.1
+        assert await again() == [0]
+        assert await again() == []
+        clock.later_s += 0.1
+        replicas.lag_max_s = 1.0
+        assert await again() == [0], "a short lag time needs it more often"
+        assert await again(("t", 0, 0)) == [0], "so does a new question"
+        await bench.produce("t", batch(b"a"), acks=1)
+        assert await again() == [0] and await again() == [0], "who lacks records counts every time"
+        assert await again(("t", 0, 1)) == [1]
+        assert await again() == []
+        monkeypatch.setattr(partition(bench), "is_in_isr", lambda replica_id: False)
+        assert await again() == [1] and await again() == [1], "who is not in sync, too"
