@@ -1,0 +1,65 @@
+"""Replicas that make their logs durable before they say that they have what is in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.replication import fetcher
+from pybroker.replication.group_commit import GroupCommit
+from pybroker.storage.log_config import LogConfig
+from unit_tests.replication.copying import PATIENCE_S, Group, Member
+from unit_tests.replication.vocabulary import T0
+
+
+@pytest.fixture
+async def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Group]:
+    """Leader 1 and follower 2, with flush.messages=1; nobody is helped by looking now and then."""
+    monkeypatch.setattr(fetcher, "_BUSY_S", 10 * PATIENCE_S)
+    group = Group(tmp_path, config=LogConfig(flush_messages=1, min_insync_replicas=2))
+    commits = [
+        GroupCommit(logs=member.logs, replicas=member.manager, blocking=member.blocking)
+        for member in group.members.values()
+    ]
+    for commit in commits:
+        commit.start()
+    await group.lead(1, 0)
+    yield group
+    for member, commit in zip(group.members.values(), commits, strict=True):
+        member.blocking.open_all()
+        await commit.stop()
+    await group.close()
+
+
+def ends(member: Member) -> tuple[int, int, int]:
+    partition = member.partition()
+    return partition.log.log_end_offset, partition.log.durable_end, partition.high_watermark
+
+
+async def test_a_follower_tells_what_it_has_when_it_is_durable(group: Group) -> None:
+    leader, follower = group[1], group[2]
+    gate = follower.blocking.hold()
+    leader.append(b"a")
+    async with asyncio.timeout(PATIENCE_S):
+        await gate.reached.wait()
+    assert ends(follower) == (1, 0, 0)
+    assert ends(leader) == (1, 1, 0)
+    assert all(asked[T0].fetch_offset == 0 for (who, _), asked in group.asked if who == 2)
+    gate.open.set()
+    await group.copied(1)
+    assert ends(leader) == ends(follower) == (1, 1, 1)
+
+
+async def test_a_leader_counts_itself_when_it_is_durable(group: Group) -> None:
+    leader, follower = group[1], group[2]
+    gate = leader.blocking.hold()
+    leader.append(b"a")
+    await group.until(lambda: group.asked[-1][1][T0].fetch_offset == 1)
+    assert ends(follower) == (1, 1, 0)
+    assert ends(leader) == (1, 0, 0)
+    gate.open.set()
+    await group.copied(1)
+    assert ends(leader) == (1, 1, 1)
