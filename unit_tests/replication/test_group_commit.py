@@ -61,5 +61,6 @@ async def test_a_leader_counts_itself_when_it_is_durable(group: Group) -> None:
     assert ends(follower) == (1, 1, 0)
     assert ends(leader) == (1, 0, 0)
     gate.open.set()
-    await group.copied(1)
+    async with asyncio.timeout(PATIENCE_S):
+        await leader.manager.produces.wait([T0], missing_bytes=1, timeout_s=PATIENCE_S)
     assert ends(leader) == (1, 1, 1)
