@@ -324,6 +324,7 @@ class BrokerApp:
     def _new_fetchers(self) -> ReplicaFetchers:
         return ReplicaFetchers(
             channel=self._leader_channel,
+            incomplete=self._logs.incomplete,
             blocking=self._world.blocking,
             clock=self._world.clock,
             options=_fetcher_options(self._config),

@@ -24,6 +24,8 @@ from pybroker.ports import (
     FetchPosition,
     LeaderChannel,
 )
+from pybroker.replication.completion import Completion
+from pybroker.replication.copy import Copy
 from pybroker.replication.follower import (
     Append,
     AskEnds,
@@ -34,7 +36,6 @@ from pybroker.replication.follower import (
     after_ends,
     position,
 )
-from pybroker.replication.partition import Partition
 from pybroker.replication.shortening import Shortener
 
 log = logging.getLogger(__name__)
@@ -81,23 +82,6 @@ class FetcherOptions:
     """replica.fetch.backoff.ms: the longest pause after a failure."""
 
 
-class Copy:
-    """A partition that is followed, in one leader epoch."""
-
-    __slots__ = ("failures", "lag", "leader_epoch", "not_before", "partition", "told")
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
-        self.failures = 0
-        self.lag = 0
-        """How many offsets it was behind the leader's high watermark at the last answer."""
-        self.not_before = 0.0
-        """In the loop's time."""
-        self.told: ErrorCode | None = None
-        """The failure that has been logged."""
-
-
 class Fetcher:
     """Copies from one broker, from its making until `stop`."""
 
@@ -106,6 +90,7 @@ class Fetcher:
         leader: int,
         channel: LeaderChannel,
         shortener: Shortener,
+        completion: Completion,
         clock: Clock,
         options: FetcherOptions,
         counters: FetcherCounters,
@@ -114,6 +99,7 @@ class Fetcher:
         self.copies: dict[TopicPartition, Copy] = {}
         self._channel = channel
         self._shortener = shortener
+        self._completion = completion
         self._clock = clock
         self._options = options
         self._counters = counters
@@ -161,6 +147,7 @@ class Fetcher:
                 if answers is not None:
                     self._reached()
                     await self._ask_ends(await self._take(positions, answers))
+                    await self._completion.look(self.copies, self._channel)
                     if self._syncing:
                         self._syncing = False
                         await self._rest(_SYNC_GRACE_S)
@@ -275,7 +262,7 @@ class Fetcher:
         replica = copy.partition.log
         self._syncing |= replica.durable_end < replica.log_end_offset
         copy.lag = max(answer.high_watermark - copy.partition.log.log_end_offset, 0)
-        copy.failures, copy.told = 0, None
+        copy.failures, copy.told, copy.agrees = 0, None, True
 
     async def _ask_ends(self, copies: Sequence[Copy]) -> None:
         for copy in copies:

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pybroker.metrics import FetcherCounters, Metrics
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock, LeaderChannel
-from pybroker.replication.fetcher import Copy, Fetcher, FetcherOptions
+from pybroker.replication.completion import Completion
+from pybroker.replication.copy import Copy
+from pybroker.replication.fetcher import Fetcher, FetcherOptions
 from pybroker.replication.partition import Partition
 from pybroker.replication.shortening import Failed, Losses, NoLosses, Shortener
+from pybroker.storage.incomplete import Incomplete
 
 
 class ReplicaFetchers:
@@ -24,18 +27,21 @@ class ReplicaFetchers:
         self,
         *,
         channel: Callable[[int], LeaderChannel],
+        incomplete: Incomplete,
         blocking: Blocking,
         clock: Clock,
         options: FetcherOptions,
         losses: Losses | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`channel` gives the way to a broker. Without `losses` there are no unclean elections."""
+        """`channel` gives the way to a broker, `incomplete` knows which logs begin anew. Without
+        `losses` there are no unclean elections."""
         self._channel = channel
         self._clock = clock
         self._options = options
         self._metrics = Metrics() if metrics is None else metrics
         self._shortener = Shortener(blocking, NoLosses() if losses is None else losses)
+        self._completion = Completion(incomplete, blocking)
         self._fetchers: dict[int, Fetcher] = {}
         self._sources: dict[TopicPartition, Fetcher] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -78,13 +84,20 @@ class ReplicaFetchers:
             for copy in copies:
                 self._sources[copy.partition.topic_partition] = fetcher
             fetcher.add(copies)
-        self._end_idle()
 
     def leave(self, keys: Iterable[TopicPartition]) -> None:
         """Copy these no more. What has been asked for may still come, and is dropped."""
         for key in keys:
             self._forget(key)
-        self._end_idle()
+
+    def end_idle(self) -> None:
+        """End the fetchers that have nothing to copy any more."""
+        for leader, fetcher in list(self._fetchers.items()):
+            if not fetcher.copies:
+                del self._fetchers[leader]
+                task = asyncio.create_task(fetcher.stop(), name=f"end fetcher {leader}")
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
 
     def synced(self, key: TopicPartition) -> None:
         """More of that log is durable."""
@@ -107,17 +120,17 @@ class ReplicaFetchers:
     def _new_fetcher(self, leader: int) -> Fetcher:
         counters = self._metrics.fetchers.setdefault(leader, FetcherCounters())
         channel = self._channel(leader)
-        return Fetcher(leader, channel, self._shortener, self._clock, self._options, counters)
+        return Fetcher(
+            leader,
+            channel,
+            self._shortener,
+            self._completion,
+            self._clock,
+            self._options,
+            counters,
+        )
 
     def _forget(self, key: TopicPartition) -> None:
         fetcher = self._sources.pop(key, None)
         if fetcher is not None:
             fetcher.copies.pop(key, None)
-
-    def _end_idle(self) -> None:
-        for leader, fetcher in list(self._fetchers.items()):
-            if not fetcher.copies:
-                del self._fetchers[leader]
-                task = asyncio.create_task(fetcher.stop(), name=f"end fetcher {leader}")
-                self._ending.add(task)
-                task.add_done_callback(self._ending.discard)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
 from pybroker.metrics import Metrics
 from pybroker.model import (
     INTERNAL_TOPICS,
     LEADER_DURING_DELETION,
-    NO_TOPIC_ID,
     LeaderAndIsr,
     PartitionFacts,
     StopReplica,
@@ -27,10 +26,10 @@ from pybroker.ports import Blocking, Clock
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.high_watermarks import HighWatermarks
 from pybroker.replication.leader_state import FollowerFetch, IsrChange
+from pybroker.replication.opening import LogOpener, TopicConfigReader
 from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
-from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import Flushable
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import ReplicaMove
@@ -39,14 +38,7 @@ log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 """What becomes of leaders and in-sync replicas, as in Kafka's log of that name."""
 
-T = TypeVar("T")
-R = TypeVar("R")
-_THREADS: Final = 10
-_CONFIGS_AT_A_TIME: Final = 200
 _EVERYTHING: Final = 2**62
-
-TopicConfigReader = Callable[[str], Awaitable[LogConfig]]
-"""Gives the effective configuration of a topic's logs, as ZooKeeper has it now."""
 
 
 class ReplicaManager:
@@ -87,7 +79,9 @@ class ReplicaManager:
         self._logs = logs
         self._blocking = blocking
         self._clock = clock
-        self._topic_config = topic_config
+        self._opener = LogOpener(
+            broker_id=broker_id, logs=logs, blocking=blocking, topic_config=topic_config
+        )
         self._partitions: dict[TopicPartition, Partition] = {}
         self.by_topic: dict[bytes, dict[int, Partition]] = {}
         """The same by the topic's name as it is on the wire, then by number; without the internal
@@ -241,9 +235,9 @@ class ReplicaManager:
                 if code is None:
                     news.append(facts)
             await self._let_go(facts.topic_partition for facts in news)
-            configs = await self._read_configs({facts.topic_partition.topic for facts in news})
+            configs = await self._opener.configs({facts.topic_partition.topic for facts in news})
             orders = [(facts, configs[facts.topic_partition.topic]) for facts in news]
-            opened = await self._spread(self._open_log, orders)
+            opened = await self._opener.open(orders)
             leading: list[tuple[TopicPartition, Log]] = []
             following: list[TopicPartition] = []
             for facts, result in zip(news, opened, strict=True):
@@ -255,7 +249,7 @@ class ReplicaManager:
                 else:
                     following.append(key)
             self._copy(following)
-            saved = await self._spread(self._persist_epochs, leading)
+            saved = await self._opener.persist_epochs([each for _, each in leading])
             for (key, _), failure in zip(leading, saved, strict=True):
                 if failure is not None:
                     answers[key] = self._cannot_open(key, failure)
@@ -287,6 +281,7 @@ class ReplicaManager:
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers = {item.topic_partition: await self._stop(item) for item in command.partitions}
+            self._copy(())
             for topic in {key.topic for key in answers} - {key.topic for key in self._partitions}:
                 self._metrics.forget_topic(topic)
             return answers
@@ -300,7 +295,7 @@ class ReplicaManager:
         async with self._commands:
             opened = {key.topic for key in self._partitions}
             wanted = opened if topics is None else opened.intersection(topics)
-            configs = await self._read_configs(wanted)
+            configs = await self._opener.configs(wanted)
             for key in self._partitions:
                 config = configs.get(key.topic)
                 if config is not None:
@@ -336,29 +331,6 @@ class ReplicaManager:
             )
             return error.code
         return None if is_news else ErrorCode.NONE
-
-    async def _read_configs(self, topics: Iterable[str]) -> dict[str, LogConfig]:
-        """The configuration of each topic, asked for together."""
-        names = sorted(topics)
-        found: dict[str, LogConfig] = {}
-        for start in range(0, len(names), _CONFIGS_AT_A_TIME):
-            some = names[start : start + _CONFIGS_AT_A_TIME]
-            found.update(
-                zip(some, await asyncio.gather(*map(self._topic_config, some)), strict=True)
-            )
-        return found
-
-    async def _spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """`work` on each item, in a few threads that each take a share: what it waits for is the
-        disk, which serves several at a time."""
-        share = -(-len(items) // _THREADS) or 1
-
-        def some(start: int) -> list[R]:
-            return [work(item) for item in items[start : start + share]]
-
-        starts = range(0, len(items), share)
-        parts = await asyncio.gather(*(self._blocking.run(some, start) for start in starts))
-        return [result for part in parts for result in part]
 
     def _cannot_open(self, key: TopicPartition, error: PybrokerError) -> ErrorCode:
         """Remember why, for who asks; the controller tries again and again, but it is said once."""
@@ -412,6 +384,7 @@ class ReplicaManager:
         self._fetchers.follow(
             each for each in copied if each.state is not None and each.state.leader >= 0
         )
+        self._fetchers.end_idle()
 
     async def _let_go(self, keys: Iterable[TopicPartition]) -> None:
         """Copy these no more, and wait until nobody changes their logs."""
@@ -419,41 +392,6 @@ class ReplicaManager:
             gone = list(keys)
             self._fetchers.leave(gone)
             await self._fetchers.settled(gone)
-
-    def _open_log(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
-        """Blocking: the partition's log, made if it is missing; or why there is none.
-
-        A log of an earlier topic of the same name (another topic id) is set aside, never served.
-        """
-        facts, config = order
-        key = facts.topic_partition
-        opened = self._logs.log(key)
-        known = (None, facts.topic_id)
-        is_anothers = (
-            opened is not None and facts.topic_id != NO_TOPIC_ID and opened.topic_id not in known
-        )
-        if opened is not None and is_anothers:
-            log.warning(
-                "log set aside partition=%s topic_id=%s: the topic of that name is now %s",
-                key,
-                opened.topic_id,
-                facts.topic_id,
-            )
-        try:
-            if is_anothers:
-                self._logs.set_aside(key)
-            return self._logs.create(key, config, facts.topic_id, is_new=facts.is_new)
-        except (BrokerError, StorageError) as error:
-            return error
-
-    @staticmethod
-    def _persist_epochs(leading: tuple[TopicPartition, Log]) -> PybrokerError | None:
-        """Blocking: make the start of the new epoch durable, so that no append has to."""
-        try:
-            leading[1].persist_epochs()
-        except (BrokerError, StorageError) as error:
-            return error
-        return None
 
     async def _stop(self, item: StopReplicaPartition) -> ErrorCode:
         key = item.topic_partition

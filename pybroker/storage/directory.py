@@ -313,7 +313,8 @@ class LogDirectory:
                 self.missing[partition] = offset
                 _logger.error(
                     "partition directory missing partition=%s path=%s high_watermark_checkpoint=%d:"
-                    " put it back and start again, or delete the topic",
+                    " put it back and start again, or delete the topic; if another broker leads it,"
+                    " all is copied from there",
                     partition,
                     self.path,
                     offset,

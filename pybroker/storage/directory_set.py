@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from pybroker.errors import StartupError, StorageError
-from pybroker.model import encode_uuid
+from pybroker.model import TopicPartition, encode_uuid
 from pybroker.ports import Disk, Rng
 from pybroker.storage import meta
 from pybroker.storage.directory import LogDirectory, UnusableDirectory
@@ -47,13 +47,22 @@ class DirectorySet:
         (wanted,) = normalized([path])
         return next((each for each in self.all if each.path == wanted), None)
 
-    def absence(self) -> str | None:
-        """Which directories are offline or lost, in words; None if all are there."""
-        gone = sorted({*self.failed, *self.lost.values()})
+    def absence(self, *, replaced: bool) -> str | None:
+        """Which directories are offline or lost, in words; None if all are there. `replaced`:
+        lost ones count, too, in whose place there is another that is used."""
+        away = {*self.failed, *self.lost.values()}
+        if not replaced:
+            away.difference_update(each.path for each in self.usable())
+        gone = sorted(away)
         if not gone:
             return None
         more = f" and {len(gone) - _SHOWN_MAX} more" if len(gone) > _SHOWN_MAX else ""
         return f"log directory {', '.join(gone[:_SHOWN_MAX])}{more} is not available"
+
+    def give_up(self, partition: TopicPartition) -> None:
+        """Nobody waits any more for what was missing of that partition. Raises StorageError."""
+        for directory in self.usable():
+            directory.give_up(partition)
 
     # -- start and stop
 

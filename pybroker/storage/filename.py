@@ -16,6 +16,7 @@ from pybroker.model import TopicPartition
 
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+INCOMPLETE: Final = "pybroker.incomplete"
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"

@@ -23,6 +23,7 @@ from pybroker.storage.filename import (
     CLEANED_SUFFIX,
     CORRUPT_SUFFIX,
     DELETED_SUFFIX,
+    INCOMPLETE,
     LEADER_EPOCHS,
     MOVED_HERE,
     MOVING_AWAY,
@@ -42,7 +43,9 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 _logger = logging.getLogger(__name__)
 _LOG: Final = SegmentFile.LOG
-_KNOWN_FILES: Final = frozenset({LEADER_EPOCHS, MOVED_HERE, MOVING_AWAY, PARTITION_METADATA})
+_KNOWN_FILES: Final = frozenset(
+    {INCOMPLETE, LEADER_EPOCHS, MOVED_HERE, MOVING_AWAY, PARTITION_METADATA}
+)
 _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 

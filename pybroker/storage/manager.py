@@ -27,6 +27,7 @@ from pybroker.storage.filename import (
     STRAY_DIRECTORY,
     partition_directory,
 )
+from pybroker.storage.incomplete import Incomplete
 from pybroker.storage.loader import create_log
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
@@ -94,6 +95,7 @@ class LogManager:
         self.moves = Relocations(
             self._table, clock, owner_in=self._owner_in, checkpoint=self._checkpoint_one
         )
+        self.incomplete = Incomplete(disk)
         self._suspects: frozenset[TopicPartition] = frozenset()
         self._started = False
         self.sync_due: Callable[[Flushable], bool] = _nobody
@@ -144,6 +146,7 @@ class LogManager:
         for partition, found in opening.opened.items():
             self._logs[partition] = found.log
             self._home[partition] = opening.home[partition]
+        self.incomplete.load(self._logs.values())
         self.moves.unfinished = opening.unfinished_moves
         for path in opening.leftovers:
             self._deleted.add(0, path)
@@ -243,30 +246,39 @@ class LogManager:
         topic_id: uuid.UUID,
         *,
         is_new: bool = True,
+        is_copied: bool = False,
     ) -> Log:
         """The log of a partition, made where it was wished or else in the directory with the
         fewest partitions if there is none; an existing one takes the configuration and, if it has
-        none, the topic id. `is_new`: there cannot be a log of it anywhere.
+        none, the topic id. `is_new`: there cannot be a log of it anywhere. `is_copied`: another
+        broker leads, so that one that is gone for good can begin anew.
 
         Raises BrokerError INCONSISTENT_TOPIC_ID if there is one of another topic,
         KAFKA_STORAGE_ERROR if there is one that cannot be used, or may be in a directory that is
-        offline or lost; StorageError."""
+        offline or lost, or is to be led from before it is complete; StorageError."""
         with self._lock:
             existing = self._logs.get(partition)
             if existing is not None:
+                self.incomplete.require_complete(partition, is_copied)
                 return self._adopt(existing, config, topic_id)
-            for each in self._directories.all:
-                each.require_not_missing(partition)
-            absence = self._directories.absence()
+            absence = self._directories.absence(replaced=not is_copied)
             if absence is not None and not is_new:
                 raise BrokerError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} has no log here, and {absence}"
                 )
+            begins_anew = bool(self._directories.lost) and not is_new
+            for each in self._directories.all:
+                if not is_copied:
+                    each.require_not_missing(partition)
+                begins_anew |= partition in each.missing
             directory = self._choose(partition)
             directory.forget(partition)
             path = f"{directory.path}/{partition_directory(partition)}"
             log = create_log(partition, path, config, self._disk, self._owner_in(directory))
             self._write_topic_id(log, topic_id)
+            if begins_anew:
+                self.incomplete.mark(log)
+                self._directories.give_up(partition)
             self._home[partition] = directory
             self._logs[partition] = log
             return log
@@ -318,8 +330,7 @@ class LogManager:
                 path = self._take_away(log, DELETED_DIRECTORY)
                 due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
                 self._deleted.add(due_ms, path)
-            for each in self._directories.usable():
-                each.give_up(partition)
+            self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition) -> None:
         """Forget the partition, but keep its files in a renamed directory: they belong to another
@@ -343,6 +354,7 @@ class LogManager:
             # Deleting is how room is made; the next checkpoint leaves the partition out.
             self._refusals.tell("checkpoint", error)
         log.release()
+        self.incomplete.clear(partition)
         del self._logs[partition]
         del self._home[partition]
         return self._table.rename_away(log, directory, purpose)

@@ -89,7 +89,7 @@ class Relocations:
             raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is not here any more")
         if table.home[partition] is target:
             return None
-        absence = table.directories.absence()
+        absence = table.directories.absence(replaced=True)
         if source.damage is not None:
             raise source.damage.as_error(partition)
         if source.failure is not None or absence is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,7 @@ class Member:
         self.blocking = NamedGates()
         self.fetchers = ReplicaFetchers(
             channel=lambda leader: Link(group, self.id, leader),
+            incomplete=self.logs.incomplete,
             blocking=self.blocking,
             clock=group.clock,
             options=group.options,
@@ -164,6 +166,11 @@ class Member:
                 self.logs.shutdown(self.manager.high_watermarks())
             else:
                 self.logs.unlock()
+
+    def lose(self, key: TopicPartition = T0) -> None:
+        """Somebody removes the partition's directory while the broker is down."""
+        assert not self.up
+        shutil.rmtree(self.home / str(key))
 
     def partition(self, key: TopicPartition = T0) -> Partition:
         return self.manager.partition(key)

@@ -254,6 +254,49 @@ async def test_a_log_start_within_a_batch(pair: Group) -> None:
     assert pair[2].partition().log.first_base_offset == 0
 
 
+# logs that are gone
+
+
+async def test_a_log_that_is_gone_is_copied_anew_from_another_leader(pair: Group) -> None:
+    await pair.lead(1, 0)
+    pair[1].append(b"a")
+    await pair.copied(1)
+    await pair[2].close()
+    pair[2].lose()
+    pair[2].open()
+    assert await pair.lead(2, 1, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    pair.cut.add((2, 1))
+    assert await pair.lead(1, 2) == [ErrorCode.NONE, ErrorCode.NONE]
+    await pair.until(lambda: pair.refused(2))
+    assert await pair.lead(2, 3, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    await pair.reopen(2)
+    assert await pair.lead(2, 3, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    pair.cut.clear()
+    await pair.lead(1, 4)
+    pair[1].append(b"b")
+    await pair.copied(1)
+    same(pair, 1, 2)
+    assert await pair.lead(2, 5) == [ErrorCode.NONE, ErrorCode.NONE]
+    assert pair[2].partition().is_leader
+
+
+async def test_a_log_with_a_hole_is_neither_led_from_nor_continued(pair: Group) -> None:
+    await pair.lead(1, 0)
+    for value in (b"a", b"b", b"c"):
+        pair[1].append(value)
+    await pair.copied(1)
+    await pair[2].close(clean=False)
+    (path,) = (pair[2].home / "t-0").glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    pair[2].open()
+    assert await pair.lead(1, 1, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert await pair.lead(2, 2, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert "move" in pair[2].manager.not_opened[T0]
+    assert path.read_bytes() == data
+
+
 # what goes wrong
 
 

@@ -1,0 +1,122 @@
+"""Opening the logs of replicas when the controller says who leads: in threads, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
+from pybroker.model import NO_LEADER, NO_TOPIC_ID, PartitionFacts
+from pybroker.ports import Blocking
+from pybroker.storage.log import Log
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.manager import LogManager
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+_THREADS: Final = 10
+_CONFIGS_AT_A_TIME: Final = 200
+
+TopicConfigReader = Callable[[str], Awaitable[LogConfig]]
+"""Gives the effective configuration of a topic's logs, as ZooKeeper has it now."""
+
+
+class LogOpener:
+    """Changes no roles."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        logs: LogManager,
+        blocking: Blocking,
+        topic_config: TopicConfigReader,
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._blocking = blocking
+        self._topic_config = topic_config
+
+    async def configs(self, topics: Iterable[str]) -> dict[str, LogConfig]:
+        """The configuration of each topic, asked for together."""
+        names = sorted(topics)
+        found: dict[str, LogConfig] = {}
+        for start in range(0, len(names), _CONFIGS_AT_A_TIME):
+            some = names[start : start + _CONFIGS_AT_A_TIME]
+            found.update(
+                zip(some, await asyncio.gather(*map(self._topic_config, some)), strict=True)
+            )
+        return found
+
+    async def open(
+        self, orders: Sequence[tuple[PartitionFacts, LogConfig]]
+    ) -> list[Log | PybrokerError]:
+        """The log of each partition, made if it is missing; or why there is none."""
+        return await self._spread(self._open, orders)
+
+    async def persist_epochs(self, logs: Sequence[Log]) -> list[PybrokerError | None]:
+        """Make the starts of new epochs durable, so that no append has to."""
+        return await self._spread(_persist_epochs, logs)
+
+    async def _spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """`work` on each item, in a few threads that each take a share: what it waits for is the
+        disk, which serves several at a time."""
+        share = -(-len(items) // _THREADS) or 1
+
+        def some(start: int) -> list[R]:
+            return [work(item) for item in items[start : start + share]]
+
+        starts = range(0, len(items), share)
+        parts = await asyncio.gather(*(self._blocking.run(some, start) for start in starts))
+        return [result for part in parts for result in part]
+
+    def _open(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
+        """Blocking. A log of an earlier topic of the same name (another topic id) is set aside,
+        never served. One with a hole is neither led from nor continued where there are other
+        replicas: what the hole held is with them."""
+        facts, config = order
+        key = facts.topic_partition
+        opened = self._logs.log(key)
+        known = (None, facts.topic_id)
+        is_anothers = (
+            opened is not None and facts.topic_id != NO_TOPIC_ID and opened.topic_id not in known
+        )
+        if opened is not None and is_anothers:
+            log.warning(
+                "log set aside partition=%s topic_id=%s: the topic of that name is now %s",
+                key,
+                opened.topic_id,
+                facts.topic_id,
+            )
+        try:
+            if is_anothers:
+                self._logs.set_aside(key)
+            made = self._logs.create(
+                key,
+                config,
+                facts.topic_id,
+                is_new=facts.is_new,
+                is_copied=facts.state.leader not in (NO_LEADER, self._broker_id),
+            )
+        except (BrokerError, StorageError) as error:
+            return error
+        if made.damage is not None and len(facts.replicas) > 1:
+            return BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{made.damage.as_error(key).detail}; this replica is not used. If another one is"
+                f" whole, stop this broker, move {made.directory} away and start it again: then"
+                " all is copied from the leader",
+            )
+        return made
+
+
+def _persist_epochs(leading: Log) -> PybrokerError | None:
+    try:
+        leading.persist_epochs()
+    except (BrokerError, StorageError) as error:
+        return error
+    return None

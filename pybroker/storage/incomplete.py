@@ -1,0 +1,65 @@
+"""Which logs are copies that begin anew, because what was there is gone.
+
+Until such a log has all that its leader had when the copying began, it may lack records that this
+replica had acknowledged: it follows, but is never led from. A file in its directory says so, since
+the broker may end before the copy is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.ports import Disk
+from pybroker.storage.filename import INCOMPLETE
+from pybroker.storage.log import Log
+
+_CONTENT: Final = b"this replica is being copied from its leader; it may not lead before\n"
+
+
+class Incomplete:
+    """Used from several threads; each step is one of a set."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._paths: dict[TopicPartition, str] = {}
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._paths
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """A snapshot."""
+        return list(self._paths)
+
+    def require_complete(self, partition: TopicPartition, is_copied: bool) -> None:
+        """Raises BrokerError KAFKA_STORAGE_ERROR if the log is incomplete and nobody is there to
+        copy from."""
+        if partition in self and not is_copied:
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the copy of {partition} that was begun anew is not complete: it may lack records"
+                " that this broker had acknowledged",
+            )
+
+    def load(self, logs: Iterable[Log]) -> None:
+        """Find those of earlier brokers. Raises StorageError."""
+        for log in logs:
+            path = f"{log.directory}/{INCOMPLETE}"
+            if self._disk.exists(path):
+                self._paths[log.topic_partition] = path
+
+    def mark(self, log: Log) -> None:
+        """The log begins anew. Waits for the disk. Raises StorageError."""
+        path = f"{log.directory}/{INCOMPLETE}"
+        self._disk.replace(path, _CONTENT)
+        self._paths[log.topic_partition] = path
+
+    def clear(self, partition: TopicPartition) -> None:
+        """The log has all that its leader had, or is gone. Waits for the disk. Raises
+        StorageError."""
+        path = self._paths.pop(partition, None)
+        if path is not None:
+            self._disk.unlink(path)
