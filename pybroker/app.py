@@ -111,6 +111,7 @@ class BrokerApp:
             produces=Purgatory(),
             metrics=world.metrics,
             fetchers=self._fetchers,
+            exists=self.metadata.exists,
         )
         self.replicas.lag_max_s = config.replica_lag_time_max_ms / 1000
         self._isr_changes = IsrChanges(

@@ -1,4 +1,8 @@
-"""OffsetForLeaderEpoch: where an epoch ends in the leader's log (KIP-101, KIP-279, KIP-320)."""
+"""OffsetForLeaderEpoch: where an epoch ends in the leader's log (KIP-101, KIP-279, KIP-320).
+
+As in Kafka, a follower and a consumer get the same answer, whatever replica id they give: the
+current epoch ends at the log end.
+"""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def handle_alter_replica_log_dirs(
         if number % _PARTITIONS_A_TURN == 0:
             await asyncio.sleep(0)
         try:
-            exists = _is_known(services, partition)
+            exists = services.metadata.exists(partition)
             await services.mover.alter(partition, path, exists=exists)
             codes[partition] = ErrorCode.NONE
         except BrokerError as error:
@@ -111,11 +111,6 @@ def _tell(services: Services, partition: TopicPartition, path: str, error: Broke
             error,
             left_out,
         )
-
-
-def _is_known(services: Services, partition: TopicPartition) -> bool:
-    topic = services.metadata.topic(partition.topic)
-    return topic is not None and partition.partition in topic.partitions
 
 
 def _results(codes: Mapping[TopicPartition, int]) -> list[AlterReplicaLogDirTopicResult]:

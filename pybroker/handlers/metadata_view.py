@@ -50,6 +50,11 @@ class MetadataView:
     def topic(self, name: str) -> TopicView | None:
         return self._topics.get(name)
 
+    def exists(self, topic_partition: TopicPartition) -> bool:
+        """Whether the cluster has that partition."""
+        topic = self._topics.get(topic_partition.topic)
+        return topic is not None and topic_partition.partition in topic.partitions
+
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         """The name of the topic that has this id, or None."""
         return self._names.get(topic_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
@@ -41,6 +41,10 @@ state_change = logging.getLogger("pybroker.state_change")
 _EVERYTHING: Final = 2**62
 
 
+def _nowhere(topic_partition: TopicPartition) -> bool:
+    return False
+
+
 class ReplicaManager:
     """Owns the partitions. `broker_epoch` is set by whoever registers the broker."""
 
@@ -56,8 +60,10 @@ class ReplicaManager:
         produces: Purgatory,
         metrics: Metrics | None = None,
         fetchers: ReplicaFetchers | None = None,
+        exists: Callable[[TopicPartition], bool] = _nowhere,
     ) -> None:
-        """`fetchers` copy what others lead; without them nothing is copied."""
+        """`fetchers` copy what others lead; without them nothing is copied. `exists` says whether
+        the cluster has a partition, here or elsewhere."""
         self.broker_id = broker_id
         self._fetchers = fetchers
         if fetchers is not None:
@@ -76,6 +82,7 @@ class ReplicaManager:
         """Changes that leaders here have proposed and nobody has begun to write;
         `isr_change_wanted` is set when one is added."""
         self.isr_change_wanted = asyncio.Event()
+        self._exists = exists
         self._logs = logs
         self._blocking = blocking
         self._clock = clock
@@ -94,13 +101,17 @@ class ReplicaManager:
     # for requests
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """The replica on this broker. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION."""
+        """The replica on this broker. Raises BrokerError: NOT_LEADER_OR_FOLLOWER if it is on other
+        brokers, UNKNOWN_TOPIC_OR_PARTITION if there is none."""
         found = self._partitions.get(topic_partition)
         if found is None and topic_partition in self._not_opened:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self._not_opened[topic_partition])
         if found is None:
+            elsewhere = self._exists(topic_partition)
             raise BrokerError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER
+                if elsewhere
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"broker {self.broker_id} does not host {topic_partition}",
             )
         return found

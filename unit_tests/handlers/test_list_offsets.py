@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -167,11 +168,17 @@ async def test_searching_is_done_elsewhere_and_the_ends_at_once(bench: Bench) ->
 
 
 async def end_of(
-    bench: Bench, epoch: int, version: int = 4, *, topic: str = "t", current: int = -1
+    bench: Bench,
+    epoch: int,
+    version: int = 4,
+    *,
+    topic: str = "t",
+    current: int = -1,
+    replica_id: int = -2,
 ) -> EpochEndOffset:
     wanted = OffsetForLeaderPartition(partition=0, leader_epoch=epoch, current_leader_epoch=current)
     asked = OffsetForLeaderEpochRequest(
-        topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
+        replica_id=replica_id, topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
     )
     answer = await bench.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, asked)
     found: EpochEndOffset = the_only(the_only(answer.topics).partitions)
@@ -224,3 +231,30 @@ async def test_a_partition_that_goes_away_while_it_is_searched_is_3(bench: Bench
     gate.open.set()
     found = await task
     assert (code(found), found.offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+
+
+async def test_a_partition_that_is_on_other_brokers_only_is_6(bench: Bench) -> None:
+    assert code(await end_of(bench, 0, topic="elsewhere")) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    state = PartitionState(2, 0, (2, 3), 1)
+    key = TopicPartition("elsewhere", 0)
+    await bench.tell(PartitionFacts(key, uuid.UUID(int=9), state, 0, (2, 3)))
+    assert code(await end_of(bench, 0, topic="elsewhere")) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code(await bench.fetch("elsewhere", 0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    written = await bench.produce("elsewhere", batch(b"a"))
+    assert code(written) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("replica_id", [-2, -1, 2])
+async def test_followers_and_consumers_see_where_the_log_ends(
+    bench: Bench, replica_id: int
+) -> None:
+    key = TopicPartition("t", 0)
+    state = PartitionState(BROKER_ID, 1, (BROKER_ID, 2), 1)
+    topic_id = bench.app.metadata.topics["t"].topic_id
+    facts = PartitionFacts(key, topic_id, state, 1, (BROKER_ID, 2))
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    await bench.app.replicas.leader_and_isr(command)
+    before = await end_of(bench, 1, replica_id=replica_id)
+    await bench.produce("t", batch(b"not committed"), acks=1)
+    found = await end_of(bench, 1, replica_id=replica_id)
+    assert (found.leader_epoch, found.end_offset) == (1, before.end_offset + 1)
