@@ -82,7 +82,8 @@ class MetricsPage:
         yield self._of_requests(rooms).encode()
         yield _of_connections(rooms).encode()
         picture = await look(rooms)
-        yield (_of_replicas(rooms, picture) + _of_controller(rooms, picture)).encode()
+        yield (_of_replicas(rooms, picture) + _of_fetchers(rooms)).encode()
+        yield _of_controller(rooms, picture).encode()
         async for chunk in _many(_of_topics(rooms, picture)):
             yield chunk
         async for chunk in _many(_of_partitions(rooms, picture)):
@@ -194,6 +195,28 @@ def _of_replicas(rooms: Rooms, picture: Picture) -> str:
         + single(
             "kafka_log_logmanager_offlinelogdirectorycount", len(rooms.logs.failed_directories)
         )
+    )
+
+
+def _of_fetchers(rooms: Rooms) -> str:
+    """How this broker follows others."""
+    copies, fetchers = rooms.replicas.copies.values(), rooms.metrics.fetchers
+    manager, stats = "kafka_server_replicafetchermanager", "kafka_server_fetcherstats"
+
+    def each(values: Mapping[int, Number]) -> list[Line]:
+        return [(labels({"broker": str(key)}), value) for key, value in sorted(values.items())]
+
+    return (
+        single(
+            "kafka_server_brokertopicmetrics_replicationbytesin_total",
+            sum(counters.bytes for counters in fetchers.values()),
+        )
+        + single(f"{manager}_maxlag", max((copy.lag for copy in copies), default=0))
+        + single(f"{manager}_failedpartitionscount", sum(copy.failures > 0 for copy in copies))
+        + family(
+            f"{stats}_requests_total", each({key: one.requests for key, one in fetchers.items()})
+        )
+        + family(f"{stats}_bytes_total", each({key: one.bytes for key, one in fetchers.items()}))
     )
 
 

@@ -23,6 +23,7 @@ from pybroker.model import (
     TopicPartition,
 )
 from pybroker.ports import Blocking, Clock
+from pybroker.replication.copy import Copy
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.high_watermarks import HighWatermarks
 from pybroker.replication.leader_state import FollowerFetch, IsrChange
@@ -196,6 +197,11 @@ class ReplicaManager:
         await self._blocking.run(self._logs.write_checkpoints, self.high_watermarks())
 
     # log directories
+
+    @property
+    def copies(self) -> Mapping[TopicPartition, Copy]:
+        """What is being copied from other brokers, and how far that is."""
+        return {} if self._fetchers is None else self._fetchers.copies
 
     @property
     def busy(self) -> frozenset[TopicPartition]:

@@ -16,8 +16,11 @@ from pybroker.admin.text_format import labels
 from pybroker.admin.view import BrokerView
 from pybroker.broker_config import BrokerConfig
 from pybroker.errors import BrokerError
+from pybroker.metrics import FetcherCounters
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
+from pybroker.replication.copy import Copy
+from pybroker.replication.manager import ReplicaManager
 from pybroker.wire.api import ApiKey
 from unit_tests.admin.vocabulary import Shown
 from unit_tests.replication.vocabulary import ME, facts
@@ -130,6 +133,26 @@ async def test_replicas_are_counted_by_the_leader(shown: Shown) -> None:
     assert found[f"{controller}globalpartitioncount", nothing] == 3
     told = {dict(where)["partition"] for name, where in found if name.endswith("partition_leader")}
     assert told == {"0", "2"}, "led here, or without a leader"
+
+
+async def test_what_is_copied_from_other_brokers(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shown.hosts(*(facts(TopicPartition("t", each), leader=2) for each in range(3)))
+    copies = {key: Copy(each) for key, each in shown.replicas.manager.partitions.items()}
+    behind, failing, _ = copies.values()
+    behind.lag, failing.failures = 7, 3
+    monkeypatch.setattr(ReplicaManager, "copies", copies)
+    shown.metrics.fetchers = {2: FetcherCounters(requests=5, bytes=400), 3: FetcherCounters(1)}
+    found = samples(await page(shown.view))
+    nothing: frozenset[tuple[str, str]] = frozenset()
+    manager = "kafka_server_replicafetchermanager_"
+    assert found[f"{manager}maxlag", nothing] == 7
+    assert found[f"{manager}failedpartitionscount", nothing] == 1
+    broker = frozenset({("broker", "2")})
+    assert found["kafka_server_fetcherstats_requests_total", broker] == 5
+    assert found["kafka_server_fetcherstats_bytes_total", broker] == 400
+    assert found["kafka_server_brokertopicmetrics_replicationbytesin_total", nothing] == 400
 
 
 async def test_only_the_controller_tells_of_the_cluster(shown: Shown) -> None:
