@@ -151,6 +151,10 @@ class Cluster:
         """What all runs of a broker have printed."""
         return self._broker(broker).log_text()
 
+    def last_lines(self) -> str:
+        """The last lines of every broker, for messages."""
+        return "\n".join(process.last_lines() for process in self._brokers.values())
+
     # life
 
     def start(self) -> None:
@@ -210,6 +214,20 @@ class Cluster:
         process.properties |= {name: option_text(value) for name, value in (config or {}).items()}
         self._loop.call(self._launch, process)
         self.wait_until_ready()
+
+    def mend(self) -> None:
+        """Let everything run again that was stopped, paused or cut off; returns when all serve, and
+        at once if nothing was amiss."""
+        paused = [process for process in self._brokers.values() if process.is_paused]
+        for process in paused:
+            if process.is_running:
+                self.resume(process.id)
+        was_cut = self._links is not None and self._links.cut_off
+        self.heal()
+        if self._embedded is not None and self._embedded.pid:
+            self.resume_zookeeper()
+        if paused or was_cut or self.running != self.ids or self._thread is None:
+            self.start()
 
     def pause_zookeeper(self) -> None:
         """SIGSTOP of the cluster's own ZooKeeper."""

@@ -1,0 +1,111 @@
+"""The pytest plugin that comes with pybroker: real brokers as fixtures.
+
+`pybroker_cluster` is one cluster of three for the whole run, whole again before each next test;
+`pybroker_cluster_factory` makes clusters for one test. pytest loads this module in every run of
+everybody who has pybroker, so nothing of ours is imported before a fixture is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from pybroker.testing.cluster import Cluster
+
+_SHARED: Final = "pybroker_cluster"
+_shared = pytest.StashKey["Cluster"]()
+_own = pytest.StashKey["list[Cluster]"]()
+
+
+class ClusterFactory(Protocol):
+    """Makes and starts clusters that end with the test; the options are those of
+    `pybroker.testing.cluster.Cluster`."""
+
+    def __call__(self, brokers: int = 3, **options: Any) -> Cluster: ...
+
+
+@pytest.fixture(scope="session")
+def pybroker_cluster_options() -> Mapping[str, Any]:
+    """The arguments of the shared cluster; to be overridden in a conftest.py."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def pybroker_cluster(
+    request: pytest.FixtureRequest,
+    pybroker_cluster_options: Mapping[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    """A running cluster of three brokers that all tests share. After a test that used it, brokers
+    that it stopped run again, and links that it cut are healed."""
+    options = {"data": tmp_path_factory.mktemp("pybroker-cluster"), **pybroker_cluster_options}
+    cluster = _new_cluster(options)
+    request.session.stash[_shared] = cluster
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def pybroker_cluster_factory(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[ClusterFactory]:
+    """A function that starts a cluster of the test's own."""
+    made: list[Cluster] = []
+    request.node.stash[_own] = made
+
+    def make(brokers: int = 3, **options: Any) -> Cluster:
+        data = tmp_path / f"pybroker-cluster-{len(made)}"
+        made.append(_new_cluster({"brokers": brokers, "data": data, **options}))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows the last lines of its brokers."""
+    report = yield
+    if report.failed:
+        for cluster in _clusters_of(item):
+            report.sections.append(("brokers of pybroker", cluster.last_lines()))
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """What a test did to the shared cluster is no concern of the next one."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is not None and _SHARED in getattr(item, "fixturenames", ()):
+            cluster = item.session.stash.get(_shared, None)
+            if cluster is not None:
+                cluster.mend()
+
+
+def _new_cluster(options: Mapping[str, Any]) -> Cluster:
+    cluster: Cluster = importlib.import_module("pybroker.testing.cluster").Cluster(**options)
+    return cluster
+
+
+def _clusters_of(item: pytest.Item) -> list[Cluster]:
+    found = list(item.stash.get(_own, ()))
+    shared = item.session.stash.get(_shared, None)
+    if shared is not None and _SHARED in getattr(item, "fixturenames", ()):
+        found.append(shared)
+    return found
