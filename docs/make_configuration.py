@@ -26,7 +26,9 @@ Configuration
 The broker reads Kafka's ``server.properties``: names, defaults and precedence are those of Apache
 Kafka 3.9 in ZooKeeper mode. ``pybroker start CONFIG`` reads the file, ``--override key=value``
 wins over it. Without a file the values of a small cluster are used: internal topics get as many
-replicas as there are brokers (three at most), and the first join of a group does not wait.
+replicas as there are brokers (three at most), and the first join of a group does not wait; with
+``--brokers N`` so do all topics (``default.replication.factor``), and from three brokers on
+``min.insync.replicas`` is 2.
 
 A bad value stops the start, with every fault listed at once. Options that have no effect here are
 named in one warning, if they are set: those marked so below, those without an entry, and names that

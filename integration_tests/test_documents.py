@@ -32,14 +32,19 @@ def program(document: str, imports: str) -> str:
 
 def run(code: str, broker: Broker) -> str:
     assert "127.0.0.1:9092" in code
+    return output_of("-c", code.replace("127.0.0.1:9092", broker.bootstrap))
+
+
+def output_of(*words: str) -> str:
+    """What Python prints with these words."""
     done = subprocess.run(
-        [sys.executable, "-c", code.replace("127.0.0.1:9092", broker.bootstrap)],
+        [sys.executable, *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -54,3 +59,18 @@ def test_the_kafka_python_program_of_the_readme(broker: Broker) -> None:
     printed = run(program("README.rst", "from kafka import"), broker).splitlines()
     assert printed[0] == "0"
     assert printed[1:] == ["0 b'from' b'python'"]
+
+
+def test_the_tests_of_the_page_about_testing(tmp_path: Path) -> None:
+    tests = tmp_path / "test_orders.py"
+    tests.write_text(program("docs/testing.rst", "from kafka import"))
+    words = ("-m", "pytest", "-p", "pybroker.testing.plugin", "-p", "no:cacheprovider")
+    printed = output_of(
+        *words, f"--rootdir={tmp_path}", f"--basetemp={tmp_path / 'tmp'}", str(tests)
+    )
+    assert "2 passed" in printed
+
+
+def test_the_cluster_without_pytest() -> None:
+    code = program("docs/testing.rst", "from pybroker.testing.cluster import")
+    assert output_of("-c", code) == "3 brokers\n"

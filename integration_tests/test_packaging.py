@@ -147,3 +147,13 @@ def test_an_archive_installs_and_works_away_from_the_sources(
     if shutil.which("gcc"):
         assert "pybroker.records._speedups" in imported
     assert "start" in run(str(binaries / "pybroker"), "--help", cwd=elsewhere)
+
+
+def test_the_wheel_brings_fixtures_for_others_tests(wheel: Path, tmp_path: Path) -> None:
+    binaries = clean_environment(tmp_path / "environment")
+    install(wheel, binaries)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shown = run(str(binaries / "python"), "-m", "pytest", "--fixtures", "-q", cwd=elsewhere)
+    for name in ("pybroker_cluster [session scope]", "pybroker_cluster_factory --"):
+        assert name in shown
