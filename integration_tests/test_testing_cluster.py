@@ -189,6 +189,22 @@ def test_a_temporary_directory_stays_only_after_a_failure() -> None:
     folder.rmdir()
 
 
+def test_modules_of_the_users_are_not_taken_for_pythons(tmp_path: Path) -> None:
+    (tmp_path / "re.py").write_text("raise SystemExit('the wrong module')\n")
+    script = tmp_path / "a_script.py"
+    script.write_text(
+        "import re, sys\n"
+        "del sys.modules['re']\n"
+        "sys.path.append(sys.path.pop(0))\n"
+        "from pybroker.testing.cluster import Cluster\n"
+        "sys.path.insert(0, sys.path.pop())\n"
+        "with Cluster(1) as cluster:\n"
+        "    print(cluster.running)\n"
+    )
+    run = ChildProcess([sys.executable, str(script)], folder=tmp_path)
+    assert (run.wait(), run.output) == (0, "[1]")
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signals) -> None:
     program = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import site
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,9 +32,14 @@ def pybroker_command(*words: str) -> list[str]:
 
 
 def pybroker_environment() -> dict[str, str]:
-    """Our environment, with which a child finds the code that we run."""
-    modules = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": modules}
+    """Our environment, with which a child finds the code that we run, also where that is not
+    installed. (Not the whole of our sys.path: in a test run it may begin with folders whose modules
+    have names of Python's own.)"""
+    folder = str(Path(__file__).resolve().parents[1])
+    if folder in (*site.getsitepackages(), site.getusersitepackages()):
+        return dict(os.environ)
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 async def ended(child: subprocess.Popen[bytes]) -> int:
