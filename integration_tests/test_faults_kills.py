@@ -3,9 +3,7 @@ or delivered is lost, whoever goes, and in whatever order they come back."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -79,10 +77,8 @@ def test_kill9_all_at_once(rig: Rig) -> None:
     with rig.run("kill9-all-at-once") as run:
         for _ in range(2):
             run.wait_for_progress(15)
-            with run.fault("kill9-all"), ThreadPoolExecutor() as threads:
-                list(threads.map(rig.cluster.kill9, rig.cluster.brokers))
-            order = list(rig.cluster.brokers)
-            random.Random(len(run.topic)).shuffle(order)
+            with run.fault("kill9-all"):
+                rig.cluster.kill9_all()
             rig.cluster.start_all()
             run.wait_for_full_isr()
         run.finish()
@@ -130,8 +126,8 @@ def test_high_watermark_lag_restart(rig: Rig) -> None:
             run.wait_for_progress(15)
             leader = run.leader()
             followers = [broker for broker in rig.cluster.brokers if broker != leader]
-            with run.fault("kill9-all"), ThreadPoolExecutor() as threads:
-                list(threads.map(rig.cluster.kill9, [*followers, leader]))
+            with run.fault("kill9-all"):
+                rig.cluster.kill9_all()
             for broker in followers:
                 rig.cluster.start(broker)
             assert run.leader(other_than=leader) in followers

@@ -45,7 +45,7 @@ class _Thread:
         self.log = log
         self.delivered = 0
         self.stopping = threading.Event()
-        self._thread = threading.Thread(target=self.run, name=name)
+        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
         self._thread.start()
 
     def run(self) -> None:

@@ -125,7 +125,7 @@ class ConfluentProducer:
                 **LIBRDKAFKA[name],
             }
         )
-        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -170,7 +170,9 @@ class OurProducer:
         self._values = _Values(name, settings, log, keeps_order=True)
         self.acked = self._values.acked
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=name)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run()), name=name, daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -109,7 +110,13 @@ class Tormented:
         return self.cluster.terminate(broker)
 
     def kill9(self, broker: int) -> None:
+        self._paused.discard(broker)
         self.cluster.kill(broker)
+
+    def kill9_all(self) -> None:
+        """All that run, at once."""
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(self.kill9, self.running()))
 
     def pause(self, broker: int) -> None:
         self._paused.add(broker)

@@ -22,6 +22,7 @@ RULES: Final[dict[str, Rule]] = {
     "read-implies-durable": client_rules.read_implies_durable,
     "replicas-identical": cluster_rules.replicas_identical,
     "epochs": cluster_rules.epochs,
+    "clean-elections": cluster_rules.clean_elections,
 }
 LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs"})
 """What holds even where an unclean election, or too few acks, may have given records up."""

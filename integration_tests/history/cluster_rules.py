@@ -13,6 +13,7 @@ from integration_tests.history.model import (
     History,
     Latest,
     ReplicaFiles,
+    State,
     Violation,
 )
 from integration_tests.history.values import TopicPartition
@@ -165,3 +166,24 @@ def _falling(
             text = f"leader epoch {after} follows {before}"
             yield Violation("epochs", partition, offset, text, (source,))
             return
+
+
+def clean_elections(history: History) -> Iterator[Violation]:
+    """A leader is in sync, and was so before it was elected."""
+    versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
+    for state in history.states:
+        versions[state.partition][state.version] = state
+        if state.leader >= 0 and state.leader not in state.isr:
+            text = f"the leader {state.leader} is not among the in-sync replicas {state.isr}"
+            yield Violation("clean-elections", state.partition, UNTOLD, text)
+    for partition, known in versions.items():
+        for version, state in known.items():
+            before = known.get(version - 1)
+            if before is None or state.leader in (-1, before.leader):
+                continue
+            if state.leader not in before.isr:
+                text = (
+                    f"version {version} makes {state.leader} the leader,"
+                    f" and version {version - 1} has {before.isr} in sync"
+                )
+                yield Violation("clean-elections", partition, UNTOLD, text)

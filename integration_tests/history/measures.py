@@ -67,3 +67,9 @@ def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartit
         for send in history.sends.values()
         if send.outcome == "ok" and begin <= send.begun and send.ended <= end
     )
+
+
+def elections(history: History) -> int:
+    """How many leader epochs there were beyond the first of each partition."""
+    reigns = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
+    return len(reigns) - len({partition for partition, _ in reigns})

@@ -102,10 +102,17 @@ class Script:
             batches=batches, epochs=[list(entry) for entry in epochs], producers=producers,
         )  # fmt: skip
 
-    def state(self, version: int, leader: int, epoch: int, controller_epoch: int = 1) -> None:
+    def state(
+        self,
+        version: int,
+        leader: int,
+        epoch: int,
+        controller_epoch: int = 1,
+        isr: Sequence[int] = (1, 2, 3),
+    ) -> None:
         self.add(
             "watch", "state", "ok",
-            tp=self.partition, version=version, leader=leader, epoch=epoch, isr=[leader],
+            tp=self.partition, version=version, leader=leader, epoch=epoch, isr=list(isr),
             controller_epoch=controller_epoch,
         )  # fmt: skip
 

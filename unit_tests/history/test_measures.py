@@ -33,6 +33,7 @@ def test_an_election_takes_until_another_leads() -> None:
     assert end - begin == 2 * MS
     assert measures.election_delay(history, begin, 1) == {T0: pytest.approx(0.003)}
     assert measures.election_delay(history, begin, 2) == {}
+    assert measures.elections(history) == 1
     with pytest.raises(IndexError):
         measures.fault(history, "kill9", 1)
 

@@ -211,6 +211,15 @@ def gives_a_controller_epoch_to_two_brokers(script: Script) -> None:
     script.office(3, 2)
 
 
+def has_a_leader_that_is_not_in_sync(script: Script) -> None:
+    script.state(version=1, leader=1, epoch=4, isr=[2, 3])
+
+
+def elects_who_was_not_in_sync(script: Script) -> None:
+    script.state(version=1, leader=1, epoch=4, isr=[1, 2])
+    script.state(version=2, leader=3, epoch=5, isr=[3])
+
+
 BAD: dict[Story, tuple[str, int, str]] = {
     loses_an_acknowledged_value: ("acked-present", 1, "send a:1:1:"),
     loses_the_end: ("acked-present", 1, "send a:1:1:"),
@@ -247,6 +256,8 @@ BAD: dict[Story, tuple[str, int, str]] = {
     lets_the_leader_epoch_fall: ("epochs", -1, ""),
     lets_the_controller_epoch_fall: ("epochs", -1, ""),
     gives_a_controller_epoch_to_two_brokers: ("epochs", -1, ""),
+    has_a_leader_that_is_not_in_sync: ("clean-elections", -1, ""),
+    elects_who_was_not_in_sync: ("clean-elections", -1, ""),
 }
 """The story, and of the violation: the rule, the offset, and a part of the operations shown."""
 
@@ -280,7 +291,10 @@ def lives_quietly(script: Script) -> None:
         script.files(broker, [[0, 2, 0, "x"]], producers=["7"])
     script.state(version=0, leader=1, epoch=0)
     script.state(version=1, leader=1, epoch=0)
-    script.state(version=2, leader=2, epoch=1)
+    script.state(version=2, leader=2, epoch=1, isr=[2, 3])
+    script.state(version=3, leader=-1, epoch=2, isr=[3])
+    script.state(version=4, leader=3, epoch=3, isr=[3])
+    script.state(version=6, leader=1, epoch=4)  # one was not seen
     script.office(1, 1)
     script.office(1, 1)
     script.office(2, 3)
