@@ -26,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
 
 @pytest.fixture
 def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    return Rig(cluster, tmp_path_factory.mktemp("ops"))
+    return Rig(cluster.fit(), tmp_path_factory.mktemp("ops"))
 
 
 def kill9(run: Run, broker: int) -> None:

@@ -32,7 +32,7 @@ from integration_tests.faults import final
 from integration_tests.faults.settings import PRODUCERS, READERS, Settings
 from integration_tests.faults.tormented import Tormented
 from integration_tests.faults.watch import NOBODY, PartitionNow, Watch
-from integration_tests.history.checker import RULES, check, report
+from integration_tests.history.checker import LOSSY, RULES, check, report
 from integration_tests.history.loader import load
 from integration_tests.history.model import History
 from integration_tests.history.ops import OpsLog
@@ -152,6 +152,7 @@ class Run:
     ) -> None:
         try:
             if error is not None:
+                self.cluster.is_spoiled = True
                 error.add_note(f"evidence: {self.keep_evidence()}")
         finally:
             self._close()
@@ -237,6 +238,17 @@ class Run:
         wait_until(met, what=f"{self.topic}-{partition}: {what}", seconds=seconds)
         return found[-1]
 
+    def wait_for_isr(self, brokers: Collection[int]) -> None:
+        """Until these, and no others, are in sync in every partition."""
+
+        def are_these() -> bool:
+            states = self.watch.all()
+            return len(states) == PARTITIONS and all(
+                set(state.isr) == set(brokers) for state in states.values()
+            )
+
+        wait_until(are_these, what=f"{brokers} are in sync", seconds=HEAL_SECONDS_MAX)
+
     def wait_for_full_isr(self, seconds: float = HEAL_SECONDS_MAX) -> None:
         """Until every partition has a leader and all its replicas in sync."""
 
@@ -250,12 +262,12 @@ class Run:
 
     # ---- the end
 
-    def finish(
-        self, *, rules: Collection[str] = tuple(RULES), allowed_errors: Collection[str] = ()
-    ) -> History:
+    def finish(self, *, lossy: bool = False, allowed_errors: Collection[str] = ()) -> History:
         """Heal everything, go on for a moment, read everything, and judge.
 
-        `allowed_errors` are patterns of error lines in brokers' logs that this fault explains.
+        `lossy`: records may have been given up, so only the rules of `checker.LOSSY` hold, and
+        readers may have lost their position. `allowed_errors` are patterns of error lines in
+        brokers' logs that this fault explains.
         """
         self.rig.ready()
         self.wait_for_full_isr()
@@ -263,26 +275,26 @@ class Run:
         workload = self._workload()
         workload.ask("stop-producers", "producers stopped", seconds=FLUSH_SECONDS_MAX)
         ends = final.read_all(self.cluster.bootstrap, self.topic, PARTITIONS, self.log)
-        wait_until(
-            lambda: all(
-                count >= sum(ends.values())
-                for name, count in self.progress().delivered.items()
-                if name != "asker"
-            ),
-            what="the readers come to the end",
-            seconds=20,
-        )
+        if not lossy:
+            self._wait_for_readers(sum(ends.values()))
         log_dirs = {broker: self.cluster.log_dir(broker) for broker in self.cluster.brokers}
         final.read_files(log_dirs, self.topic, ends, self.log)
         workload.ask("stop", "workload stopped", seconds=FLUSH_SECONDS_MAX)
         self._note_controllers()
         history = load(self.ops_folder)
-        violations = check(history, rules)
+        violations = check(history, LOSSY if lossy else RULES)
         assert not violations, report(violations)
         assert history.polls and history.finals, "nothing was read: the run proves nothing"
         self._judge_logs(allowed_errors)
         self._finished = True
         return history
+
+    def _wait_for_readers(self, records: int) -> None:
+        def at_the_end() -> bool:
+            delivered = self.progress().delivered
+            return all(count >= records for name, count in delivered.items() if name != "asker")
+
+        wait_until(at_the_end, what="the readers come to the end", seconds=20)
 
     def keep_evidence(self) -> Path:
         """Copies all that is known into a folder that stays."""

@@ -54,6 +54,8 @@ class Tormented:
         self._places = places
         self._cluster: Cluster | None = None
         self._paused: set[int] = set()
+        self.is_spoiled = False
+        """A run failed: what is left says nothing about the next one."""
 
     def __enter__(self) -> Tormented:
         try:
@@ -85,6 +87,18 @@ class Tormented:
         return self.ensemble.connect
 
     # life
+
+    def fit(self) -> Tormented:
+        """Itself, begun anew with empty disks if it was spoiled."""
+        if self.is_spoiled:
+            self.close()
+            self._cluster = None
+            self._paused.clear()
+            self._folder = self._folder.with_name(self._folder.name + "-anew")
+            self.ensemble = Ensemble(self._folder / "ensemble")
+            self.start_all()
+            self.is_spoiled = False
+        return self
 
     def start_all(self) -> None:
         """Those that do not run, at a time; returns when all serve."""

@@ -31,6 +31,7 @@ class PartitionNow:
     leader: int
     epoch: int
     isr: tuple[int, ...]
+    eligible: tuple[int, ...]
     version: int
     controller_epoch: int
 
@@ -72,6 +73,7 @@ class Watch:
             leader=told["leader"],
             epoch=told["leader_epoch"],
             isr=tuple(told["isr"]),
+            eligible=tuple(told.get("eligible", ())),
             version=stat.version,
             controller_epoch=told["controller_epoch"],
         )
@@ -87,6 +89,15 @@ class Watch:
             if state is not None:
                 found[partition] = state
         return found
+
+    def loss(self, partition: int) -> dict[str, Any] | None:
+        """What is written down about records that the partition gave up."""
+        try:
+            data, _ = self._client.get(f"/pybroker/losses/{self._topic}/{partition}")
+        except kazoo.exceptions.NoNodeError:
+            return None
+        told: dict[str, Any] = json.loads(data)
+        return told
 
     def controller(self) -> int:
         """The broker that holds the office, or NOBODY."""
@@ -131,6 +142,7 @@ class Watch:
             leader=state.leader,
             epoch=state.epoch,
             isr=list(state.isr),
+            eligible=list(state.eligible),
             controller_epoch=state.controller_epoch,
         )  # fmt: skip
 

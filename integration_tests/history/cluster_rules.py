@@ -169,7 +169,7 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """A leader is in sync, and was so before it was elected."""
+    """A leader is in sync, and was so, or eligible, before it was elected."""
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:
         versions[state.partition][state.version] = state
@@ -181,9 +181,9 @@ def clean_elections(history: History) -> Iterator[Violation]:
             before = known.get(version - 1)
             if before is None or state.leader in (-1, before.leader):
                 continue
-            if state.leader not in before.isr:
+            if state.leader not in before.isr + before.eligible:
                 text = (
-                    f"version {version} makes {state.leader} the leader,"
-                    f" and version {version - 1} has {before.isr} in sync"
+                    f"version {version} makes {state.leader} the leader, version {version - 1}"
+                    f" has {before.isr} in sync and {before.eligible} eligible"
                 )
                 yield Violation("clean-elections", partition, UNTOLD, text)

@@ -123,6 +123,7 @@ def _state(history: History, op: Op) -> None:
             leader=op["leader"],
             epoch=op["epoch"],
             isr=tuple(op["isr"]),
+            eligible=tuple(op["eligible"]),
             controller_epoch=op["controller_epoch"],
             at=op["t"],
         )

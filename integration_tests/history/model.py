@@ -135,13 +135,15 @@ class ReplicaFiles:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A partition's state as it was written for the cluster."""
+    """A partition's state as it was written for the cluster. `eligible` left the ISR, and have all
+    that is committed nevertheless."""
 
     partition: TopicPartition
     version: int
     leader: int
     epoch: int
     isr: tuple[int, ...]
+    eligible: tuple[int, ...]
     controller_epoch: int
     at: int
     """When it was first seen, a moment after it was written."""

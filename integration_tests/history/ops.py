@@ -21,7 +21,7 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     final      ok              tp, source, start, recs     everything there is, read at the end
     files      ok              tp, broker, start, hw, batches [[first, last, epoch, digest]...],
                                epochs [[epoch, offset]...], producers [text...]
-    state      ok              tp, leader, epoch, isr, version, controller_epoch
+    state      ok              tp, leader, epoch, isr, eligible, version, controller_epoch
     controller ok              epoch, broker
     fault      invoke, ok      what, target
 

@@ -109,11 +109,12 @@ class Script:
         epoch: int,
         controller_epoch: int = 1,
         isr: Sequence[int] = (1, 2, 3),
+        eligible: Sequence[int] = (),
     ) -> None:
         self.add(
             "watch", "state", "ok",
             tp=self.partition, version=version, leader=leader, epoch=epoch, isr=list(isr),
-            controller_epoch=controller_epoch,
+            eligible=list(eligible), controller_epoch=controller_epoch,
         )  # fmt: skip
 
     def office(self, epoch: int, broker: int) -> None:

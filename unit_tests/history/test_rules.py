@@ -292,8 +292,8 @@ def lives_quietly(script: Script) -> None:
     script.state(version=0, leader=1, epoch=0)
     script.state(version=1, leader=1, epoch=0)
     script.state(version=2, leader=2, epoch=1, isr=[2, 3])
-    script.state(version=3, leader=-1, epoch=2, isr=[3])
-    script.state(version=4, leader=3, epoch=3, isr=[3])
+    script.state(version=3, leader=-1, epoch=2, isr=[3], eligible=[2])
+    script.state(version=4, leader=2, epoch=3, isr=[2])
     script.state(version=6, leader=1, epoch=4)  # one was not seen
     script.office(1, 1)
     script.office(1, 1)

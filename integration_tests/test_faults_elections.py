@@ -1,0 +1,85 @@
+"""Partitions whose last in-sync replica is away: they wait for it, or, where the operator has
+allowed it, give up records and say which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from integration_tests.faults.rig import PARTITIONS, Rig, Run
+from integration_tests.faults.settings import READERS
+from integration_tests.faults.tormented import SESSION_S, Tormented
+from integration_tests.history.checker import check
+
+pytestmark = pytest.mark.ours
+
+PLAIN = ("one-in-flight", "five-in-flight")
+"""An idempotent producer whose records are given up stops for good, in every client."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
+    with Tormented(tmp_path_factory.mktemp("elections")) as started:
+        yield started
+
+
+@pytest.fixture
+def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return Rig(cluster.fit(), tmp_path_factory.mktemp("ops"))
+
+
+def leave_one_after_another(run: Run) -> list[int]:
+    """Kill two brokers, each when the one before has left every ISR, and then the last one; gives
+    them in that order. Between the first and the second, records were acknowledged."""
+    order = list(run.cluster.brokers)
+    for number, broker in enumerate(order[:2]):
+        with run.fault("kill9", broker):
+            run.cluster.kill9(broker)
+        rest = set(order[number + 1 :])
+        run.wait_for_isr(rest)
+        if number == 0:
+            run.wait_for_progress(10)
+    run.wait(0.5)
+    with run.fault("kill9", order[2]):
+        run.cluster.kill9(order[2])
+    return order
+
+
+def test_unclean_election_off(rig: Rig) -> None:
+    """The first that left comes back alone and gets nothing to lead, however long it waits."""
+    clients = (*PLAIN, "idempotent", "ours", "hasty", "prober", *READERS)
+    with rig.run("unclean-election-off", clients=clients) as run:
+        run.wait_for_progress(10)
+        first, second, last = leave_one_after_another(run)
+        rig.cluster.start(first)
+        run.wait(2 * SESSION_S)
+        states = run.watch.all()
+        assert {state.leader for state in states.values()} == {-1}, states
+        assert all(first not in state.isr + state.eligible for state in states.values()), states
+        rig.cluster.start(last)
+        run.wait_for_progress(5, clients=("idempotent", "ours"))
+        rig.cluster.start(second)
+        history = run.finish()
+    told = {s.error for s in history.sends.values() if s.identity.producer == "prober"}
+    assert told & {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"}, told
+
+
+def test_unclean_election_on(rig: Rig) -> None:
+    """The first that left is elected, without the records that the others acknowledged; a node says
+    so, and the judge finds them missing."""
+    configs = {"unclean.leader.election.enable": "true"}
+    with rig.run("unclean-election-on", clients=(*PLAIN, *READERS), configs=configs) as run:
+        run.wait_for_progress(10)
+        first, second, last = leave_one_after_another(run)
+        rig.cluster.start(first)
+        assert run.leader() == first
+        rig.cluster.start(second)
+        rig.cluster.start(last)
+        history = run.finish(lossy=True)
+        receipts = [run.watch.loss(partition) for partition in range(PARTITIONS)]
+    for receipt in receipts:
+        assert receipt is not None
+        assert receipt["reason"] == "unclean-election"
+        assert receipt["leader"] == first
+    assert "acked-present" in {violation.rule for violation in check(history)}
