@@ -120,6 +120,7 @@ def test_late_isr_expand_of_a_wiped_follower(slow: Tormented, tmp_path: Path) ->
             run.wait(0.5)  # the leader has proposed it by now
             with run.fault("wipe", follower):
                 slow.kill9(follower)
+                slow.expire_session(follower)  # an empty disk does not know it any more
                 slow.wipe(follower)
                 slow.start(follower)
                 slow.pause(follower)
