@@ -11,12 +11,12 @@ RACE ?=
 FRAMES ?= 200000
 SEED ?=
 
-.PHONY: run test lint test-unit test-integration fuzz bench docs install clean
+.PHONY: run test lint test-unit test-integration test-faults fuzz bench docs install clean
 
 run: $(VENV)/.installed-embedded
 	$(BIN)/pybroker start $(ARGS)
 
-test: lint test-unit test-integration
+test: lint test-unit test-integration test-faults
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -27,7 +27,11 @@ test-unit: $(VENV)/.installed-test
 	$(BIN)/pytest unit_tests $(TESTS)
 
 test-integration: $(VENV)/.installed-test
-	$(BIN)/pytest integration_tests $(TESTS)
+	$(BIN)/pytest integration_tests --ignore-glob='*/test_faults_*.py' $(TESTS)
+
+# Brokers, links, disks and ZooKeeper that fail under load: about eight minutes.
+test-faults: $(VENV)/.installed-test
+	$(BIN)/pytest integration_tests/test_faults_*.py $(TESTS)
 
 # Hostile frames against a broker: make fuzz SEED=text sends the same ones again.
 fuzz: $(VENV)/.installed-test
