@@ -204,6 +204,13 @@ class JavaClient(_JsonClient):
             for record in self._ask("read", topic, offset=offset)["records"]
         ]
 
+    def read_all(self, topic: str, partitions: int, count: int) -> list[tuple[int, int, bytes]]:
+        """As they come: partition, offset and value of `count` records of all partitions."""
+        records = self._ask("read_all", topic, partitions=partitions, count=count)["records"]
+        return [
+            (partition, offset, base64.b64decode(value)) for partition, offset, value in records
+        ]
+
     def offset_for_time(self, topic: str, timestamp: int) -> int:
         return int(self._ask("offset_for_time", topic, timestamp=timestamp)["offset"])
 

@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 import pybroker.client
 from integration_tests.samples import SAMPLES, WITHOUT_NULL_HEADERS, Read, Sample
+from pybroker.model import TopicPartition
 
 T = TypeVar("T")
 SECONDS_MAX = 30
@@ -84,6 +85,25 @@ class ConfluentKafka:
                 assert message is not None, f"read only {len(records)} of {end - offset}"
                 assert message.error() is None, message.error()
                 records.append(_from_confluent(message))
+            return records
+        finally:
+            consumer.close()
+
+    def read_all(self, topic: str, partitions: int, count: int) -> list[tuple[int, int, bytes]]:
+        """As they come: partition, offset and value of `count` records of all partitions."""
+        consumer = self._consumer()
+        try:
+            consumer.assign(
+                [confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)]
+            )
+            records: list[tuple[int, int, bytes]] = []
+            while len(records) < count:
+                message = consumer.poll(SECONDS_MAX)
+                assert message is not None, f"read only {len(records)} of {count}"
+                assert message.error() is None, message.error()
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None and offset is not None
+                records.append((partition, offset, _bytes(message.value()) or b""))
             return records
         finally:
             consumer.close()
@@ -172,6 +192,23 @@ class KafkaPython:
                 for r in polled[partition]:
                     headers = tuple((name, value) for name, value in r.headers)
                     records.append(Read(r.offset, r.key, r.value, headers, r.timestamp))
+            return records
+        finally:
+            consumer.close()
+
+    def read_all(self, topic: str, partitions: int, count: int) -> list[tuple[int, int, bytes]]:
+        """As they come: partition, offset and value of `count` records of all partitions."""
+        consumer = kafka.KafkaConsumer(bootstrap_servers=self._bootstrap)
+        try:
+            wanted = [kafka.TopicPartition(topic, number) for number in range(partitions)]
+            consumer.assign(wanted)
+            consumer.seek_to_beginning(*wanted)
+            records: list[tuple[int, int, bytes]] = []
+            while len(records) < count:
+                polled = consumer.poll(timeout_ms=1000 * SECONDS_MAX)
+                assert polled, f"read only {len(records)} of {count}"
+                for found in polled.values():
+                    records += [(r.partition, r.offset, r.value) for r in found]
             return records
         finally:
             consumer.close()
@@ -334,6 +371,23 @@ class Pybroker:
             while await consumer.position(partition) < end:
                 r = await asyncio.wait_for(consumer.getone(), SECONDS_MAX)
                 records.append(Read(r.offset, r.key, r.value, tuple(r.headers), r.timestamp))
+            return records
+
+    def read_all(self, topic: str, partitions: int, count: int) -> list[tuple[int, int, bytes]]:
+        """As they come: partition, offset and value of `count` records of all partitions."""
+        return _run(self._read_all(topic, partitions, count))
+
+    async def _read_all(
+        self, topic: str, partitions: int, count: int
+    ) -> list[tuple[int, int, bytes]]:
+        async with pybroker.client.Consumer(
+            self._bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
+            records: list[tuple[int, int, bytes]] = []
+            while len(records) < count:
+                r = await asyncio.wait_for(consumer.getone(), SECONDS_MAX)
+                records.append((r.partition, r.offset, r.value or b""))
             return records
 
     def offset_for_time(self, topic: str, timestamp: int) -> int:

@@ -243,19 +243,6 @@ def test_a_deleted_connection_leaves_no_wait_behind(broker: Broker, topic: str) 
 # Sessions
 
 
-@pytest.mark.ours
-@pytest.mark.parametrize("version", range(7, 13))
-def test_a_session_is_refused_with_id_0_and_a_full_answer(
-    connection: Connection, topic: str, version: int
-) -> None:
-    create_topic(connection, topic, partitions=2)
-    for _ in range(2):
-        wanted = fetch_request(topic, {0: 0, 1: 0}, session=(0, 0))
-        answer = connection.ask(version, wanted, FetchResponse)
-        assert (answer.error_code, answer.session_id) == (0, 0)
-        assert [p.partition_index for p in answer.responses[0].partitions] == [0, 1]
-
-
 def test_a_fetch_without_session_gets_id_0(connection: Connection, topic: str) -> None:
     create_topic(connection, topic)
     answer = connection.ask(12, fetch_request(topic, {0: 0}, session=(0, -1)), FetchResponse)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from integration_tests.broker import PybrokerProcess
 from integration_tests.process import free_port, free_ports, wait_until
+from integration_tests.site import Site
 from integration_tests.wire_client import (
     Connection,
     batch_of,
@@ -27,40 +25,6 @@ from integration_tests.wire_client import (
 from pybroker.admin.families import FAMILIES
 
 pytestmark = pytest.mark.ours
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-class Site:
-    """The HTTP side of a broker."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    def ask(self, path: str) -> tuple[int, str]:
-        """Status and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
-
-    def ready(self) -> tuple[int, dict[str, Any]]:
-        status, body = self.ask("/readyz")
-        return status, json.loads(body)["conditions"]
-
-    def samples(self) -> Samples:
-        status, body = self.ask("/metrics")
-        assert status == 200
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(body)
-            for sample in family.samples
-        }
-
-    def value(self, name: str, **labels: str) -> float:
-        return self.samples().get((name, frozenset(labels.items())), 0.0)
 
 
 class Observed:

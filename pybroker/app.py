@@ -6,6 +6,8 @@ provides the real ones. Connections are accepted last at start and closed first 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Collection, Mapping
@@ -170,6 +172,9 @@ class BrokerApp:
                 f"no controller has told broker {self._broker.id} of the cluster within "
                 f"{_READY_WAIT_S:.0f} s; look at /controller in ZooKeeper and at that broker"
             )
+        # Who creates a topic right after the start shall not be told that there is no controller.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.controller.looked.wait(), _READY_WAIT_S)
         opened = await self.metadata.wait_until(
             lambda: existing <= self.metadata.topics.keys(), _OPEN_WAIT_S
         )

@@ -74,6 +74,9 @@ class Controller:
         self._office: Won | None = None
         self._office_generation = 0
         self._controller_id: int | None = None
+        self.looked = asyncio.Event()
+        """Set when it is known for the first time who is the controller, and if we are, when the
+        reign has begun."""
         self._session_lost = False
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -232,12 +235,15 @@ class Controller:
                 await self._step_down()
                 await self._begin(outcome)
             self._controller_id = self._broker_id
+            self.looked.set()
             return
         await self._step_down()
         self._controller_id = outcome.controller_id
         if outcome.controller_id is None:
             await self._pause()
             self._enqueue(ControllerChanged())
+        else:
+            self.looked.set()
 
     async def _check_office(self) -> None:
         """A broker knows a newer controller. If we still hold the office, it is mistaken."""

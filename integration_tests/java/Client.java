@@ -56,6 +56,7 @@ public final class Client {
             case "create" -> create(topic, command.path("partitions").asInt());
             case "produce" -> produce(topic, command, result);
             case "read" -> read(topic, command, result);
+            case "read_all" -> readAll(topic, command, result.putArray("records"));
             case "offset_for_time" -> offsetForTime(topic, command, result);
             default -> throw new IllegalArgumentException("unknown command: " + command);
         }
@@ -121,6 +122,28 @@ public final class Client {
                 }
                 for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
                     records.add(describe(record));
+                }
+            }
+        }
+    }
+
+    /** Every partition from its beginning, until so many records have come. */
+    private void readAll(String topic, JsonNode command, ArrayNode records) {
+        List<TopicPartition> partitions = new ArrayList<>();
+        for (int number = 0; number < command.path("partitions").asInt(); number++) {
+            partitions.add(new TopicPartition(topic, number));
+        }
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer()) {
+            consumer.assign(partitions);
+            consumer.seekToBeginning(partitions);
+            long deadline = System.nanoTime() + Duration.ofSeconds(40).toNanos();
+            while (records.size() < command.path("count").asInt()) {
+                if (System.nanoTime() > deadline) {
+                    throw new IllegalStateException("read only " + records.size() + " records");
+                }
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
+                    records.addArray()
+                        .add(record.partition()).add(record.offset()).add(text(record.value()));
                 }
             }
         }

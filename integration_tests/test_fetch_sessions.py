@@ -1,0 +1,268 @@
+"""Fetch sessions (KIP-227), one test a sentence; what holds for Apache Kafka has to hold here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from integration_tests.broker import Broker, PybrokerProcess
+from integration_tests.conftest import or_skip
+from integration_tests.outside_clients import JavaClient
+from integration_tests.process import free_port, wait_until
+from integration_tests.python_clients import ConfluentKafka, KafkaPython, Pybroker
+from integration_tests.site import Site
+from integration_tests.wire_client import (
+    Connection,
+    batch_of,
+    create_topic,
+    fetch_request,
+    produce,
+    wait_for_leader,
+)
+from pybroker.errors import ErrorCode
+from pybroker.wire.messages.fetch import FetchResponse, ForgottenTopic
+
+VERSIONS: Final = range(7, 13)
+A_MINUTE_MS: Final = 60_000
+
+
+@pytest.fixture
+def connection(broker: Broker, topic: str) -> Iterator[Connection]:
+    """With a topic of three partitions."""
+    with Connection(broker.bootstrap) as opened:
+        create_topic(opened, topic, partitions=3)
+        wait_for_leader(opened, topic)
+        yield opened
+
+
+class Session:
+    """A session on a connection."""
+
+    def __init__(self, connection: Connection, topic: str, version: int = 12) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._version = version
+        self.id = 0
+        self.epoch = 0
+
+    def ask(
+        self,
+        offsets: Mapping[int, int] | None = None,
+        *,
+        forgotten: tuple[int, ...] = (),
+        epoch: int | None = None,
+        max_bytes: int = 50_000_000,
+        max_wait_ms: int = 0,
+    ) -> FetchResponse:
+        """Names these offsets in the next request of the session."""
+        request = fetch_request(
+            self._topic,
+            offsets or {},
+            session=(self.id, self.epoch if epoch is None else epoch),
+            max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+        )
+        if not offsets:
+            request.topics = []
+        if forgotten:
+            request.forgotten_topics_data = [
+                ForgottenTopic(topic=self._topic, partitions=list(forgotten))
+            ]
+        answer = self._connection.ask(self._version, request, FetchResponse)
+        if not answer.error_code and epoch is None:
+            self.id = answer.session_id
+            self.epoch += 1
+        return answer
+
+
+def answered(answer: FetchResponse) -> dict[int, int]:
+    """The partitions of an answer: how many bytes each gave."""
+    assert answer.error_code == 0
+    return {
+        part.partition_index: len(part.records or b"")
+        for topic in answer.responses
+        for part in topic.partitions
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_session_is_answered_only_what_is_new(
+    connection: Connection, topic: str, version: int
+) -> None:
+    session = Session(connection, topic, version)
+    assert answered(session.ask({0: 0, 1: 0, 2: 0})) == {0: 0, 1: 0, 2: 0}
+    assert session.id > 0
+    first = session.id
+    assert answered(session.ask()) == {}
+    data = batch_of(b"a")
+    produce(connection, topic, data, partition=1)
+    assert answered(session.ask()) == {1: len(data)}
+    assert answered(session.ask()) == {1: len(data)}
+    assert answered(session.ask({1: 1})) == {}
+    assert session.id == first
+
+
+def test_a_wrong_epoch_gets_error_71_and_costs_nothing(connection: Connection, topic: str) -> None:
+    session = Session(connection, topic)
+    session.ask({0: 0})
+    for epoch in (2, 7, -3, 2**31 - 1):
+        wrong = session.ask({1: 0}, epoch=epoch)
+        assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert (wrong.session_id, wrong.responses) == (0, [])
+    assert answered(session.ask({2: 0})) == {2: 0}, "nothing of the wrong requests was kept"
+
+
+def test_a_full_request_that_names_a_session_ends_it(connection: Connection, topic: str) -> None:
+    session, other = Session(connection, topic), Session(connection, topic)
+    session.ask({0: 0})
+    other.id = session.id
+    assert answered(other.ask({0: 0, 1: 0})) == {0: 0, 1: 0}
+    assert other.id not in (0, session.id)
+    gone = session.ask()
+    assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    ended = other.ask({0: 0}, epoch=-1)
+    assert (answered(ended), ended.session_id) == ({0: 0}, 0)
+    assert other.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_forgotten_partitions_are_not_read_and_a_session_of_none_ends(
+    connection: Connection, topic: str
+) -> None:
+    session = Session(connection, topic)
+    session.ask({0: 0, 1: 0})
+    for partition in (0, 1):
+        produce(connection, topic, batch_of(b"a"), partition=partition)
+    assert list(answered(session.ask(forgotten=(0,)))) == [1]
+    before = session.id
+    ended = session.ask(forgotten=(1, 2))
+    assert (answered(ended), ended.session_id) == ({}, 0)
+    session.id = before
+    assert session.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_an_error_is_told_every_time(connection: Connection, topic: str) -> None:
+    session = Session(connection, topic)
+    session.ask({0: 0, 1: 99})
+    for _ in range(2):
+        answer = session.ask()
+        (part,) = answer.responses[0].partitions
+        assert (part.partition_index, part.error_code) == (1, ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert list(answered(session.ask({1: 0}))) == [1], "the end of the error is told"
+    assert answered(session.ask()) == {}
+
+
+def test_partitions_take_turns_when_an_answer_is_full(connection: Connection, topic: str) -> None:
+    data = batch_of(b"a" * 100)
+    for partition in range(3):
+        for _ in range(3):
+            produce(connection, topic, data, partition=partition)
+    session = Session(connection, topic)
+    session.ask({0: 0, 1: 0, 2: 0}, max_bytes=1)
+    order = []
+    for _ in range(5):
+        found = answered(session.ask(max_bytes=len(data)))
+        order += [partition for partition, size in found.items() if size]
+    assert order == [0, 1, 2, 0, 1]
+
+
+def test_a_session_waits_for_each_of_its_partitions(
+    broker: Broker, connection: Connection, topic: str
+) -> None:
+    session = Session(connection, topic)
+    session.ask({0: 0, 1: 0, 2: 0})
+    begun = time.monotonic()
+    with Connection(broker.bootstrap) as writer, ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(session.ask, max_wait_ms=A_MINUTE_MS)
+        produce(writer, topic, batch_of(b"a"), partition=2)
+        assert list(answered(waiting.result())) == [2]
+    assert time.monotonic() - begun < A_MINUTE_MS / 2000
+
+
+# real clients
+
+PARTITIONS: Final = 50
+RECORDS: Final = 600
+SESSIONS: Final = "kafka_server_fetchsessioncache_numincrementalfetchsessions"
+CACHED: Final = "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached"
+FETCHES: Final = "kafka_network_requestmetrics_requests_total"
+ANSWERED: Final = "kafka_server_brokertopicmetrics_totalfetchrequests_total"
+
+READERS: Final[dict[str, Callable[[str], JavaClient | KafkaPython | ConfluentKafka | Pybroker]]] = {
+    "java": JavaClient,
+    "kafka-python": KafkaPython,
+    "pybroker": Pybroker,
+    "confluent-kafka": ConfluentKafka,
+}
+WITHOUT_SESSIONS: Final = ("confluent-kafka",)
+
+
+class Watched:
+    """A broker whose sessions can be seen."""
+
+    def __init__(self, folder: Path) -> None:
+        self.site = Site(free_port())
+        listener = f"127.0.0.1:{self.site.port}"
+        self.broker = PybrokerProcess(
+            folder / "data", overrides={"pybroker.http.listener": listener}
+        )
+        self.broker.start()
+
+    def fetches(self, topic: str) -> tuple[float, float]:
+        """Fetch requests so far, and answers for partitions of the topic."""
+        asked = self.site.value(FETCHES, request="Fetch")
+        return asked, self.site.value(ANSWERED, topic=topic)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    made = Watched(tmp_path_factory.mktemp("watched"))
+    yield made
+    made.broker.close()
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("name", READERS)
+def test_a_client_in_a_session_reads_every_record_in_order(
+    watched: Watched, topic: str, name: str
+) -> None:
+    reader = or_skip(lambda: READERS[name](watched.broker.bootstrap))
+    site = watched.site
+    with Connection(watched.broker.bootstrap) as connection, ThreadPoolExecutor(1) as thread:
+        create_topic(connection, topic, partitions=PARTITIONS)
+        wait_for_leader(connection, topic)
+        asked, given = watched.fetches(topic)
+        left_over, left_over_partitions = site.value(SESSIONS), site.value(CACHED)
+        reading = thread.submit(reader.read_all, topic, PARTITIONS, RECORDS)
+        sessions, cached = left_over, left_over_partitions
+        wait_until(lambda: watched.fetches(topic)[1] > given, what="the reader asks")
+        for number in range(RECORDS):
+            value = b"%d" % number
+            produce(connection, topic, batch_of(value), partition=number * 7 % PARTITIONS)
+            if number % 20 == 0:
+                sessions = max(sessions, site.value(SESSIONS))
+                cached = max(cached, site.value(CACHED))
+        found = reading.result()
+        asked_then, given_then = watched.fetches(topic)
+    expected: dict[int, list[tuple[int, bytes]]] = {}
+    for number in range(RECORDS):
+        of_partition = expected.setdefault(number * 7 % PARTITIONS, [])
+        of_partition.append((len(of_partition), b"%d" % number))
+    read: dict[int, list[tuple[int, bytes]]] = {}
+    for partition, offset, value in found:
+        read.setdefault(partition, []).append((offset, value))
+    assert read == expected
+    rows = (given_then - given) / (asked_then - asked)
+    begun = (sessions - left_over, cached - left_over_partitions)
+    if name in WITHOUT_SESSIONS:
+        assert begun == (0, 0) and rows > PARTITIONS / 2
+    else:
+        assert begun == (1, PARTITIONS)
+        assert rows < PARTITIONS / 5, "or every partition was answered each time"
+    if isinstance(reader, JavaClient):
+        reader.close()
