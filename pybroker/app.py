@@ -48,6 +48,7 @@ from pybroker.replication.housekeeping import Housekeeping, Intervals
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
+from pybroker.replication.power_loss import Left, PowerLoss
 from pybroker.replication.purgatory import Purgatory
 from pybroker.server.limits import SYSTEMS_CHOICE, ServerLimits
 from pybroker.server.listener import Server
@@ -149,9 +150,9 @@ class BrokerApp:
 
         Raises StartupError if the broker id is taken or no controller comes up.
         """
-        self._tell_what_may_be_lost()
         self._group_commit.start()
         try:
+            await self._step_aside()
             existing = await self._topics_to_open()
             await self.live.start()
             await self._server.open(list(sockets.items()))
@@ -212,19 +213,16 @@ class BrokerApp:
         shutdown = partial(self._logs.shutdown, broker_epoch=self.replicas.broker_epoch)
         await self._world.blocking.run(shutdown, self.replicas.high_watermarks())
 
-    def _tell_what_may_be_lost(self) -> None:
-        """After a power loss the page cache is gone, and a replica that was alone may be shorter
-        than what it acknowledged. It is served all the same, but not silently."""
-        for key in sorted(self._logs.suspects()):
-            found = self._logs.log(key)
-            if found is not None:
-                log.warning(
-                    "loss_receipt partition=%s reason=power-loss log_end=%d "
-                    "high_watermark_checkpoint=%d: records not yet on disk may be missing",
-                    key,
-                    found.log_end_offset,
-                    self._logs.high_watermark_checkpoint(key),
-                )
+    async def _step_aside(self) -> None:
+        """After a power loss no replica here may be elected for what it had."""
+        logs = self._logs
+        suspects = {
+            key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
+            for key in logs.suspects()
+            if (found := logs.log(key)) is not None
+        }
+        power_loss = PowerLoss(self._world.coord, self._broker.id, self._world.clock)
+        await power_loss.step_aside(suspects)
 
     def rooms(self) -> Rooms:
         """What is shown of this broker."""

@@ -341,7 +341,8 @@ class LogDirectory:
 
     def end(self, broker_epoch: int) -> None:
         """All logs are durable and closed: leave the mark of it, last of all. Not after a failure:
-        then nobody knows what the disk holds."""
-        if self.failure is None:
+        then nobody knows what the disk holds. Nor where the logs came as suspects and nobody has
+        settled them: that must not be forgotten."""
+        if self.failure is None and self._boot is not None:
             self._disk.unlink(self._path(BOOT))
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))

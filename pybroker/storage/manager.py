@@ -150,11 +150,7 @@ class LogManager:
         self.moves.unfinished = opening.unfinished_moves
         for path in opening.leftovers:
             self._deleted.add(0, path)
-        self._suspects = frozenset(
-            partition
-            for partition, result in opening.opened.items()
-            if is_suspect(result, self._home[partition])
-        )
+        self._suspects = frozenset(key for key in opening.opened if is_suspect(opening.home[key]))
         self._started = True
         recovered = sum(result.recovered for result in opening.opened.values())
         _logger.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
@@ -176,13 +172,14 @@ class LogManager:
         return self._defaults if self._config_of is None else self._config_of(topic)
 
     def suspects(self) -> frozenset[TopicPartition]:
-        """Partitions that may lack records they had before the machine went down: it booted since
-        their broker, which did not end properly, wrote beyond their recovery point. Fixed at the
-        start."""
+        """Partitions that may lack records they had before the machine went down: their broker did
+        not end properly, and it has booted since. Fixed at the start; found again at the next one,
+        until `record_incarnation`."""
         return self._suspects
 
     def record_incarnation(self, incarnation: int) -> None:
-        """Note the broker's incarnation beside the boot id. Waits for the disk."""
+        """Note the broker's incarnation beside the boot id: it is registered, and what was suspect
+        is settled. Waits for the disk."""
         for directory in self._directories.usable():
             try:
                 directory.in_use(self._boot_id, incarnation)

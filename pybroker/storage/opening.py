@@ -21,17 +21,11 @@ from pybroker.storage.moves import counterpart, forget_move, prefer
 _logger = logging.getLogger(__name__)
 
 
-def is_suspect(opened: Opened, home: LogDirectory) -> bool:
-    """Whether the log may lack records that it had before the machine went down."""
-    if home.was_clean or home.same_boot:
-        return False
-    log = opened.log
-    return (
-        opened.cut_bytes > 0
-        or log.damage is not None
-        or log.log_end_offset > log.recovery_point
-        or home.high_watermarks.offsets.get(log.topic_partition, 0) > log.log_end_offset
-    )
+def is_suspect(home: LogDirectory) -> bool:
+    """Whether the logs of a directory may lack records that they had before the machine went down.
+    The files do not tell: of a log that was appended to after its last sync, nothing of that need
+    have reached the disk, not even that the file grew."""
+    return not (home.was_clean or home.same_boot)
 
 
 class Opening:
@@ -78,7 +72,10 @@ class Opening:
             directory.forget_others(here, self.opened)
             self._drop_futures(directory)
             self._settle_moves(here)
-            directory.in_use(boot_id)
+            if not (here and is_suspect(directory)):
+                directory.in_use(boot_id)
+            # Else it is marked when the suspects are settled (`LogManager.record_incarnation`): a
+            # broker that is killed before is to find them again.
 
         for work in (take, settle_down):
             for directory in directories.usable():
