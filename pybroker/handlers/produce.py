@@ -264,7 +264,8 @@ async def _when_acknowledged(
             break
         first = pending[0]
         # In a purgatory of produces the unit is an offset.
-        offsets = first.end_offset - first.partition.high_watermark if len(pending) == 1 else 1
+        is_lone = len(pending) == 1 and first.acks == -1
+        offsets = first.end_offset - first.partition.high_watermark if is_lone else 1
         keys = [item.partition.topic_partition for item in pending]
         await services.replicas.produces.wait(keys, missing_bytes=offsets, timeout_s=remaining_s)
     return response

@@ -11,6 +11,7 @@ import pytest
 from pybroker.errors import ErrorCode
 from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
 from pybroker.records.batch import read_header
+from pybroker.replication.leader_state import FollowerFetch
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
     EpochEndOffset,
@@ -22,7 +23,7 @@ from pybroker.wire.messages.list_offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, the_only
+from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, the_only, values_of
 
 VERSIONS = range(8)
 ONE_OFFSET = VERSIONS[1:]
@@ -185,15 +186,86 @@ async def end_of(
     return found
 
 
+async def told(bench: Bench, epoch: int, *replicas: int) -> None:
+    """This broker leads t-0 in that epoch; all replicas are in sync."""
+    key = TopicPartition("t", 0)
+    state = PartitionState(BROKER_ID, epoch, replicas, 1)
+    topic_id = bench.app.metadata.topics["t"].topic_id
+    facts = PartitionFacts(key, topic_id, state, epoch, replicas)
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    await bench.app.replicas.leader_and_isr(command)
+
+
+# a leader that does not know yet how far its predecessor had committed
+
+
+@pytest.fixture
+async def lagging(bench: Bench) -> None:
+    """Leader epoch 2 begins at offset 5; only what is below 4 is known to be committed."""
+    await told(bench, 1, BROKER_ID, 2)
+    await bench.produce("t", batch(b"e", timestamp=NOW_MS + 2000), acks=1)
+    await told(bench, 2, BROKER_ID, 2)
+
+
+def follower_has(bench: Bench, offset: int) -> None:
+    replicas = bench.app.replicas
+    partition = replicas.partition(TopicPartition("t", 0))
+    replicas.follower_fetched(partition, FollowerFetch(2, offset, 0), bench.clock.monotonic())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("timestamp", "offset"),
+    [(LATEST, None), (NOW_MS + 2000, None), (NOW_MS + 1000, 2), (EARLIEST, 0)],
+)
+async def test_an_end_is_not_named_before_it_is_known(
+    bench: Bench, lagging: None, version: int, timestamp: int, offset: int | None
+) -> None:
+    found = await look_up(bench, timestamp, version)
+    if offset is None:
+        old = version < 5
+        expected = ErrorCode.LEADER_NOT_AVAILABLE if old else ErrorCode.OFFSET_NOT_AVAILABLE
+        assert code(found) is expected
+        return
+    assert code(found) is ErrorCode.NONE
+    assert (found.old_style_offsets[0] if version == 0 else found.offset) == offset
+
+
+async def test_it_is_named_when_the_high_watermark_has_come_so_far(
+    bench: Bench, lagging: None
+) -> None:
+    follower_has(bench, 4)
+    assert code(await look_up(bench, LATEST)) is ErrorCode.OFFSET_NOT_AVAILABLE
+    follower_has(bench, 5)
+    found = await look_up(bench, LATEST)
+    assert (code(found), found.offset) == (ErrorCode.NONE, 5)
+    assert (await look_up(bench, NOW_MS + 2000)).offset == 4
+    assert (await look_up(bench, NOW_MS + 9000)).offset == -1
+
+
+async def test_followers_are_told_where_the_log_ends(bench: Bench, lagging: None) -> None:
+    asked = request(LATEST)
+    asked.replica_id = 2
+    answer = await bench.ask(ApiKey.LIST_OFFSETS, 7, asked)
+    assert the_only(the_only(answer.topics).partitions).offset == 5
+
+
+async def test_a_fetch_between_high_watermark_and_log_end_is_empty(
+    bench: Bench, lagging: None
+) -> None:
+    for offset in (4, 5):
+        found = await bench.fetch("t", offset)
+        assert (code(found), values_of(found)) == (ErrorCode.NONE, [])
+    assert code(await bench.fetch("t", 6)) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+# OffsetForLeaderEpoch
+
+
 @pytest.fixture
 async def second_epoch(bench: Bench) -> None:
     """From offset 4 on the leader epoch is 3."""
-    key = TopicPartition("t", 0)
-    state = PartitionState(BROKER_ID, 3, (BROKER_ID,), 1)
-    topic_id = bench.app.metadata.topics["t"].topic_id
-    facts = PartitionFacts(key, topic_id, state, 1, (BROKER_ID,))
-    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
-    await bench.app.replicas.leader_and_isr(command)
+    await told(bench, 3, BROKER_ID)
     await bench.produce("t", batch(b"e"))
 
 

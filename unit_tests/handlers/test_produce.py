@@ -13,6 +13,7 @@ from pybroker.errors import CloseConnection, ErrorCode
 from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
 from pybroker.records.batch import HEADER, HEADER_SIZE, SEQUENCE_MAX, read_header, seal
 from pybroker.records.compression import Codec
+from pybroker.replication.leader_state import FollowerFetch
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.produce import (
     PartitionProduceData,
@@ -266,34 +267,45 @@ async def test_producers_and_partitions_count_for_themselves(bench: Bench) -> No
 # acks=all
 
 
-def shared(bench: Bench, isr: tuple[int, ...], epoch: int, leader: int = BROKER_ID) -> LeaderAndIsr:
+def shared(
+    bench: Bench, isr: tuple[int, ...], epoch: int, leader: int = BROKER_ID, version: int = 1
+) -> LeaderAndIsr:
     """A command that gives partition t-0 a second replica on a broker that does not exist."""
     key = TopicPartition("t", 0)
     facts = PartitionFacts(
         key,
         bench.app.metadata.topics["t"].topic_id,
         PartitionState(leader, epoch, isr, 1),
-        1,
+        version,
         (BROKER_ID, 2),
     )
     return LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
 
 
+async def configure(bench: Bench, **configs: str) -> None:
+    """Give t-0 these options."""
+    options = {name.replace("_", "."): value for name, value in configs.items()}
+    await bench.create("other", configs=options)
+    assert code(await bench.produce("other", batch())) is ErrorCode.NONE  # of one replica
+    config = bench.app.replicas.partition(TopicPartition("other", 0)).log.config
+    bench.app.replicas.partition(TopicPartition("t", 0)).log.set_config(config)
+
+
 async def test_too_few_in_sync_is_19_and_nothing_is_written(bench: Bench) -> None:
-    await bench.create("strict", configs={"min.insync.replicas": "2"})
-    assert code(await bench.produce("strict", batch())) is ErrorCode.NONE  # of one replica
     await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID,), 1))
-    bench.app.replicas.partition(TopicPartition("t", 0)).log.set_config(
-        bench.app.replicas.partition(TopicPartition("strict", 0)).log.config
-    )
+    await configure(bench, min_insync_replicas="2")
     assert code(await bench.produce("t", batch())) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert code(await bench.produce("t", batch(), acks=1)) is ErrorCode.NONE
     assert end_offset(bench) == 1
 
 
-async def produce_waiting(bench: Bench, timeout_ms: int = 10_000) -> tuple[asyncio.Task[Any], int]:
+async def produce_waiting(
+    bench: Bench, timeout_ms: int = 10_000, **configs: str
+) -> tuple[asyncio.Task[Any], int]:
     """A produce with acks=all that waits for a second replica."""
     await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID, 2), 1))
+    if configs:
+        await configure(bench, **configs)
     request = produce_request("t", {0: batch()}, timeout_ms=timeout_ms)
     task = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request))
     await bench.waits(bench.app.replicas.produces, task)
@@ -308,6 +320,51 @@ async def test_acks_all_waits_for_the_isr(bench: Bench) -> None:
     result = the_only(the_only((await task).responses).partition_responses)
     assert (code(result), result.base_offset) == (ErrorCode.NONE, 0)
     assert values_of(await bench.fetch("t", 0)) == [b"value"]
+
+
+async def test_too_few_left_in_sync_is_20_and_nothing_is_readable(bench: Bench) -> None:
+    task, end = await produce_waiting(bench, min_insync_replicas="2")
+    await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID,), 1, version=2))
+    result = the_only(the_only((await task).responses).partition_responses)
+    assert (code(result), end) == (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, 1)
+    assert values_of(await bench.fetch("t", 0)) == []
+
+
+@pytest.mark.parametrize("version", [3, 9])
+async def test_alone_of_two_commits_nothing_where_two_are_asked_for(
+    bench: Bench, version: int
+) -> None:
+    await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID,), 1))
+    await configure(bench, min_insync_replicas="2")
+    for offset in range(3):
+        result = await bench.produce("t", batch(), acks=1, version=version)
+        assert (code(result), result.base_offset) == (ErrorCode.NONE, offset)
+    assert values_of(await bench.fetch("t", 0)) == []
+
+
+async def test_each_produce_is_answered_when_it_is_committed(bench: Bench) -> None:
+    await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID, 2), 1))
+    request = produce_request("t", {0: batch()})
+    tasks = [asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request)) for _ in range(3)]
+    await bench.waits(bench.app.replicas.produces, *tasks)
+    partition = bench.app.replicas.partition(TopicPartition("t", 0))
+    for end, done in ((0, []), (1, [0]), (1, [0]), (3, [0, 1, 2])):
+        fetch = FollowerFetch(2, end, 0)
+        bench.app.replicas.follower_fetched(partition, fetch, bench.clock.monotonic())
+        await asyncio.gather(*(tasks[number] for number in done))
+        assert [number for number, task in enumerate(tasks) if task.done()] == done
+    for task in tasks:
+        assert code(the_only(the_only((await task).responses).partition_responses)) == 0
+
+
+async def test_acks_1_waits_for_the_sync_and_not_for_followers(bench: Bench) -> None:
+    await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID, 2), 1))
+    await configure(bench, flush_messages="1")
+    async with asyncio.timeout(5):
+        for offset in range(3):
+            result = await bench.produce("t", batch(), acks=1)
+            assert (code(result), result.base_offset) == (ErrorCode.NONE, offset)
+    assert bench.app.replicas.partition(TopicPartition("t", 0)).high_watermark == 0
 
 
 async def test_acks_all_times_out_with_7(bench: Bench) -> None:

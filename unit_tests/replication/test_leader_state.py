@@ -1,0 +1,195 @@
+"""What a leader makes of its followers: scripts of fetches, and what follows for the ISR.
+
+A line is a time in seconds, a word and its numbers: `append N` up to so many records, `fetch B N`,
+`check` for laggards, `store` what is pending. After `->` stands what is then true: `isr`, `pending`
+(the ISR of the change under way), `hw`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.model import PartitionFacts, PartitionState
+from pybroker.replication.leader_state import FollowerFetch, IsrChange, LeaderState
+from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
+
+LAG_S = 10.0
+
+
+class Stage:
+    """A leader whose log has no bytes, only an end."""
+
+    def __init__(self, isr: tuple[int, ...], required: int, end: int, hw: int) -> None:
+        facts = PartitionFacts(T0, TOPIC_ID, PartitionState(ME, 5, isr, 1), 7, (ME, 2, 3))
+        self.leader = LeaderState.begin(facts, broker_id=ME, epoch_start=end, now=0.0)
+        self.required = required
+        self.end = end
+        self.hw = hw
+        self.settle()
+
+    def settle(self) -> None:
+        self.hw = self.leader.committed_end(self.hw, leader_end=self.end, required=self.required)
+
+    def do(self, now: float, word: str, *numbers: int) -> None:
+        match word, numbers:
+            case "append", (end,):
+                self.end = end
+            case "fetch", (broker, offset):
+                fetch = FollowerFetch(broker, offset, 0, incarnation=1)
+                self.leader.fetched(fetch, leader_end=self.end, now=now, lag_max_s=LAG_S)
+                self.settle()
+                self.leader.propose_join(broker, high_watermark=self.hw, required=self.required)
+            case "check", ():
+                self.leader.propose(
+                    leader_end=self.end, required=self.required, now=now, lag_max_s=LAG_S
+                )
+            case "store", ():
+                assert self.leader.pending is not None
+                self.leader.stored(self.leader.pending, self.leader.pending.expected_version + 1)
+            case _:
+                raise AssertionError(word)
+        self.settle()
+
+    def show(self) -> str:
+        pending = self.leader.pending
+        words = [f"isr {_text(self.leader.facts.state.isr)}", f"hw {self.hw}"]
+        if pending is not None:
+            words.insert(1, f"pending {_text(pending.state.isr)}")
+        return " ".join(words)
+
+
+def _text(isr: tuple[int, ...]) -> str:
+    return ",".join(map(str, isr))
+
+
+SCRIPTS = {
+    "who reaches the end of now and then stays, however quickly the leader goes on": """
+        0 append 10        -> isr 1,2,3 hw 0
+        1 fetch 2 0        -> isr 1,2,3 hw 0
+        1 fetch 3 0        -> isr 1,2,3 hw 0
+        6 append 20        -> isr 1,2,3 hw 0
+        6 fetch 2 10       -> isr 1,2,3 hw 0
+        6 fetch 3 9        -> isr 1,2,3 hw 9
+        11 append 30       -> isr 1,2,3 hw 9
+        11 check           -> isr 1,2,3 pending 1,2 hw 9
+        11 fetch 2 20      -> isr 1,2,3 pending 1,2 hw 9
+        11 store           -> isr 1,2 hw 20
+        16 check           -> isr 1,2 hw 20
+        16.5 check         -> isr 1,2 pending 1 hw 20
+    """,
+    "a new leader gives everybody the whole lag time": """
+        0 append 5         -> isr 1,2,3 hw 0
+        10 check           -> isr 1,2,3 hw 0
+        10.1 check         -> isr 1,2,3 pending 1 hw 0
+        10.2 fetch 2 5     -> isr 1,2,3 pending 1 hw 0
+        10.2 fetch 3 5     -> isr 1,2,3 pending 1 hw 5
+        10.3 store         -> isr 1 hw 5
+    """,
+    "only one change at a time": """
+        0 append 5         -> isr 1,2,3 hw 0
+        11 fetch 2 5       -> isr 1,2,3 hw 0
+        11 check           -> isr 1,2,3 pending 1,2 hw 0
+        30 append 6        -> isr 1,2,3 pending 1,2 hw 0
+        30 check           -> isr 1,2,3 pending 1,2 hw 0
+        30 store           -> isr 1,2 hw 5
+        30 check           -> isr 1,2 pending 1 hw 5
+    """,
+}
+
+JOINING = {
+    "who is about to join is waited for": """
+        0 append 10        -> isr 1 hw 10
+        1 fetch 2 0        -> isr 1 hw 10
+        2 append 20        -> isr 1 hw 20
+        2 fetch 2 10       -> isr 1 hw 20
+        3 append 30        -> isr 1 hw 20
+        3 fetch 2 20       -> isr 1 pending 1,2 hw 20
+        3 store            -> isr 1,2 hw 20
+        4 fetch 2 30       -> isr 1,2 hw 30
+    """,
+    "but not for ever": """
+        0 append 10        -> isr 1 hw 10
+        1 fetch 2 0        -> isr 1 hw 10
+        2 append 20        -> isr 1 hw 20
+        2 fetch 2 10       -> isr 1 hw 20
+        3 append 30        -> isr 1 hw 20
+        12 check           -> isr 1 hw 30
+    """,
+    "who joins has the lag time to reach the end": """
+        0 fetch 2 0        -> isr 1 pending 1,2 hw 0
+        0 append 10        -> isr 1 pending 1,2 hw 0
+        9 fetch 2 5        -> isr 1 pending 1,2 hw 5
+        12 store           -> isr 1,2 hw 5
+        18 check           -> isr 1,2 hw 5
+        20 check           -> isr 1,2 pending 1 hw 5
+    """,
+}
+
+TOO_FEW = {
+    "too few in sync hold the high watermark until the change is stored": """
+        0 append 10        -> isr 1 hw 0
+        0 fetch 3 10       -> isr 1 pending 1,3 hw 0
+        0 store            -> isr 1,3 hw 10
+    """,
+}
+
+BEHIND = {
+    "who has not got what there was when the epoch began does not join": """
+        0 fetch 3 0        -> isr 1,2 hw 0
+        0 fetch 3 9        -> isr 1,2 hw 0
+        0 fetch 3 10       -> isr 1,2 pending 1,2,3 hw 0
+    """,
+}
+
+
+def play(stage: Stage, script: str) -> None:
+    for line in filter(None, map(str.strip, script.splitlines())):
+        command, _, expected = line.partition("->")
+        now, word, *numbers = command.split()
+        stage.do(float(now), word, *map(int, numbers))
+        assert (line, stage.show()) == (line, expected.strip())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_three_in_sync(name: str) -> None:
+    play(Stage((ME, 2, 3), required=1, end=0, hw=0), SCRIPTS[name])
+
+
+@pytest.mark.parametrize("name", JOINING)
+def test_alone_in_sync(name: str) -> None:
+    play(Stage((ME,), required=1, end=0, hw=0), JOINING[name])
+
+
+@pytest.mark.parametrize("name", TOO_FEW)
+def test_alone_where_two_are_asked_for(name: str) -> None:
+    play(Stage((ME,), required=2, end=0, hw=0), TOO_FEW[name])
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_a_high_watermark_that_lags(name: str) -> None:
+    play(Stage((ME, 2), required=2, end=10, hw=0), BEHIND[name])
+
+
+def test_a_refused_incarnation_may_not_ask_again() -> None:
+    stage = Stage((ME,), required=1, end=0, hw=0)
+    stage.do(0, "fetch", 2, 0)
+    change = stage.leader.pending
+    assert change is not None
+    stage.leader.refused(change)
+    stage.do(1, "fetch", 2, 0)
+    assert stage.leader.pending is None
+    stage.do(1, "append", 5)
+    assert stage.hw == 5
+    again = FollowerFetch(2, 5, 0, incarnation=2)
+    stage.leader.fetched(again, leader_end=5, now=2.0, lag_max_s=LAG_S)
+    proposed = stage.leader.propose_join(2, high_watermark=5, required=1)
+    assert proposed == IsrChange(T0, PartitionState(ME, 5, (ME, 2), 1), 7, 2, 2)
+
+
+def test_after_a_later_epoch_is_stored_nothing_is_proposed() -> None:
+    stage = Stage((ME, 2), required=1, end=0, hw=0)
+    stage.do(0, "append", 5)
+    stage.leader.is_superseded = True
+    stage.do(50, "check")
+    stage.do(50, "fetch", 3, 5)
+    assert stage.show() == "isr 1,2 hw 0"
