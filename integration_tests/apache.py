@@ -15,8 +15,9 @@ from typing import Final
 import kazoo.client  # type: ignore[import-untyped]
 
 from integration_tests import maven
-from integration_tests.process import ChildProcess, answers, free_ports, wait_until
+from integration_tests.process import ChildProcess, answers, wait_until
 from integration_tests.wire_client import Connection, metadata
+from pybroker.testing.sockets import free_ports
 
 QUIET: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",

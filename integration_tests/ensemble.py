@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from integration_tests.process import ChildProcess, free_ports, wait_until
+from integration_tests.process import ChildProcess, wait_until
 from pybroker.coordinator.zookeeper.java import server_command
 from pybroker.testing.place import Place
+from pybroker.testing.sockets import free_ports
 
 _ELECTION_SECONDS_MAX: Final = 30.0
 _ANSWER_SECONDS_MAX: Final = 1.0

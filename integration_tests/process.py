@@ -23,6 +23,8 @@ from typing import Final
 
 import psutil
 
+from pybroker.testing.sockets import free_ports
+
 START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 30.0
 _POLL_SECONDS: Final = 0.02
@@ -46,17 +48,6 @@ def wait_until(
         if time.monotonic() > deadline:
             raise WaitFailed(f"not within {seconds} s: {what}")
         pause.wait(_POLL_SECONDS)
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of 127.0.0.1 that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
-            listener = stack.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            ports.append(int(listener.getsockname()[1]))
-        return ports
 
 
 def free_port() -> int:

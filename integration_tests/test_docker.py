@@ -21,7 +21,7 @@ from urllib.request import urlopen
 import pytest
 
 from integration_tests.broker import STARTED
-from integration_tests.process import answers, free_port, free_ports, wait_until
+from integration_tests.process import answers, free_port, wait_until
 from integration_tests.wire_client import (
     Connection,
     batch_of,
@@ -31,6 +31,7 @@ from integration_tests.wire_client import (
     produce,
     wait_for_leader,
 )
+from pybroker.testing.sockets import free_ports
 from pybroker.tool_list import TOOLS
 from pybroker.tools.container import command_names
 

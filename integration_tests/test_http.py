@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from integration_tests.broker import PybrokerProcess
-from integration_tests.process import free_port, free_ports, wait_until
+from integration_tests.process import free_port, wait_until
 from integration_tests.site import Site
 from integration_tests.wire_client import (
     Connection,
@@ -23,6 +23,7 @@ from integration_tests.wire_client import (
     wait_for_leader,
 )
 from pybroker.admin.families import FAMILIES
+from pybroker.testing.sockets import free_ports
 
 pytestmark = pytest.mark.ours
 

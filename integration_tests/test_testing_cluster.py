@@ -17,6 +17,7 @@ from integration_tests.apache import ApacheZooKeeper, session_at
 from integration_tests.namespaces import Network
 from integration_tests.process import ChildProcess, processes_using, wait_until
 from integration_tests.wire_client import Connection, create_topic, metadata
+from pybroker.client import Admin, NewTopic, Producer
 from pybroker.testing.cluster import Cluster, ClusterError
 
 pytestmark = pytest.mark.ours
@@ -28,7 +29,8 @@ NO_ANSWER_S: Final = 0.5
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One cluster for the tests that leave it as they found it."""
-    with Cluster(data=tmp_path_factory.mktemp("cluster"), proxied=True) as cluster:
+    data = tmp_path_factory.mktemp("cluster")
+    with Cluster(data=data, proxied=True, config={"replica.lag.time.max.ms": 1000}) as cluster:
         yield cluster
 
 
@@ -123,6 +125,26 @@ def test_a_broker_cut_from_the_controller_is_not_told_of_topics(
     running.heal()
     running.wait_until_in_sync(topic)
     assert running.leader(topic, 0) in running.ids
+
+
+async def test_a_follower_cut_from_its_leader_leaves_the_replicas_in_sync_and_returns(
+    running: Cluster, topic: str
+) -> None:
+    async with Admin(running.bootstrap) as admin:
+        wanted = NewTopic(topic, partitions=1, replication_factor=3)
+        for result in await admin.create_topics([wanted]):
+            result.check()
+    leader = await asyncio.to_thread(running.leader, topic, 0)
+    follower = next(broker for broker in running.ids if broker != leader)
+    await asyncio.to_thread(running.cut, follower, leader)
+    async with Producer(running.bootstrap, acks="all") as producer:
+        delivery = await producer.send(topic, b"kept")
+        await delivery  # as soon as the one that is cut off has left
+    stored = await asyncio.to_thread(running.partition, topic, 0)
+    assert stored is not None
+    assert (stored.leader, sorted(stored.isr)) == (leader, sorted({1, 2, 3} - {follower}))
+    await asyncio.to_thread(running.heal)
+    await asyncio.to_thread(running.wait_until_in_sync, topic)
 
 
 def test_what_cannot_be_is_said(running: Cluster, tmp_path: Path) -> None:
