@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,6 +19,7 @@ from integration_tests.apache import ApacheZooKeeper
 from integration_tests.broker import PybrokerProcess, pybroker_command
 from integration_tests.process import ChildProcess, processes_using, wait_until
 from integration_tests.wire_client import Connection, metadata
+from pybroker.client import Admin, Consumer, Producer, TopicPartition
 from pybroker.process import READY_VARIABLE, ReadySocket
 from pybroker.testing import sockets
 
@@ -142,6 +144,39 @@ def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
     )
     assert process.output.count("launched broker=0") == 1
     assert process.stop(seconds=STOP_SECONDS_MAX) == 0
+
+
+async def test_records_outlive_the_broker_that_took_them(start: Starter, port: int) -> None:
+    """Topics have three replicas without being asked for, and acks=all means two of them."""
+    process = start("--override", "zookeeper.session.timeout.ms=3000")
+    await asyncio.to_thread(process.wait_for_line, ALL_STARTED)
+    servers = ",".join(f"127.0.0.1:{port + broker}" for broker in range(3))
+    values = [b"%d" % number for number in range(300)]
+    async with Producer(servers, acks="all", linger_ms=5) as producer:
+        deliveries = [await producer.send("orders", value, partition=0) for value in values[:150]]
+        for delivery in deliveries:
+            await delivery
+        async with Admin(servers) as admin:
+            topic = (await admin.describe_topics(["orders"]))["orders"]
+        leader = topic.partitions[0].leader
+        assert sorted(topic.partitions[0].replicas) == [0, 1, 2]
+        os.kill(pid_of(process, leader), signal.SIGKILL)
+        deliveries = [await producer.send("orders", value, partition=0) for value in values[150:]]
+        for delivery in deliveries:
+            await delivery
+    await asyncio.to_thread(pid_of, process, leader, launch=2)
+    partition = TopicPartition("orders", 0)
+    found: list[bytes | None] = []
+    async with Consumer(servers) as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning()
+        async with asyncio.timeout(30):
+            async for record in consumer:
+                found.append(record.value)
+                if record.value == values[-1]:
+                    break
+    assert found == values
+    assert await asyncio.to_thread(process.stop, seconds=STOP_SECONDS_MAX) == 0
 
 
 def test_a_second_signal_stops_all_that_are_left_at_once_and_well(
