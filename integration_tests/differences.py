@@ -53,6 +53,15 @@ def without_events(lines: Lines) -> Lines:
     ]
 
 
+def with_sorted_partitions(lines: Lines) -> Lines:
+    """Sorts the lists of partitions in lines of the election tools."""
+
+    def ordered(found: re.Match[str]) -> str:
+        return ", ".join(sorted(re.split(", ?", found[0])))
+
+    return [re.sub(r"[^ ,()]+-[0-9]+(, ?[^ ,()]+-[0-9]+)+", ordered, line) for line in lines]
+
+
 def until_metrics(lines: Lines) -> Lines:
     """What stands before the table of metrics."""
     ends = [number for number, line in enumerate(lines) if line.startswith("Metric Name")]
@@ -159,6 +168,57 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "Whoever wrote the file finds its lines.",
         sorted,
         sorted,
+    ),
+    "order of elected partitions": Difference(
+        "leader-election and preferred-replica-election",
+        "The partitions of a line are sorted. Apache prints them in the order of a hash table, and"
+        " names the kind of table (Set or HashSet).",
+        "The same cluster prints the same lines.",
+        lambda lines: with_sorted_partitions(replaced("HashSet", "Set")(lines)),
+        with_sorted_partitions,
+    ),
+    "errors of elections": Difference(
+        "leader-election and preferred-replica-election",
+        "An error is told by Kafka's name of its code. Apache prints the Java class.",
+        "There are no Java classes here.",
+        replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
+        replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
+    ),
+    "deprecation of the old election tool": Difference(
+        "preferred-replica-election",
+        "No warning that the tool and --zookeeper are deprecated.",
+        "They are not.",
+        without(
+            "^This tool is deprecated|^Warning: --zookeeper is|^Use --bootstrap-server instead"
+        ),
+    ),
+    "elections that did not happen": Difference(
+        "preferred-replica-election",
+        "With --zookeeper the tool waits until the controller has held the election, prints a line"
+        " for each partition that has another leader nevertheless, and then ends with 1. Apache's"
+        " ends with 0 as soon as it has asked.",
+        "Nobody hears otherwise of an election that did not happen.",
+    ),
+    "leaders that were elected before": Difference(
+        "preferred-replica-election",
+        "With --bootstrap-server, 'Preferred replica already elected' names the partitions of"
+        " which that is true. Apache's names those that were elected just now, or none.",
+        "It is a slip of its release 2.",
+        replaced("^(Preferred replica already elected for partitions).*", r"\1"),
+        replaced("^(Preferred replica already elected for partitions).*", r"\1"),
+    ),
+    "descriptions of older releases": Difference(
+        "topics",
+        "--describe prints what release 3.9 prints. Until 2.8 there are no columns Elr and"
+        " LastKnownElr, and --zookeeper shows only the options of the topic itself; until 2.1 there"
+        " are no blanks after the colons of the first line and no TopicId.",
+        "Two texts cannot be had at the same time.",
+        lambda lines: replaced(r"^(Topic:)(?=\S)", r"\1 ")(
+            replaced(r"\t(PartitionCount|ReplicationFactor|Configs):(?=\S)", r"\t\1: ")(
+                replaced(r"\tTopicId: \S+|[ \t]+$", "")(lines)
+            )
+        ),
+        replaced(r"\tTopicId: \S+|\tElr: N/A\tLastKnownElr: N/A|[ \t]+$", ""),
     ),
     "moments of tiered storage": Difference(
         "get-offsets",

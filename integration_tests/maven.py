@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,13 @@ KAFKA: Final = (
 """Broker, client, command line tools; the client brings snappy-java, lz4-java and zstd-jni.
 
 The version of slf4j-simple (prints to stderr) is that of the slf4j-api which Kafka brings."""
+
+OLD_KAFKA: Final[Mapping[str, Sequence[str]]] = {
+    "2.8.2": ("org.apache.kafka:kafka_2.13:2.8.2", "org.slf4j:slf4j-simple:1.7.36"),
+    "1.1.1": ("org.apache.kafka:kafka_2.12:1.1.1", "org.slf4j:slf4j-simple:1.7.25"),
+    "0.9.0.1": ("org.apache.kafka:kafka_2.11:0.9.0.1", "org.slf4j:slf4j-simple:1.7.6"),
+}
+"""Releases whose tools speak with ZooKeeper."""
 
 _FETCH_SECONDS_MAX: Final = 540
 _POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
@@ -140,12 +147,13 @@ def _fetch(artifacts: Sequence[str], folder: Path) -> None:
 
 def main() -> int:
     """Fill the cache; exit code 1 with the reason when that is not possible."""
-    try:
-        jars = class_path().count(os.pathsep) + 1
-    except MavenUnavailable as error:
-        print(f"maven: {error}", file=sys.stderr)
-        return 1
-    print(f"maven: {jars} jars in {_jar_folder(KAFKA)}")
+    for artifacts in (KAFKA, *OLD_KAFKA.values()):
+        try:
+            jars = class_path(artifacts).count(os.pathsep) + 1
+        except MavenUnavailable as error:
+            print(f"maven: {error}", file=sys.stderr)
+            return 1
+        print(f"maven: {jars} jars in {_jar_folder(artifacts)}")
     return 0
 
 

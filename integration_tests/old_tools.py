@@ -1,0 +1,51 @@
+"""Kafka's own command line tools of its ZooKeeper years, a Java machine a call (under a second).
+
+They speak with ZooKeeper alone, so they show whether what a cluster of ours has in there is what
+they have always found there. The classes are those behind `kafka-topics.sh` and
+`kafka-preferred-replica-election.sh`. All of them run on today's Java, as long as ZooKeeper is
+named by an address: what their clients have trouble with since Java 14 are host names.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from typing import Final
+
+from integration_tests import maven
+from integration_tests.apache_tools import Ran
+
+SECONDS_MAX: Final = 60
+CLASSES: Final[Mapping[str, str]] = {
+    "topics": "kafka.admin.TopicCommand",
+    "preferred-replica-election": "kafka.admin.PreferredReplicaLeaderElectionCommand",
+}
+_OF_LOGGERS: Final = re.compile(r"SLF4J: |log4j:WARN ")
+
+
+class OldTools:
+    """The tools of one release, on one cluster. Raises MavenUnavailable."""
+
+    def __init__(self, version: str, zookeeper: str) -> None:
+        self.version = version
+        self._zookeeper = zookeeper
+        self._java = [
+            *(maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1"),
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+            *("-cp", maven.class_path(maven.OLD_KAFKA[version])),
+        ]
+
+    def __call__(self, tool: str, *words: str) -> Ran:
+        """The words with --zookeeper in front, unless they name a server."""
+        named = any(word in ("--zookeeper", "--bootstrap-server") for word in words)
+        arguments = list(words) if named else ["--zookeeper", self._zookeeper, *words]
+        done = subprocess.run(
+            [*self._java, CLASSES[tool], *arguments],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+        complaint = [line for line in done.stderr.splitlines() if not _OF_LOGGERS.match(line)]
+        return Ran((tool, *arguments), done.returncode, done.stdout, "\n".join(complaint))
