@@ -20,6 +20,7 @@ from pybroker.broker_config import BrokerConfig
 from pybroker.controlled_shutdown import ControlledShutdown, ShutdownSettings, ask_controller
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
+from pybroker.coordinator.controller.policies import policy_of
 from pybroker.coordinator.controller.reading import read_deletion_requests, read_topic_names
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
@@ -292,6 +293,7 @@ class BrokerApp:
             settings=ControllerSettings(
                 delete_topic_enable=self._config.delete_topic_enable,
                 rebalance=_rebalance_settings(self._config),
+                policy_of=lambda overrides: policy_of(self.live.current, overrides),
             ),
         )
 
@@ -360,6 +362,7 @@ class BrokerApp:
             clock=self._world.clock,
             replicas=self.replicas,
             on_change=self._reconfigure,
+            on_topics=self.controller.policies_changed,
         )
 
     async def _topic_log_config(self, topic: str) -> LogConfig:

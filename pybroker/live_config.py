@@ -34,6 +34,9 @@ _REFRESH_WAIT_S: Final = 5.0
 
 OnChange = Callable[[BrokerConfig, BrokerConfig], None]
 """Told the broker's configuration before and after a change."""
+OnTopics = Callable[[Collection[str] | None], None]
+"""Told which topics have other options than before; None: any may have, as those of the broker
+changed."""
 
 
 class LiveConfig:
@@ -48,6 +51,7 @@ class LiveConfig:
         clock: Clock,
         replicas: ReplicaManager,
         on_change: OnChange,
+        on_topics: OnTopics = lambda topics: None,
     ) -> None:
         self._layers = LayeredConfig(static)
         self._for_all = broker_entity(None)
@@ -55,6 +59,7 @@ class LiveConfig:
         self._coord = coord
         self._replicas = replicas
         self._on_change = on_change
+        self._on_topics = on_topics
         self._changes = ConfigChanges(coord=coord, clock=clock, apply=self._apply)
         self._applying = asyncio.Lock()
         self._logs_are_behind = False
@@ -118,11 +123,13 @@ class LiveConfig:
             if everything or names & {*self._for_all.parts, *self._for_this.parts}:
                 await self._reload()
             if everything or self._logs_are_behind:
+                self._on_topics(None)
                 await self._replicas.reconfigure(None)
                 self._logs_are_behind = False
                 return
             topics = {name for entity_type, name in names if entity_type == "topics"}
             if topics:
+                self._on_topics(topics)
                 await self._replicas.reconfigure(topics)
 
     async def _reload(self) -> None:

@@ -37,6 +37,7 @@ class Broker:
         clock = ManualClock()
         self.coord = MemoryCoord(MemoryTree(clock))
         self.logs = Logs()
+        self.topics_changed: list[Collection[str] | None] = []
         self.live = LiveConfig(
             static=BrokerConfig.parse({}),
             broker_id=1,
@@ -44,6 +45,7 @@ class Broker:
             clock=clock,
             replicas=cast(ReplicaManager, self.logs),
             on_change=lambda before, now: None,
+            on_topics=self.topics_changed.append,
         )
 
     async def change(self, text: str) -> None:
@@ -57,6 +59,7 @@ async def broker() -> AsyncIterator[Broker]:
     await create_parents(made.coord)
     await made.live.start()
     made.logs.told.clear()
+    made.topics_changed.clear()
     yield made
     await made.live.stop()
     await made.coord.close()
@@ -75,3 +78,11 @@ async def test_logs_that_did_not_hear_of_a_change_hear_of_it_the_next_time(broke
     assert broker.logs.told == [None, None]
     await broker.change("1000")
     assert broker.logs.told == [None, None]
+
+
+async def test_who_decides_by_topics_options_hears_which_have_changed(broker: Broker) -> None:
+    await broker.coord.create(paths.topic("orders"))
+    await broker.live.change_topic("orders", lambda _: {"retention.ms": "5"}, replaces=True)
+    assert broker.topics_changed == [{"orders"}]
+    await broker.change("1000")
+    assert broker.topics_changed == [{"orders"}, None]

@@ -22,6 +22,7 @@ from pybroker.coordinator.controller.events import (
     ElectionType,
     Event,
     HandoverAsked,
+    PoliciesChanged,
 )
 from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.reign import Reign
@@ -129,6 +130,12 @@ class Controller:
         reply: asyncio.Future[tuple[TopicPartition, ...]]
         reply = asyncio.get_running_loop().create_future()
         return await self._ask(HandoverAsked(broker_id, broker_epoch, reply), reply)
+
+    def policies_changed(self, topics: Collection[str] | None) -> None:
+        """The options of these topics (None: of the cluster) have changed: unclean elections may be
+        allowed now, or min.insync.replicas may be another."""
+        if self.is_active:
+            self._enqueue(PoliciesChanged(None if topics is None else frozenset(topics)))
 
     async def _ask(self, event: Event, reply: asyncio.Future[T]) -> T:
         if not self.is_active:
@@ -253,7 +260,15 @@ class Controller:
     async def _begin(self, won: Won) -> None:
         logger.info("controller_elected broker=%d epoch=%d", won.broker_id, won.epoch)
         self._office, self._office_generation = won, self._coord.generation
-        reign = Reign(self._coord, won, self._channels, self._settings, self._rng, self._enqueue)
+        reign = Reign(
+            self._coord,
+            won,
+            self._channels,
+            self._settings,
+            self._clock,
+            self._rng,
+            self._enqueue,
+        )
         try:
             await reign.begin()
         except BaseException:

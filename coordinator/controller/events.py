@@ -120,6 +120,14 @@ class HandoverAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class PoliciesChanged:
+    """The configuration of these topics (None: perhaps of any) has changed, on which elections
+    depend."""
+
+    topics: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """Try again what failed."""
 
@@ -143,6 +151,7 @@ Event = (
     | RebalanceDue
     | ElectionAsked
     | HandoverAsked
+    | PoliciesChanged
     | Retry
     | Deposed
 )

@@ -16,12 +16,13 @@ from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import Event
 from pybroker.coordinator.controller.partitions import Partition
 from pybroker.coordinator.controller.policies import Policies, PolicyOf, policy_of
+from pybroker.coordinator.controller.receipts import ReceiptBook
 from pybroker.coordinator.controller.retries import Retries
 from pybroker.coordinator.controller.telling import ChannelFactory, Teller
 from pybroker.coordinator.controller.transitions import StateMachine
 from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.model import TopicPartition
-from pybroker.ports import Coord, Rng
+from pybroker.ports import Clock, Coord, Rng
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Office:
         won: Won,
         channels: ChannelFactory,
         settings: ControllerSettings,
+        clock: Clock,
         rng: Rng,
         enqueue: Callable[[Event], None],
     ) -> None:
@@ -69,8 +71,9 @@ class Office:
         self.retries = Retries(enqueue, settings.backoff)
         self.teller = Teller(won, self.context, channels, enqueue, settings.backoff)
         self.policies = Policies(coord, settings.policy_of)
+        receipts = ReceiptBook(coord, self.writer, self.context, clock)
         self.machine = StateMachine(
-            coord, self.writer, self.context, self.policies, self.teller, self.retries
+            coord, self.writer, self.context, self.policies, receipts, self.teller, self.retries
         )
 
     async def repair(self, keys: Iterable[TopicPartition]) -> None:

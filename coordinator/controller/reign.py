@@ -22,6 +22,7 @@ from pybroker.coordinator.controller.events import (
     Event,
     HandoverAsked,
     LogDirsFailed,
+    PoliciesChanged,
     PreferredElectionRequested,
     RebalanceDue,
     ReplicasAccepted,
@@ -34,12 +35,13 @@ from pybroker.coordinator.controller.events import (
 from pybroker.coordinator.controller.failover import Loader, Watches
 from pybroker.coordinator.controller.log_dirs import LogDirFailures
 from pybroker.coordinator.controller.office import ControllerSettings, Office
+from pybroker.coordinator.controller.partitions import PartitionStatus
 from pybroker.coordinator.controller.preferred import AskedElections
 from pybroker.coordinator.controller.rebalance import Rebalance
 from pybroker.coordinator.controller.telling import ChannelFactory
 from pybroker.coordinator.controller.topic_changes import TopicChanges
 from pybroker.coordinator.zookeeper import paths
-from pybroker.ports import Coord, Rng, WatchEvent
+from pybroker.ports import Clock, Coord, Rng, WatchEvent
 
 
 class Reign:
@@ -51,11 +53,12 @@ class Reign:
         won: Won,
         channels: ChannelFactory,
         settings: ControllerSettings,
+        clock: Clock,
         rng: Rng,
         enqueue: Callable[[Event], None],
     ) -> None:
         self.won = won
-        self._office = office = Office(coord, won, channels, settings, rng, enqueue)
+        self._office = office = Office(coord, won, channels, settings, clock, rng, enqueue)
         watches = Watches(
             brokers=lambda _: enqueue(BrokersChanged()),
             topics=lambda _: enqueue(TopicsChanged()),
@@ -129,10 +132,21 @@ class Reign:
                 await self._elections.answer(event)
             case HandoverAsked():
                 await self._handovers.answer(event)
+            case PoliciesChanged():
+                await self._policies_changed(event.topics)
             case Retry():
                 await self._office.repair(self._office.retries.take())
                 await self._deletions.finish()
         self._end_round()
+
+    async def _policies_changed(self, topics: frozenset[str] | None) -> None:
+        """Somebody may lead now that could not before."""
+        await self._office.repair(
+            partition.topic_partition
+            for partition in list(self.context.kept_partitions())
+            if partition.status is not PartitionStatus.ONLINE
+            and (topics is None or partition.topic_partition.topic in topics)
+        )
 
     async def close(self) -> None:
         """Stop telling brokers anything. Idempotent."""

@@ -20,6 +20,7 @@ from pybroker.coordinator.controller.partitions import (
 )
 from pybroker.coordinator.controller.policies import Policies
 from pybroker.coordinator.controller.reading import read_states
+from pybroker.coordinator.controller.receipts import ReceiptBook, log_receipt
 from pybroker.coordinator.controller.retries import Retries
 from pybroker.coordinator.controller.telling import Teller
 from pybroker.coordinator.controller.writes import (
@@ -31,7 +32,7 @@ from pybroker.coordinator.controller.writes import (
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ConnectionLoss, CoordError, NodeExists
 from pybroker.model import TopicPartition
-from pybroker.ports import Coord, CreateOp, NodeStat, SetOp
+from pybroker.ports import Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 logger = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
@@ -53,6 +54,7 @@ class StateMachine:
         writer: FencedWriter,
         context: ClusterContext,
         policies: Policies,
+        receipts: ReceiptBook,
         teller: Teller,
         retries: Retries,
     ) -> None:
@@ -60,6 +62,7 @@ class StateMachine:
         self._writer = writer
         self._context = context
         self._policies = policies
+        self._receipts = receipts
         self._teller = teller
         self._retries = retries
 
@@ -104,8 +107,12 @@ class StateMachine:
             schemas.encode_state(write.state, self._context.partitions[write.topic_partition].data)
             for write in writes
         ]
+        receipts = await self._receipts.prepare([write for write in writes if write.unclean])
         outcomes = await self._writer.write_all(
-            [_state_write(write, text) for write, text in zip(writes, texts, strict=True)]
+            [
+                _state_write(write, text, receipts.get(write.topic_partition))
+                for write, text in zip(writes, texts, strict=True)
+            ]
         )
         refused = []
         for write, text, outcome in zip(writes, texts, outcomes, strict=True):
@@ -150,6 +157,8 @@ class StateMachine:
         before = self._context.partitions[write.topic_partition]
         self._context.put_partition(partitions.stored(before, write.state, version, text))
         self._context.stale.pop(write.topic_partition, None)
+        if write.unclean and before.state is not None:
+            log_receipt(write, before.state.isr, before.replicas)
         self._teller.changed_state(write.topic_partition, created=write.creates)
         self._context.unclean_elections += write.unclean
         state_change.info(
@@ -180,14 +189,15 @@ class StateMachine:
         self._teller.changed_state(key)
 
 
-def _state_write(write: StateWrite, text: bytes) -> Write:
+def _state_write(write: StateWrite, text: bytes, receipt: CoordOp | None) -> Write:
     path = paths.partition_state(write.topic_partition)
     if write.creates:
         return Write((CreateOp(path, text),))
-    return Write((SetOp(path, text, write.expected_version),))
+    stored = SetOp(path, text, write.expected_version)
+    return Write((stored,) if receipt is None else (stored, receipt))
 
 
 def _version(outcome: WriteOutcome) -> int:
     """The version of the state node after its write: a node that was created has version 0."""
-    result = outcome[-1] if isinstance(outcome, list) else None
+    result = outcome[0] if isinstance(outcome, list) else None
     return result.version if isinstance(result, NodeStat) else 0

@@ -15,10 +15,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from pybroker.broker_config import BrokerConfig
 from pybroker.clock import ManualClock
 from pybroker.coordinator.controller.channel import Backoff
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
+from pybroker.coordinator.controller.policies import policy_of
 from pybroker.coordinator.controller.topics import create_topic, random_topic_id, request_deletion
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NodeExists
@@ -136,6 +138,7 @@ class Cluster:
         self.notes: list[Note] = []
         self.refusals: list[Exception | ErrorCode] = []
         self.offline: dict[int, set[TopicPartition]] = {}
+        self.config = BrokerConfig()
         self.newest_controller: dict[int, int] = {}
         """The highest controller epoch that a broker, by its own epoch, has seen."""
         self.deletion_gate = asyncio.Event()
@@ -183,6 +186,13 @@ class Cluster:
 
     async def create(self, name: str, assignment: Mapping[int, tuple[int, ...]]) -> None:
         await create_topic(self.tool, name, assignment, {}, random_topic_id(self.rng))
+
+    async def set_options(self, topic: str, **options: str) -> None:
+        """The topic's own options, with underscores for dots; the controller hears of it."""
+        config = {name.replace("_", "."): text for name, text in options.items()}
+        await self.write_json(paths.topic_config(topic), {"version": 1, "config": config})
+        for member in self.members:
+            member.controller.policies_changed({topic})
 
     async def delete(self, name: str) -> None:
         await request_deletion(self.tool, name)
@@ -276,6 +286,7 @@ class Member:
             channels=lambda broker: NotingChannel(cluster, broker),
             settings=ControllerSettings(
                 delete_topic_enable=delete_topic_enable,
+                policy_of=lambda overrides: policy_of(cluster.config, overrides),
                 backoff=Backoff(0.001, 0.01),
                 rebalance=rebalance,
             ),

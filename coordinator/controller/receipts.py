@@ -1,0 +1,86 @@
+"""The loss receipt that goes with an unclean election: written with the state, or neither is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from pybroker.coordinator.controller.context import ClusterContext
+from pybroker.coordinator.controller.partitions import StateWrite
+from pybroker.coordinator.controller.reading import read_each
+from pybroker.coordinator.controller.writes import FencedWriter, Write
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.loss_receipts import (
+    UNCLEAN_ELECTION,
+    LossReceipt,
+    Receipts,
+    decode_receipts,
+    encode_receipts,
+)
+from pybroker.errors import CoordError, MalformedNode, NodeExists, NoNode
+from pybroker.model import TopicPartition
+from pybroker.ports import Clock, Coord, CoordOp, CreateOp, SetOp
+
+logger = logging.getLogger(__name__)
+
+
+class ReceiptBook:
+    """Of one reign."""
+
+    def __init__(
+        self, coord: Coord, writer: FencedWriter, context: ClusterContext, clock: Clock
+    ) -> None:
+        self._coord = coord
+        self._writer = writer
+        self._context = context
+        self._clock = clock
+
+    async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
+        """What has to be written together with these unclean elections. Raises CoordError."""
+        if not writes:
+            return {}
+        parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)
+        outcomes = await self._writer.write_all([Write((CreateOp(parent),)) for parent in parents])
+        for parent, outcome in zip(parents, outcomes, strict=True):
+            if isinstance(outcome, CoordError) and not isinstance(outcome, NodeExists):
+                logger.warning("create_failed node=%s reason=%r", parent, outcome)
+        operations: dict[StateWrite, CoordOp] = await read_each(self._operation, writes)
+        return {write.topic_partition: operation for write, operation in operations.items()}
+
+    async def _operation(self, write: StateWrite) -> CoordOp:
+        key, path = write.topic_partition, paths.loss(write.topic_partition)
+        before = self._context.partitions[key]
+        assert before.state is not None
+        receipt = LossReceipt(
+            leader=write.state.leader,
+            leader_epoch=write.state.leader_epoch,
+            reason=UNCLEAN_ELECTION,
+            isr_before=before.state.isr,
+            eligible_before=before.state.eligible,
+            replicas=before.replicas,
+            timestamp_ms=self._clock.wall_ms(),
+        )
+        try:
+            data, stat = await self._coord.get(path)
+        except NoNode:
+            return CreateOp(path, encode_receipts([receipt]))
+        earlier: Receipts = ()
+        try:
+            earlier = decode_receipts(path, data)
+        except MalformedNode as error:
+            logger.error("loss_receipts_replaced reason=%s", error)
+        return SetOp(path, encode_receipts([*earlier, receipt]), stat.version)
+
+
+def log_receipt(write: StateWrite, isr_before: Sequence[int], replicas: Sequence[int]) -> None:
+    """Say what was given up, for whoever reads logs only."""
+    logger.warning(
+        "loss_receipt partition=%s reason=%s leader=%d leader_epoch=%d isr_before=%s replicas=%s:"
+        " records that only the earlier in-sync replicas have are given up",
+        write.topic_partition,
+        UNCLEAN_ELECTION,
+        write.state.leader,
+        write.state.leader_epoch,
+        ",".join(map(str, isr_before)),
+        ",".join(map(str, replicas)),
+    )
