@@ -15,6 +15,7 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.control import SECURITY_PROTOCOLS
 from pybroker.model import (
     Broker,
+    Extent,
     LeaderAndIsr,
     PartitionFacts,
     StopReplica,
@@ -24,6 +25,7 @@ from pybroker.model import (
 )
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.messages.control import (
+    FULL_TYPE,
     INCREMENTAL_TYPE,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -70,12 +72,13 @@ class RemoteBrokerChannel:
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         answers: dict[TopicPartition, ErrorCode] = {}
-        for some in _portions(command.partitions):
+        for some, extent in _portions(command.partitions, command.extent):
             request = LeaderAndIsrRequest(
                 controller_id=command.controller_id,
                 controller_epoch=command.controller_epoch,
                 broker_epoch=command.broker_epoch,
-                type=INCREMENTAL_TYPE,
+                type=INCREMENTAL_TYPE if extent is Extent.SOME else FULL_TYPE,
+                extent=extent,
                 topic_states=[
                     LeaderAndIsrTopicState(
                         topic_name=name,
@@ -95,7 +98,7 @@ class RemoteBrokerChannel:
 
     async def update_metadata(self, command: UpdateMetadata) -> None:
         brokers = [_described_broker(broker) for broker in command.brokers]
-        for some in _portions(command.partitions, at_least_one=True):
+        for some, extent in _portions(command.partitions, command.extent, at_least_one=True):
             request = UpdateMetadataRequest(
                 controller_id=command.controller_id,
                 controller_epoch=command.controller_epoch,
@@ -109,13 +112,14 @@ class RemoteBrokerChannel:
                     for name, states in _by_topic(some)
                 ],
                 live_brokers=brokers,
+                extent=extent,
             )
             response = await self._ask(ApiKey.UPDATE_METADATA, request, UpdateMetadataResponse)
             _require_none(response.error_code)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
         answers: dict[TopicPartition, ErrorCode] = {}
-        for some in _portions(command.partitions):
+        for some, _ in _portions(command.partitions):
             request = StopReplicaRequest(
                 controller_id=command.controller_id,
                 controller_epoch=command.controller_epoch,
@@ -172,12 +176,19 @@ def _require_none(number: int) -> None:
         raise BrokerError(error_code(number))
 
 
-def _portions(items: Sequence[T], *, at_least_one: bool = False) -> Iterator[Sequence[T]]:
-    """In runs that fit into one request."""
-    if at_least_one and not items:
-        yield items
-    for start in range(0, len(items), PARTITIONS_MAX):
-        yield items[start : start + PARTITIONS_MAX]
+def _portions(
+    items: Sequence[T], extent: Extent = Extent.SOME, *, at_least_one: bool = False
+) -> Iterator[tuple[Sequence[T], Extent]]:
+    """In runs that fit into one request, and what each of them says of the others."""
+    count = max(-(-len(items) // PARTITIONS_MAX), at_least_one or extent is not Extent.SOME)
+    for number in range(count):
+        if extent is Extent.SOME or count == 1:
+            part = extent
+        elif number == 0:
+            part = Extent.BEGINS
+        else:
+            part = Extent.ENDS if number == count - 1 else Extent.GOES_ON
+        yield items[number * PARTITIONS_MAX : (number + 1) * PARTITIONS_MAX], part
 
 
 def _by_topic(items: Iterable[T]) -> list[tuple[str, list[T]]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import enum
 import re
 import uuid
 from dataclasses import dataclass, field, replace
@@ -116,6 +117,19 @@ class PartitionFacts:
     is_new: bool = False
 
 
+class Extent(enum.IntEnum):
+    """Which partitions a command names; the numbers are ours on the wire."""
+
+    SOME = 0
+    """Nothing is said about the others."""
+    ALL = 1
+    """There are no others."""
+    BEGINS = 2
+    """The first of several commands that name all of them together."""
+    GOES_ON = 3
+    ENDS = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """What a controller sends to a broker. A broker refuses one whose `controller_epoch` is below
@@ -130,22 +144,22 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
-    """Lead or follow these partitions. If `is_full`, they are all that the broker has a replica of:
-    whatever else it has belongs to nobody."""
+    """Lead or follow these partitions. By its `extent` they may be all that the broker has a
+    replica of: whatever else it has belongs to nobody."""
 
     partitions: tuple[PartitionFacts, ...] = ()
-    is_full: bool = False
+    extent: Extent = Extent.SOME
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
     """Answer Metadata requests with this. `brokers` is the whole list of live brokers; `partitions`
-    only what changed, or, if `is_full`, all that there are: others are forgotten, and so is
-    a partition with leader LEADER_DURING_DELETION."""
+    only what changed, or, by its `extent`, all that there are: then others are forgotten.
+    A partition with leader LEADER_DURING_DELETION is forgotten in any case."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()
-    is_full: bool = False
+    extent: Extent = Extent.SOME
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +177,29 @@ class StopReplica(Command):
     """Stop serving these partitions, and remove their data where `delete` is set."""
 
     partitions: tuple[StopReplicaPartition, ...] = ()
+
+
+class Everything:
+    """Puts together the partitions that commands of one kind name as all there are."""
+
+    def __init__(self) -> None:
+        self._named: set[TopicPartition] | None = None
+
+    def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
+        """All of them, if `command` was the last that named some; commands are given in the order
+        in which they were carried out. A series without its beginning says nothing."""
+        extent = command.extent
+        if extent is Extent.SOME:
+            return None
+        if extent in (Extent.ALL, Extent.BEGINS):
+            self._named = set()
+        if self._named is None:
+            return None
+        self._named.update(facts.topic_partition for facts in command.partitions)
+        if extent not in (Extent.ALL, Extent.ENDS):
+            return None
+        named, self._named = self._named, None
+        return named
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pybroker.model import (
     Broker,
     Command,
     Endpoint,
+    Extent,
     LeaderAndIsr,
     PartitionFacts,
     PartitionState,
@@ -194,6 +195,25 @@ async def test_a_large_command_is_cut_and_its_answers_are_put_together(
     assert [len(part) for part in parts] == [PARTITIONS_MAX, PARTITIONS_MAX, 1]
     assert sum(parts, ()) == many
     assert answers == {each.topic_partition: ErrorCode.NONE for each in many}
+
+
+@pytest.mark.parametrize(
+    ("count", "extents"),
+    [
+        (0, [Extent.ALL]),
+        (1, [Extent.ALL]),
+        (PARTITIONS_MAX + 1, [Extent.BEGINS, Extent.ENDS]),
+        (3 * PARTITIONS_MAX, [Extent.BEGINS, Extent.GOES_ON, Extent.ENDS]),
+    ],
+)
+async def test_that_a_command_names_all_there_is_survives_the_cutting(
+    receiver: Receiver, channel: RemoteBrokerChannel, count: int, extents: list[Extent]
+) -> None:
+    many = tuple(facts("a", number) for number in range(count))
+    await channel.leader_and_isr(LeaderAndIsr(1, 1, 44, many, Extent.ALL))
+    await channel.update_metadata(UpdateMetadata(1, 1, 44, many, (), Extent.ALL))
+    told = receiver.told.commands
+    assert [command.extent for command in told] == [*extents, *extents]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH])

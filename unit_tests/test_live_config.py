@@ -9,6 +9,7 @@ import pytest
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.clock import ManualClock
+from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import create_parents
 from pybroker.errors import ConnectionLoss
 from pybroker.live_config import LiveConfig

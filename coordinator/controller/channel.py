@@ -25,6 +25,7 @@ from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 from pybroker.model import (
     LEADER_DURING_DELETION,
     Broker,
+    Extent,
     LeaderAndIsr,
     PartitionFacts,
     StopReplica,
@@ -136,12 +137,15 @@ class PendingWork:
             return None
         if self._leaders or self._full_roles:
             leaders, self._leaders = self._leaders, {}
-            full, self._full_roles = self._full_roles, False
-            return LeaderAndIsr(*self._controller, tuple(leaders.values()), full)
+            extent = Extent.ALL if self._full_roles else Extent.SOME
+            self._full_roles = False
+            return LeaderAndIsr(*self._controller, tuple(leaders.values()), extent)
         if self._metadata or self._full_metadata:
             metadata, self._metadata = self._metadata, {}
-            full, self._full_metadata = self._full_metadata, False
-            return UpdateMetadata(*self._controller, tuple(metadata.values()), self._brokers, full)
+            extent = Extent.ALL if self._full_metadata else Extent.SOME
+            self._full_metadata = False
+            described = tuple(metadata.values())
+            return UpdateMetadata(*self._controller, described, self._brokers, extent)
         return None
 
     def give_back(self, command: AnyCommand) -> None:
@@ -154,9 +158,9 @@ class PendingWork:
                 self._put_back(item)
         if isinstance(command, UpdateMetadata):
             self._brokers_changed = True
-            self._full_metadata = self._full_metadata or command.is_full
+            self._full_metadata |= command.extent is Extent.ALL
         elif isinstance(command, LeaderAndIsr):
-            self._full_roles = self._full_roles or command.is_full
+            self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
         """`item` of a LeaderAndIsr or a StopReplica was refused: keep it for `resume`, unless

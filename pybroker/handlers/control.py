@@ -14,6 +14,7 @@ from pybroker.handlers.context import Request, Services
 from pybroker.model import (
     Broker,
     Endpoint,
+    Extent,
     LeaderAndIsr,
     PartitionFacts,
     PartitionState,
@@ -61,15 +62,18 @@ def require_broker(services: Services, request: Request) -> None:
 async def handle_leader_and_isr(
     services: Services, request: Request, message: LeaderAndIsrRequest
 ) -> LeaderAndIsrResponse:
-    command = LeaderAndIsr(
-        message.controller_id,
-        message.controller_epoch,
-        message.broker_epoch,
-        tuple(
-            _facts(topic, part) for topic in message.topic_states for part in topic.partition_states
-        ),
-    )
     try:
+        command = LeaderAndIsr(
+            message.controller_id,
+            message.controller_epoch,
+            message.broker_epoch,
+            tuple(
+                _facts(topic, part)
+                for topic in message.topic_states
+                for part in topic.partition_states
+            ),
+            _extent(message.extent),
+        )
         await _require_controller(services, request, message.controller_epoch)
         answers = await services.commands.leader_and_isr(command)
     except BrokerError as error:
@@ -175,6 +179,7 @@ def _description(message: UpdateMetadataRequest) -> UpdateMetadata:
             )
             for broker in message.live_brokers
         ),
+        _extent(message.extent),
     )
 
 
@@ -194,6 +199,13 @@ def _described(
         replicas=tuple(part.replicas),
         offline_replicas=tuple(part.offline_replicas),
     )
+
+
+def _extent(number: int) -> Extent:
+    try:
+        return Extent(number)
+    except ValueError:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"extent {number} is unknown") from None
 
 
 def _protocol(number: int) -> str:

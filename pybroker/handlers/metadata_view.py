@@ -13,6 +13,7 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import (
     LEADER_DURING_DELETION,
     Broker,
+    Everything,
     PartitionFacts,
     TopicPartition,
     UpdateMetadata,
@@ -37,6 +38,7 @@ class MetadataView:
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicView] = {}
         self._names: dict[uuid.UUID, str] = {}
+        self._all = Everything()
         self._changed: set[asyncio.Future[None]] = set()
 
     @property
@@ -68,13 +70,14 @@ class MetadataView:
             )
         self._controller_epoch = command.controller_epoch
         self._brokers = {broker.id: broker for broker in command.brokers}
-        if command.is_full:
-            self._forget_others({facts.topic_partition for facts in command.partitions})
         for facts in command.partitions:
             if facts.state.leader == LEADER_DURING_DELETION:
                 self._forget(facts.topic_partition)
             else:
                 self._learn(facts)
+        existing = self._all.after(command)
+        if existing is not None:
+            self._forget_others(existing)
         self.version += 1
         for future in self._changed:
             if not future.done():

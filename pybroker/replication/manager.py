@@ -16,6 +16,7 @@ from pybroker.metrics import Metrics
 from pybroker.model import (
     INTERNAL_TOPICS,
     LEADER_DURING_DELETION,
+    Everything,
     LeaderAndIsr,
     PartitionFacts,
     StopReplica,
@@ -97,6 +98,7 @@ class ReplicaManager:
         self._not_opened: dict[TopicPartition, str] = {}
         """Replicas that were to be opened and could not be, and why."""
         self._controller_epoch = -1
+        self._all_roles = Everything()
         self._commands = asyncio.Lock()
 
     # for requests
@@ -237,8 +239,8 @@ class ReplicaManager:
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        """Lead or follow each partition; an answer for every one of them. After a full command
-        there are no others here.
+        """Lead or follow each partition; an answer for every one of them. After a command
+        that names all of them there are no others here.
 
         Raises BrokerError STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the whole command.
         """
@@ -270,10 +272,9 @@ class ReplicaManager:
             for (key, _), failure in zip(leading, saved, strict=True):
                 if failure is not None:
                     answers[key] = self._cannot_open(key, failure)
-            if command.is_full:
-                await self._set_strays_aside(
-                    {facts.topic_partition for facts in command.partitions}
-                )
+            assigned = self._all_roles.after(command)
+            if assigned is not None:
+                await self._set_strays_aside(assigned)
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:

@@ -8,6 +8,7 @@ from pybroker.handlers.metadata_view import MetadataView
 from pybroker.model import (
     LEADER_DURING_DELETION,
     Broker,
+    Extent,
     PartitionFacts,
     PartitionState,
     TopicPartition,
@@ -44,7 +45,25 @@ def test_what_is_told_adds_to_what_is_known() -> None:
 def test_what_all_there_is_does_not_name_is_forgotten() -> None:
     view = MetadataView()
     view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("a", 1), facts("b", 0)), BROKERS))
-    view.apply(UpdateMetadata(1, 6, 7, (facts("a", 1),), BROKERS, is_full=True))
+    view.apply(UpdateMetadata(1, 6, 7, (facts("a", 1),), BROKERS, Extent.ALL))
     assert known(view) == ["a-1"]
     assert view.name_of(IDS["b"]) is None
     assert view.name_of(IDS["a"]) == "a"
+
+
+def test_all_there_is_may_come_in_several_commands() -> None:
+    view = MetadataView()
+    view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("a", 1), facts("b", 0)), BROKERS))
+    view.apply(UpdateMetadata(1, 6, 7, (facts("a", 1),), BROKERS, Extent.BEGINS))
+    view.apply(UpdateMetadata(1, 6, 7, (), BROKERS))
+    view.apply(UpdateMetadata(1, 6, 7, (), BROKERS, Extent.GOES_ON))
+    assert known(view) == ["a-0", "a-1", "b-0"]
+    view.apply(UpdateMetadata(1, 6, 7, (facts("b", 0),), BROKERS, Extent.ENDS))
+    assert known(view) == ["a-1", "b-0"]
+
+
+def test_the_end_of_a_series_whose_beginning_was_missed_makes_nobody_forget() -> None:
+    view = MetadataView()
+    view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("b", 0)), BROKERS))
+    view.apply(UpdateMetadata(1, 6, 7, (facts("b", 0),), BROKERS, Extent.ENDS))
+    assert known(view) == ["a-0", "b-0"]

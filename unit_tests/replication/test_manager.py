@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
-from pybroker.model import NO_TOPIC_ID, LeaderAndIsr, TopicPartition
+from pybroker.model import NO_TOPIC_ID, Extent, LeaderAndIsr, TopicPartition
 from pybroker.replication.partition import Role
 from pybroker.storage.log import Log
 from pybroker.storage.manager import LogManager
@@ -156,7 +156,7 @@ async def test_after_all_roles_were_told_what_else_lies_here_is_set_aside(
     replicas.append(key=T1)
     replicas.logs.shutdown(replicas.manager.high_watermarks())
     replicas.open()
-    command = LeaderAndIsr(1, 2, -1, (facts(T0, epoch=1),), is_full=True)
+    command = LeaderAndIsr(1, 2, -1, (facts(T0, epoch=1),), Extent.ALL)
     assert await replicas.manager.leader_and_isr(command) == {T0: ErrorCode.NONE}
     assert replicas.partition(T0).role is Role.LEADER
     aside = [name for name in replicas.directories() if name != "t-0"]
@@ -167,7 +167,7 @@ async def test_a_live_replica_that_is_not_among_all_roles_is_not_served_any_more
     replicas: Replicas,
 ) -> None:
     await replicas.told(facts(T0), facts(T1))
-    await replicas.manager.leader_and_isr(LeaderAndIsr(1, 2, -1, (facts(T0),), is_full=True))
+    await replicas.manager.leader_and_isr(LeaderAndIsr(1, 2, -1, (facts(T0),), Extent.ALL))
     assert replicas.refusal(key=T0) is ErrorCode.NONE
     assert replicas.refusal(key=T1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert list(replicas.manager.high_watermarks()) == [T0]

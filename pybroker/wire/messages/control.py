@@ -28,6 +28,10 @@ from pybroker.wire.schema import (
 ELIGIBLE_TAG: Final = 10_002
 """Of a partition's eligible replicas; far away from the tags that Kafka gives out."""
 
+EXTENT_TAG: Final = 10_003
+"""Of a request: whether the partitions that it names, alone or with the requests before it, are all
+that there are."""
+
 UNKNOWN_TYPE: Final = 0
 INCREMENTAL_TYPE: Final = 1
 FULL_TYPE: Final = 2
@@ -85,6 +89,12 @@ class LeaderAndIsrRequest(Message):
     topic_states: list[LeaderAndIsrTopicState] = array(LeaderAndIsrTopicState, "By topic.")
     live_leaders: list[LeaderAndIsrLiveLeader] = array(
         LeaderAndIsrLiveLeader, "Where the leaders are."
+    )
+    extent: int = int8(
+        "0 some replicas, 1 all, 2 the first, 3 more, 4 the last of all (ours).",
+        since=4,
+        tag=EXTENT_TAG,
+        default=0,
     )
 
 
@@ -219,6 +229,12 @@ class UpdateMetadataRequest(Message):
         UpdateMetadataTopicState, "What has changed, by topic."
     )
     live_brokers: list[UpdateMetadataBroker] = array(UpdateMetadataBroker, "All live brokers.")
+    extent: int = int8(
+        "0 some partitions, 1 all, 2 the first, 3 more, 4 the last of all (ours).",
+        since=6,
+        tag=EXTENT_TAG,
+        default=0,
+    )
 
 
 @message

@@ -8,6 +8,7 @@ from pybroker.coordinator.controller.channel import Backoff, PendingWork
 from pybroker.model import (
     LEADER_DURING_DELETION,
     Broker,
+    Extent,
     LeaderAndIsr,
     PartitionFacts,
     PartitionState,
@@ -150,7 +151,7 @@ def full_commands(pending: PendingWork) -> list[LeaderAndIsr | UpdateMetadata]:
     """Everything that is pending comes out; of that the commands that name all there is."""
     commands = []
     while (command := pending.take()) is not None:
-        if isinstance(command, LeaderAndIsr | UpdateMetadata) and command.is_full:
+        if isinstance(command, LeaderAndIsr | UpdateMetadata) and command.extent is Extent.ALL:
             commands.append(command)
     return commands
 

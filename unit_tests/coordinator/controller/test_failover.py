@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pybroker.coordinator.zookeeper import paths
-from pybroker.model import LeaderAndIsr, UpdateMetadata
+from pybroker.model import Extent, LeaderAndIsr, UpdateMetadata
 from unit_tests.coordinator.controller.cluster import Cluster, until
 
 
@@ -15,9 +15,13 @@ def full(cluster: Cluster, broker_id: int, kind: type[LeaderAndIsr | UpdateMetad
         if note.broker_id == broker_id
         and isinstance(note.command, LeaderAndIsr | UpdateMetadata)
         and isinstance(note.command, kind)
-        and note.command.is_full
+        and note.command.extent is Extent.ALL
     ]
     return [str(item.topic_partition) for item in commands[-1].partitions]
+
+
+def names_all(cluster: Cluster) -> bool:
+    return any(getattr(note.command, "extent", 0) != Extent.SOME for note in cluster.notes)
 
 
 async def test_a_broker_that_missed_a_deletion_hears_of_it_from_the_next_controller(
@@ -60,8 +64,8 @@ async def test_what_the_controller_cannot_read_is_not_left_over(cluster: Cluster
     await cluster.create("orders", {0: (1,)})
     await cluster.member(1)
     await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
-    assert not any(getattr(note.command, "is_full", False) for note in cluster.notes)
+    assert not names_all(cluster)
     await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.told(2, "metadata orders-0 leader=1 epoch=0")
-    assert not any(getattr(note.command, "is_full", False) for note in cluster.notes)
+    assert not names_all(cluster)

@@ -10,7 +10,7 @@ import pytest
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, NoNode
-from pybroker.model import LeaderAndIsr, PartitionState, TopicPartition, UpdateMetadata
+from pybroker.model import Extent, LeaderAndIsr, PartitionState, TopicPartition, UpdateMetadata
 from unit_tests.coordinator.controller.cluster import Cluster, Member, key, until
 
 BROKERS = (1, 2, 3)
@@ -131,7 +131,7 @@ def last_told(cluster: Cluster, broker_id: int) -> dict[TopicPartition, Partitio
     for note in cluster.notes:
         current = note.command.broker_epoch == registration[1].czxid
         if current and isinstance(note.command, UpdateMetadata):
-            if note.command.is_full:
+            if note.command.extent is Extent.ALL:
                 known.clear()
             known.update({item.topic_partition: item.state for item in note.command.partitions})
     return {name: state for name, state in known.items() if state.leader != -2}
