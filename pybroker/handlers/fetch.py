@@ -65,7 +65,7 @@ def _handle_incremental(
         )
     except BrokerError as error:
         return FetchResponse(error_code=error.code)
-    if not message.topics and not message.forgotten_topics_data:
+    if session.partitions and not message.topics and not message.forgotten_topics_data:
         return _read(services, request, message, session)
     changes = session.update(message.topics, message.forgotten_topics_data)
     try:
@@ -230,9 +230,7 @@ def _open_session(
     services: Services, message: FetchRequest, reading: Reading, response: FetchResponse
 ) -> Iterator[None]:
     """Remember what was asked and answered, if there is room."""
-    if not reading.items or any(
-        len(topic.topic) > TOPIC_NAME_LENGTH_MAX for topic in message.topics
-    ):
+    if any(len(topic.topic) > TOPIC_NAME_LENGTH_MAX for topic in message.topics):
         return
     session = services.fetch_sessions.create(
         message.replica_id, len(reading.items), services.clock.monotonic()
@@ -247,7 +245,8 @@ def _open_session(
         cached.told(answer)
         if number % TURN_PARTITIONS_MAX == 0:
             yield
-    services.fetch_sessions.resized(session)
+    if session.partitions:  # else it may get some; a partition that was named twice counts once
+        services.fetch_sessions.resized(session)
     response.session_id = session.id
 
 

@@ -179,10 +179,12 @@ class FetchSessionCache:
         """The session's partitions were changed; one that is empty ends. Raises BrokerError
         FETCH_SESSION_ID_NOT_FOUND if the sessions have become too large together."""
         size = len(session.partitions)
-        if size == session.size or self._sessions.get(session.id) is not session:
+        if self._sessions.get(session.id) is not session:
             return
         if size == 0:
             self.remove(session.id)
+        elif size == session.size:
+            return
         elif self._has_room_for(size - session.size, session.replica_id != CONSUMER):
             self._count(session, size - session.size)
             session.size = size

@@ -158,6 +158,17 @@ async def test_a_session_of_which_everything_is_forgotten_ends(bench: Bench) -> 
     assert code(unknown) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+async def test_a_session_may_begin_with_nothing_but_not_go_on_so(bench: Bench) -> None:
+    first, second = (await send(bench)).session_id, (await send(bench)).session_id
+    assert min(first, second) > 0
+    assert parts(await send(bench, ("t", 0, 0), session=(first, 1))) == [0]
+    assert parts(await send(bench, session=(first, 2))) == []
+    ended = await send(bench, session=(second, 1))
+    assert (parts(ended), ended.session_id) == ([], 0)
+    unknown = await send(bench, session=(second, 2))
+    assert code(unknown) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
 async def test_partitions_that_gave_records_are_read_last_the_next_time(bench: Bench) -> None:
     size = len(batch(b"a"))
     for partition in range(PARTITIONS):
