@@ -57,6 +57,11 @@ class LogDirsFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class IsrChanged:
+    """The children of /isr_change_notification changed."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicasRefused:
     """A broker (in the incarnation `broker_epoch`) could not open these replicas."""
 
@@ -145,6 +150,7 @@ Event = (
     | DeletionRequested
     | ReplicasDeleted
     | LogDirsFailed
+    | IsrChanged
     | ReplicasRefused
     | ReplicasAccepted
     | PreferredElectionRequested

@@ -21,6 +21,7 @@ from pybroker.coordinator.controller.events import (
     ElectionAsked,
     Event,
     HandoverAsked,
+    IsrChanged,
     LogDirsFailed,
     PoliciesChanged,
     PreferredElectionRequested,
@@ -33,6 +34,7 @@ from pybroker.coordinator.controller.events import (
     TopicsChanged,
 )
 from pybroker.coordinator.controller.failover import Loader, Watches
+from pybroker.coordinator.controller.isr_notices import IsrNotices
 from pybroker.coordinator.controller.log_dirs import LogDirFailures
 from pybroker.coordinator.controller.office import ControllerSettings, Office
 from pybroker.coordinator.controller.partitions import PartitionStatus
@@ -75,6 +77,7 @@ class Reign:
             lambda _: enqueue(LogDirsFailed()),
             office.teller.tell_roles_again,
         )
+        self._isr_notices = IsrNotices(office, lambda _: enqueue(IsrChanged()))
         self._brokers = BrokerChanges(office, watches.brokers, self._log_dirs, self._deletions)
         self._elections = AskedElections(office, lambda _: enqueue(PreferredElectionRequested()))
         self._rebalance = Rebalance(office)
@@ -91,7 +94,9 @@ class Reign:
         Raises ControllerMoved, or CoordError; then close this and stand for election again.
         """
         office = self._office
+        notices = await self._isr_notices.find()
         deletions, left_out = await self._loader.load()
+        await self._isr_notices.remove(notices)
         office.retries.repeat_if(left_out, TopicsChanged())
         await self._log_dirs.take()
         office.teller.open(self.context.brokers)
@@ -120,6 +125,8 @@ class Reign:
                 await self._deletions.confirmed(event)
             case LogDirsFailed():
                 await self._log_dirs.take()
+            case IsrChanged():
+                await self._isr_notices.take()
             case ReplicasRefused() | ReplicasAccepted():
                 changed = self._log_dirs.answered(event)
                 self._office.teller.describe(changed)

@@ -186,7 +186,10 @@ class StateMachine:
         if node.state.leader in stale:
             adopted = adopted.moved(PartitionStatus.OFFLINE)
         context.put_partition(adopted)
-        self._teller.changed_state(key)
+        if before.state is not None and before.state.leader_epoch == node.state.leader_epoch:
+            self._teller.describe([key])  # it is the leader who changed the ISR: it knows
+        else:
+            self._teller.changed_state(key)
 
 
 def _state_write(write: StateWrite, text: bytes, receipt: CoordOp | None) -> Write:

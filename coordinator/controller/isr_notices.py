@@ -1,0 +1,68 @@
+"""Leaders tell of changed in-sync replicas (`/isr_change_notification`): what is stored is read
+again, and everybody's metadata follows. Leaders write the states themselves; this is only the news.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pybroker.coordinator.controller.events import IsrChanged
+from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.reading import read_each
+from pybroker.coordinator.controller.writes import Write
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.errors import CoordError, MalformedNode, NoNode
+from pybroker.model import TopicPartition
+from pybroker.ports import DeleteOp, Watch
+
+logger = logging.getLogger(__name__)
+
+
+class IsrNotices:
+    """Of one reign."""
+
+    def __init__(self, office: Office, watch: Watch) -> None:
+        self._office = office
+        self._watch = watch
+
+    async def find(self) -> list[str]:
+        """The nodes of the notices that there are. Raises CoordError."""
+        try:
+            names = await self._office.coord.children(paths.ISR_CHANGES, self._watch)
+        except NoNode:
+            return []
+        return [f"{paths.ISR_CHANGES}/{name}" for name in names]
+
+    async def take(self) -> None:
+        """Read the states that the notices name, and remove the notices.
+
+        Raises ControllerMoved, or CoordError: then they stay, and are taken again.
+        """
+        nodes = await self.find()
+        if not nodes:
+            return
+        named = await read_each(self._read, nodes)
+        partitions = self._office.context.partitions
+        keys = sorted({key for keys in named.values() for key in keys if key in partitions})
+        await self._office.machine.refresh(keys)
+        logger.debug("isr_notices nodes=%d partitions=%d", len(nodes), len(keys))
+        await self.remove(nodes)
+
+    async def remove(self, nodes: list[str]) -> None:
+        """Raises ControllerMoved, or SessionExpired. What cannot be removed now is later."""
+        outcomes = await self._office.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
+        failed = [
+            outcome
+            for outcome in outcomes
+            if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode)
+        ]
+        self._office.retries.repeat_if(failed, IsrChanged())
+
+    async def _read(self, node: str) -> list[TopicPartition] | None:
+        try:
+            return schemas.decode_partitions(node, (await self._office.coord.get(node))[0])
+        except NoNode:
+            return None
+        except MalformedNode as error:
+            logger.error("isr_notice_ignored reason=%s", error)
+            return None
