@@ -56,7 +56,7 @@ class Rebalance:
     async def check(self) -> None:
         """Hold the elections that are due, and come again.
 
-        Raises ControllerMoved or SessionExpired.
+        Raises ControllerMoved, or CoordError.
         """
         if self._settings is None:
             return
@@ -74,7 +74,12 @@ class Rebalance:
         """Whether another round would have something to do."""
         context = self._office.context
         due = imbalanced(context.kept_partitions(), percentage)
-        known = [context.partitions[key] for keys in due.values() for key in keys]
+        keys = [key for keys in due.values() for key in keys]
+        # A leader may have let replicas into the ISR since we heard of it.
+        await self._office.machine.refresh(
+            [key for key in keys if self._decide(context.partitions[key]) is None]
+        )
+        known = [context.partitions[key] for key in keys]
         electable = [partition for partition in known if self._decide(partition) is not None]
         chosen = electable[:ELECTIONS_PER_ROUND_MAX]
         if not chosen:

@@ -91,6 +91,16 @@ async def test_no_replica_that_lags_gets_it(cluster: Cluster) -> None:
     assert leaders(cluster) == {2}
 
 
+async def test_a_replica_that_has_caught_up_gets_it(cluster: Cluster) -> None:
+    """Its leader has let it into the ISR, and the controller has not heard of it."""
+    await displaced(cluster, [2])
+    await cluster.member(3, rebalance=QUICK)
+    await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2")
+    path = STATE.format(0)
+    await cluster.write_json(path, {**cluster.json(path), "isr": [2, 1]})
+    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
+
+
 async def test_a_partition_whose_isr_is_just_changing_waits(cluster: Cluster) -> None:
     """Its write is refused at the first look, and made at the next."""
     await displaced(cluster, [2, 1])
