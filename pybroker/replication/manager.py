@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
+from pybroker.errors import BrokerError, CoordError, ErrorCode, PybrokerError, StorageError
 from pybroker.metrics import Metrics
 from pybroker.model import (
     INTERNAL_TOPICS,
@@ -32,6 +32,7 @@ from pybroker.replication.opening import LogOpener, TopicConfigReader
 from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
+from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import Flushable
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import ReplicaMove
@@ -242,7 +243,8 @@ class ReplicaManager:
         """Lead or follow each partition; an answer for every one of them. After a command
         that names all of them there are no others here.
 
-        Raises BrokerError STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the whole command.
+        Raises BrokerError for the whole command: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or
+        NETWORK_EXCEPTION where ZooKeeper has to be asked about a topic, and cannot be.
         """
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
@@ -253,8 +255,8 @@ class ReplicaManager:
                 answers[facts.topic_partition] = code or ErrorCode.NONE
                 if code is None:
                     news.append(facts)
+            configs = await self._configs_of(news)
             await self._let_go(facts.topic_partition for facts in news)
-            configs = await self._opener.configs({facts.topic_partition.topic for facts in news})
             orders = [(facts, configs[facts.topic_partition.topic]) for facts in news]
             opened = await self._opener.open(orders)
             leading: list[tuple[TopicPartition, Log]] = []
@@ -349,6 +351,23 @@ class ReplicaManager:
             )
             return error.code
         return None if is_news else ErrorCode.NONE
+
+    async def _configs_of(self, news: Sequence[PartitionFacts]) -> dict[str, LogConfig]:
+        """By topic. What is open here goes by its topic's configuration already (`reconfigure`), so
+        that a broker without ZooKeeper can still be told that it leads no longer."""
+        known: dict[str, LogConfig] = {}
+        for facts in news:
+            partition = self._partitions.get(facts.topic_partition)
+            if partition is not None and partition.topic_id == facts.topic_id:
+                known[facts.topic_partition.topic] = partition.log.config
+        unknown = {facts.topic_partition.topic for facts in news} - known.keys()
+        try:
+            return known | await self._opener.configs(unknown)
+        except CoordError as error:
+            raise BrokerError(
+                ErrorCode.NETWORK_EXCEPTION,
+                f"the configuration of topics cannot be read: {error!r}",
+            ) from error
 
     def _cannot_open(self, key: TopicPartition, error: PybrokerError) -> ErrorCode:
         """Remember why, for who asks; the controller tries again and again, but it is said once."""

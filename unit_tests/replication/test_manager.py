@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, StorageError
 from pybroker.model import NO_TOPIC_ID, Extent, LeaderAndIsr, TopicPartition
 from pybroker.replication.partition import Role
 from pybroker.storage.log import Log
@@ -285,3 +285,19 @@ async def test_many_partitions_of_one_command_are_opened_each_once(replicas: Rep
     assert sorted(replicas.directories()) == sorted(map(str, keys))
     assert all(replicas.partition(key).role is Role.LEADER for key in keys)
     assert replicas.config_reads == ["many"]
+
+
+async def test_who_leads_no_longer_hears_it_also_without_zookeeper(replicas: Replicas) -> None:
+    """Only what is not open here yet needs its topic's configuration."""
+    await replicas.told(facts(T0, isr=(ME, 2)))
+    replicas.config_failure = ConnectionLoss("the service is silent")
+    lost = facts(T0, epoch=1, leader=2, isr=(2,), replicas=(ME, 2))
+    assert await replicas.told(lost) == [ErrorCode.NONE]
+    assert replicas.refusal() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    elsewhere = facts(TopicPartition("fresh", 0))
+    with pytest.raises(BrokerError) as refused:
+        await replicas.told(elsewhere)
+    assert refused.value.code is ErrorCode.NETWORK_EXCEPTION
+    replicas.config_failure = None
+    assert await replicas.told(elsewhere) == [ErrorCode.NONE]
+    assert replicas.config_reads == ["t", "fresh", "fresh"]

@@ -57,6 +57,7 @@ class Replicas:
         self.metrics = metrics
         self.config = config or LogConfig()
         self.config_reads: list[str] = []
+        self.config_failure: Exception | None = None
         self.open()
 
     def open(self) -> None:
@@ -83,6 +84,8 @@ class Replicas:
 
     async def _config(self, topic: str) -> LogConfig:
         self.config_reads.append(topic)
+        if self.config_failure is not None:
+            raise self.config_failure
         return self.config
 
     async def told(
