@@ -53,6 +53,7 @@ from pybroker.replication.power_loss import Left, PowerLoss
 from pybroker.replication.purgatory import Purgatory
 from pybroker.server.limits import SYSTEMS_CHOICE, ServerLimits
 from pybroker.server.listener import Server
+from pybroker.standing import Level, Standing
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.topic_logs import topic_log_config
@@ -133,6 +134,8 @@ class BrokerApp:
             lost=lost,
         )
         self._membership = self._new_membership(lost)
+        self._standing = self._new_standing()
+        world.coord.add_listener(self._standing.heard)
         self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=world.blocking)
         self._housekeeping = self._new_housekeeping()
         self._producer_ids = ProducerIds(world.coord, broker_id)
@@ -161,6 +164,7 @@ class BrokerApp:
         except (CoordError, MalformedNode) as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
         log.info("registered broker=%d epoch=%d", registered.id, registered.epoch)
+        self._standing.start()
         self.controller.start()
         self._housekeeping.start()
         self._isr_changes.start()
@@ -202,6 +206,7 @@ class BrokerApp:
         await self._isr_changes.stop()
         await self._housekeeping.stop()
         await self._directory_failures.stop()
+        self._standing.stop()
         await self._membership.leave()
         await self.live.stop()
         await self._producer_ids.close()
@@ -327,6 +332,24 @@ class BrokerApp:
             lost=lost,
         )
 
+    def _new_standing(self) -> Standing:
+        config, replicas, world = self._config, self.replicas, self._world
+
+        def changed(level: Level) -> None:
+            replicas.is_fenced = level is Level.NOTHING
+
+        return Standing(
+            clock=world.clock,
+            silence=world.coord.silence,
+            session_s=lambda: config.zookeeper_session_timeout_ms / 1000,
+            is_registered=lambda: self._membership.is_registered,
+            knows_roles=lambda: (
+                replicas.told_epoch >= replicas.broker_epoch or not replicas.partitions
+            ),
+            fences=config.pybroker_zookeeper_loss == "fence",
+            changed=changed,
+        )
+
     def _new_fetchers(self) -> ReplicaFetchers:
         return ReplicaFetchers(
             channel=self._leader_channel,
@@ -417,6 +440,7 @@ class BrokerApp:
                 counters=world.metrics.fetch_sessions,
             ),
             log_limit=LogLimit(world.clock),
+            standing=self._standing,
             unsent_bytes=lambda: self._server.unsent_bytes,
         )
 

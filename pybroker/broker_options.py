@@ -114,6 +114,7 @@ class BrokerOptionTable:
 
     pybroker_idle_flush_interval_ms: int = long("pybroker.idle.flush.interval.ms", 30_000, "How soon closed segments and idle partitions are synced in the background.", minimum=100)
     pybroker_request_read_timeout_ms: int = integer("pybroker.request.read.timeout.ms", 30_000, "A request that is not there after this time, and came with less than 4 KiB a second, closes its connection.", minimum=1_000)
+    pybroker_zookeeper_loss: str = string("pybroker.zookeeper.loss", "serve", "What is answered while ZooKeeper is silent: serve reads and takes writes with acks=all, which stays right, fence answers nothing as a leader.", choices=("serve", "fence"))
     pybroker_embedded_zookeeper_port: int = integer("pybroker.embedded.zookeeper.port", 0, "The port of the embedded ZooKeeper on 127.0.0.1; 0 takes any free one, which the start prints.", minimum=0, maximum=65_535)
     pybroker_http_listener: str = string("pybroker.http.listener", "127.0.0.1:8090", "Where health, readiness, metrics and the configuration can be read by HTTP, HOST:PORT; empty for nowhere.")
     pybroker_log_dir: str | None = string("pybroker.log.dir", None, "The directory of server.log, controller.log and state-change.log; without it lines go to standard output only.")

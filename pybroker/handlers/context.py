@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from pybroker.coordinator.controller.events import Election, ElectionType
@@ -44,6 +45,34 @@ class ControllerView(Protocol):
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
         """Let others lead what that broker leads; gives what it leads still. Raises BrokerError."""
+
+
+class Standing(Protocol):
+    """What the broker may answer, as far as it hears from ZooKeeper."""
+
+    @property
+    def valid_until(self) -> float:
+        """In boottime: up to then `is_full` holds; afterwards, `look` first."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether everything may be answered, not only what is committed."""
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether ZooKeeper answers, in a session in which the broker is registered."""
+
+    def look(self) -> None: ...
+
+
+class Unquestioned:
+    """The standing of a broker that nobody can cut off."""
+
+    valid_until = math.inf
+    is_full = is_heard = True
+
+    def look(self) -> None:
+        """Nothing to see."""
 
 
 class TopicAdmin(Protocol):
@@ -151,6 +180,7 @@ class Services:
     fetch_sessions: FetchSessionCache
     log_limit: LogLimit
     """For lines that clients can cause at will."""
+    standing: Standing = field(default_factory=Unquestioned)
     unsent_bytes: Callable[[], int] = _nothing
     """How much of the answers waits in memory for peers that read slowly."""
 

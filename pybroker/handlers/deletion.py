@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
+from pybroker.handlers.produce import cut_off
 from pybroker.model import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
 from pybroker.replication.partition import Partition
 from pybroker.wire.messages.topics import (
@@ -64,6 +65,8 @@ def _cut(
             f"Cannot delete records of internal topic {key.topic}",
         )
     partition = services.replicas.leader(key)
+    if not services.standing.is_full:
+        raise cut_off(key)
     return _Cut(partition, partition.delete_records(offset), result)
 
 

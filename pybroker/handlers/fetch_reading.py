@@ -143,7 +143,7 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     """Whether there is nothing to read and nothing to say, looked at as cheaply as can be: most
     partitions of most sessions are idle. What is not plain is left to the reading."""
     partition = services.replicas.partitions.get(cached.key)
-    if partition is None or not partition.is_leader:
+    if partition is None or not partition.is_leader or services.replicas.is_fenced:
         return False
     wanted, log_ = cached.wanted, partition.log
     epoch = wanted.current_leader_epoch

@@ -107,6 +107,8 @@ def _take(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key.topic} is written by the broker only"
         )
     partition = services.replicas.leader(key)
+    if acks != -1 and not services.standing.is_full:
+        raise cut_off(key)
     data = memoryview(records) if records is not None else memoryview(b"")
     rules = partition.batch_rules(request.version)
     # A second batch for a partition stays behind the first.
@@ -146,6 +148,14 @@ def _append(
     elif acks == -1 or (acks == 1 and partition.log.durable_end < end_offset):
         since = partition.leading_since
         progress.waiting.append(_Waiting(partition, since, end_offset, acks, result))
+
+
+def cut_off(key: TopicPartition) -> BrokerError:
+    """What is told instead of what a leader alone would vouch for."""
+    return BrokerError(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        f"this broker does not hear from ZooKeeper, and may not lead {key} any more",
+    )
 
 
 def answer_append(

@@ -165,6 +165,7 @@ class ProduceLane:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._replicas = services.replicas
+        self._standing = services.standing
         self._partitions = services.replicas.by_topic
         self._wall_ms = services.clock.wall_ms
         self._client_ids: set[bytes] = set()
@@ -179,6 +180,8 @@ class ProduceLane:
         if parsed is None:
             return None
         version, correlation_id, client_id, acks, _, name, topic, index, start, end = parsed
+        if not self._standing.is_full:
+            return None
         if (acks != 1 and acks != -1) or client_id not in self._client_ids:
             self._learn(client_id)
             return None

@@ -190,7 +190,7 @@ async def _delete(
 
 def require_controller(services: Services) -> None:
     """Raises BrokerError NOT_CONTROLLER."""
-    if not services.controller.is_active:
+    if not services.controller.is_active or not services.standing.is_heard:
         raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is {services.controller_id}")
 
 

@@ -73,6 +73,10 @@ class ReplicaManager:
             fetchers.listen(self.replica_failed)
         self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = -1
+        self.told_epoch = -1
+        """The broker epoch of the last LeaderAndIsr: the roles are of that registration."""
+        self.is_fenced = False
+        """Whether nothing may be answered as a leader."""
         self.fetches = fetches
         self.replica_fetches = Purgatory()
         """Fetches of followers, who read up to the log end."""
@@ -123,6 +127,11 @@ class ReplicaManager:
     def leader(self, topic_partition: TopicPartition, current_leader_epoch: int = -1) -> Partition:
         """The replica, which leads. Raises BrokerError as `partition` and `require_leader`."""
         found = self.partition(topic_partition)
+        if self.is_fenced:
+            raise BrokerError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"this broker does not know whether it still leads {topic_partition}",
+            )
         found.require_leader(current_leader_epoch)
         return found
 
@@ -277,6 +286,7 @@ class ReplicaManager:
             assigned = self._all_roles.after(command)
             if assigned is not None:
                 await self._set_strays_aside(assigned)
+            self.told_epoch = max(self.told_epoch, command.broker_epoch)
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:

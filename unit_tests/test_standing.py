@@ -1,0 +1,232 @@
+"""What a broker answers while it is cut off from ZooKeeper, and after a pause."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.clock import ManualClock
+from pybroker.errors import CloseConnection, ErrorCode
+from pybroker.standing import Level, Standing
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from pybroker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from unit_tests.handlers.bench import NOW_MS, Bench, batch, code, produce_request, values_of
+
+SESSION_S = 18.0
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class Setting:
+    """A standing, and the world that it looks at."""
+
+    def __init__(self, *, fences: bool = False) -> None:
+        self.clock = ManualClock(0)
+        self.heard_at = 0.0
+        self.registered = self.told = True
+        self.levels: list[Level] = []
+        self.standing = Standing(
+            clock=self.clock,
+            silence=lambda: self.clock.boottime() - self.heard_at,
+            session_s=lambda: SESSION_S,
+            is_registered=lambda: self.registered,
+            knows_roles=lambda: self.told,
+            fences=fences,
+            changed=self.levels.append,
+        )
+        self.standing._beat_at = self.clock.boottime()
+        self.hear()
+
+    def hear(self) -> None:
+        self.heard_at = self.clock.boottime()
+        self.standing.look()
+
+    def ask(self) -> Level:
+        """As a request does, no timer has run before."""
+        if self.clock.boottime() > self.standing.valid_until:
+            self.standing.look()
+        return self.standing.level
+
+    def run(self, seconds: float, *, hears: bool) -> None:
+        """The loop lives, and its timer runs."""
+        for _ in range(round(seconds * 2)):
+            self.clock.advance(0.5)
+            if hears:
+                self.heard_at = self.clock.boottime()
+            self.standing.look()
+
+    def pause(self, seconds: float) -> None:
+        """Nothing of the process runs."""
+        self.clock.advance(seconds)
+
+
+def test_who_hears_from_zookeeper_answers_all() -> None:
+    setting = Setting()
+    setting.run(100, hears=True)
+    assert setting.ask() is Level.ALL
+    assert setting.levels == []
+
+
+@pytest.mark.parametrize(("fences", "level"), [(False, Level.COMMITTED), (True, Level.NOTHING)])
+def test_silence_of_two_thirds_of_the_session_is_a_cut(fences: bool, level: Level) -> None:
+    setting = Setting(fences=fences)
+    setting.run(12, hears=False)
+    assert setting.ask() is Level.ALL
+    setting.run(0.5, hears=False)
+    assert setting.ask() is level
+    setting.run(100, hears=False)
+    assert setting.ask() is level
+    setting.hear()
+    assert setting.ask() is Level.ALL
+    assert setting.levels == [level, Level.ALL]
+
+
+def test_the_first_request_after_the_silence_notices_before_any_timer() -> None:
+    setting = Setting()
+    setting.pause(12.1)
+    assert setting.ask() is Level.COMMITTED
+
+
+def test_after_a_pause_longer_than_the_session_nothing_is_answered() -> None:
+    setting = Setting()
+    setting.pause(18.1)
+    assert setting.ask() is Level.NOTHING
+    setting.run(5, hears=False)
+    assert setting.ask() is Level.NOTHING
+    setting.hear()
+    assert setting.ask() is Level.ALL
+
+
+def test_an_answer_that_was_asked_for_before_the_pause_proves_nothing() -> None:
+    setting = Setting()
+    setting.clock.advance(1)
+    sent_before = setting.clock.boottime()
+    setting.pause(20)
+    setting.heard_at = sent_before
+    assert setting.ask() is Level.NOTHING
+
+
+def test_a_timer_that_runs_before_the_first_request_does_not_hide_the_pause() -> None:
+    setting = Setting()
+    setting.pause(60)
+    setting.standing.look()
+    setting.clock.advance(1)
+    assert setting.ask() is Level.NOTHING
+
+
+def test_after_a_pause_that_cost_the_session_the_roles_have_to_be_told_again() -> None:
+    setting = Setting()
+    setting.pause(60)
+    assert setting.ask() is Level.NOTHING
+    setting.registered = setting.told = False
+    setting.hear()
+    assert (setting.ask(), setting.standing.is_heard) == (Level.NOTHING, False)
+    setting.registered = True
+    setting.hear()
+    assert (setting.ask(), setting.standing.is_heard) == (Level.NOTHING, True)
+    setting.told = True
+    assert setting.ask() is Level.ALL
+
+
+def test_a_session_that_expired_without_a_pause_leaves_what_is_committed() -> None:
+    setting = Setting()
+    setting.registered = setting.told = False
+    setting.standing.look()
+    assert setting.ask() is Level.COMMITTED
+    setting.registered = setting.told = True
+    assert setting.ask() is Level.ALL
+
+
+# a whole broker
+
+
+@pytest.fixture
+def mode() -> str:
+    return "serve"
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, mode: str) -> AsyncIterator[Bench]:
+    properties = {"pybroker.zookeeper.loss": mode}
+    async with Bench(tmp_path, clock=ManualClock(NOW_MS), properties=properties) as started:
+        await started.create("t")
+        await started.produce("t", batch(b"a"))
+        yield started
+
+
+def advance(bench: Bench, seconds: float) -> None:
+    assert isinstance(bench.clock, ManualClock)
+    bench.clock.advance(seconds)
+
+
+def cut(bench: Bench) -> None:
+    """No answer from ZooKeeper for more than two thirds of a session, and the loop ran."""
+    bench.coord.suspend()
+    for _ in range(13):
+        advance(bench, 1)
+        bench.app.dispatcher._standing.look()
+
+
+async def latest(bench: Bench, timestamp: int = -1) -> tuple[ErrorCode, int]:
+    partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[partition])]
+    )
+    answer = (await bench.ask(ApiKey.LIST_OFFSETS, 5, request)).topics[0].partitions[0]
+    return code(answer), answer.offset
+
+
+async def created(bench: Bench) -> ErrorCode:
+    topic = CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=0)
+    return code((await bench.ask(ApiKey.CREATE_TOPICS, 5, request)).topics[0])
+
+
+async def test_cut_off_what_is_committed_is_served(bench: Bench) -> None:
+    cut(bench)
+    assert values_of(await bench.fetch("t", 0)) == [b"a"]
+    assert (await bench.produce("t", batch(b"b"), acks=-1)).base_offset == 1
+    assert await latest(bench, -2) == (ErrorCode.NONE, 0)
+
+
+async def test_cut_off_nothing_is_promised_alone(bench: Bench) -> None:
+    cut(bench)
+    assert code(await bench.produce("t", batch(b"b"), acks=1)) is NOT_LEADER
+    with pytest.raises(CloseConnection):
+        await bench.ask(ApiKey.PRODUCE, 9, produce_request("t", {0: batch()}, acks=0))
+    assert await latest(bench) == (NOT_LEADER, -1)
+    assert await created(bench) is ErrorCode.NOT_CONTROLLER
+    bench.coord.resume()
+    assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
+    assert await latest(bench) == (ErrorCode.NONE, 2)
+    await bench.create("new")
+
+
+@pytest.mark.parametrize("mode", ["fence"])
+async def test_cut_off_a_fenced_broker_answers_nothing(bench: Bench) -> None:
+    cut(bench)
+    await answers_nothing(bench)
+    bench.coord.resume()
+    assert (await bench.produce("t", batch(b"b"))).base_offset == 1
+
+
+async def test_the_first_request_after_a_long_pause_is_not_answered(bench: Bench) -> None:
+    bench.coord.suspend()
+    advance(bench, 30)
+    await answers_nothing(bench)
+    bench.coord.resume()
+    assert (await bench.produce("t", batch(b"b"))).base_offset == 1
+
+
+async def answers_nothing(bench: Bench) -> None:
+    for acks in (1, -1):
+        assert code(await bench.produce("t", batch(b"b"), acks=acks)) is NOT_LEADER
+    assert code(await bench.fetch("t", 0)) is NOT_LEADER
+    assert await latest(bench) == (NOT_LEADER, -1)
+    assert await latest(bench, -2) == (NOT_LEADER, -1)
