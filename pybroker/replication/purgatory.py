@@ -9,9 +9,13 @@ for itself what there is to answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from pybroker.model import TopicPartition
+
+KEYS_PER_TURN_MAX: Final = 1000
+"""Watching that many partitions takes about 1 ms."""
 
 
 class _Waiter:
@@ -27,6 +31,8 @@ class Purgatory:
 
     def __init__(self) -> None:
         self._waiters: dict[TopicPartition, dict[_Waiter, None]] = {}
+        self._entering: dict[_Waiter, set[TopicPartition]] = {}
+        """Who does not watch all of its partitions yet, and what has changed since it began."""
         self.changes = 0
         """Grows with every `progressed` and `disturbed`: who looked before, and waits only now,
         sees whether to look again."""
@@ -45,19 +51,21 @@ class Purgatory:
         keys = list(partitions)
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop.create_future(), missing_bytes)
-        for key in keys:
-            self._waiters.setdefault(key, {})[waiter] = None
+        self._watch(keys[:KEYS_PER_TURN_MAX], waiter)
         timer = loop.call_later(timeout_s, self._complete, waiter)
         try:
+            if len(keys) > KEYS_PER_TURN_MAX:
+                await self._watch_in_turns(keys, waiter)
             await waiter.future
         finally:
             timer.cancel()
-            for key in keys:
-                self._forget(key, waiter)
+            self._forget(keys, 0, waiter)
 
     def progressed(self, partition: TopicPartition, readable_bytes: int) -> None:
         """`readable_bytes` more of this partition can be read."""
         self.changes += 1
+        if self._entering:
+            self._changed_meanwhile(partition)
         waiters = self._waiters.get(partition)
         if not waiters:
             return
@@ -69,15 +77,44 @@ class Purgatory:
     def disturbed(self, partition: TopicPartition) -> None:
         """The partition changed in a way that every waiting request has to look at."""
         self.changes += 1
+        self._changed_meanwhile(partition)
         for waiter in self._waiters.get(partition, ()):
             self._complete(waiter)
 
-    def _forget(self, key: TopicPartition, waiter: _Waiter) -> None:
-        waiters = self._waiters.get(key)
-        if waiters is not None:
-            waiters.pop(waiter, None)
-            if not waiters:
-                del self._waiters[key]
+    def _watch(self, keys: Iterable[TopicPartition], waiter: _Waiter) -> None:
+        for key in keys:
+            self._waiters.setdefault(key, {})[waiter] = None
+
+    async def _watch_in_turns(self, keys: Sequence[TopicPartition], waiter: _Waiter) -> None:
+        """All but the first ones. What changes before it is watched completes the request, too."""
+        changed = self._entering[waiter] = set()
+        try:
+            for start in range(KEYS_PER_TURN_MAX, len(keys), KEYS_PER_TURN_MAX):
+                await asyncio.sleep(0)
+                some = keys[start : start + KEYS_PER_TURN_MAX]
+                if not changed.isdisjoint(some):
+                    self._complete(waiter)
+                if waiter.future.done():
+                    return
+                self._watch(some, waiter)
+        finally:
+            del self._entering[waiter]
+
+    def _changed_meanwhile(self, partition: TopicPartition) -> None:
+        for changed in self._entering.values():
+            changed.add(partition)
+
+    def _forget(self, keys: Sequence[TopicPartition], start: int, waiter: _Waiter) -> None:
+        """In turns, too, whether the request was answered or cancelled."""
+        end = start + KEYS_PER_TURN_MAX
+        for key in keys[start:end]:
+            waiters = self._waiters.get(key)
+            if waiters is not None:
+                waiters.pop(waiter, None)
+                if not waiters:
+                    del self._waiters[key]
+        if end < len(keys):
+            asyncio.get_running_loop().call_soon(self._forget, keys, end, waiter)
 
     @staticmethod
     def _complete(waiter: _Waiter) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from pybroker.model import TopicPartition
-from pybroker.replication.purgatory import Purgatory
+from pybroker.replication.purgatory import KEYS_PER_TURN_MAX, Purgatory
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 0)
@@ -60,3 +62,52 @@ async def test_progress_and_disturbance_in_one_tick_complete_once() -> None:
     purgatory.progressed(A, 5)
     purgatory.disturbed(A)
     await task
+
+
+MANY = [TopicPartition("many", number) for number in range(10 * KEYS_PER_TURN_MAX)]
+
+
+async def until_watched(purgatory: Purgatory, count: int) -> None:
+    for _ in range(len(MANY)):
+        if len(purgatory) == count:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"{len(purgatory)} are watched, not {count}")
+
+
+async def test_very_many_partitions_are_watched_and_forgotten_in_turns() -> None:
+    purgatory = Purgatory()
+    task = waiting(purgatory, *MANY, missing=1)
+    await asyncio.sleep(0)
+    assert len(purgatory) == KEYS_PER_TURN_MAX
+    await until_watched(purgatory, len(MANY))
+    purgatory.progressed(MANY[-1], 1)
+    await task
+    assert 0 < len(purgatory) < len(MANY)
+    await until_watched(purgatory, 0)
+
+
+@pytest.mark.parametrize("disturbs", [False, True])
+async def test_what_changes_before_it_is_watched_completes_the_request(disturbs: bool) -> None:
+    purgatory = Purgatory()
+    task = waiting(purgatory, *MANY, missing=100)
+    await asyncio.sleep(0)
+    if disturbs:
+        purgatory.disturbed(MANY[-1])
+    else:
+        purgatory.progressed(MANY[-1], 1)
+    await asyncio.wait_for(task, 5)
+    await until_watched(purgatory, 0)
+    assert not purgatory._entering
+
+
+async def test_a_change_elsewhere_completes_nothing() -> None:
+    purgatory = Purgatory()
+    task = waiting(purgatory, *MANY, missing=1)
+    await asyncio.sleep(0)
+    purgatory.progressed(A, 1)
+    await until_watched(purgatory, len(MANY))
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await until_watched(purgatory, 0)
