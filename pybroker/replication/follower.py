@@ -53,9 +53,10 @@ class TruncateTo:
 @dataclass(frozen=True, slots=True)
 class StartOver:
     """Give up the whole log and begin a new one at `offset`; then append the records, if there are
-    any, or ask again."""
+    any, or ask again. The leader's log starts at `leader_start`."""
 
     offset: int
+    leader_start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,10 @@ def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
         return TruncateTo(end)
     if len(answer.records) >= BASE_OFFSET_LENGTH:
         first = int.from_bytes(answer.records[:BASE_OFFSET_LENGTH], "big", signed=True)
-        if 0 <= first < log.log_end_offset == log.log_start_offset:
+        all_deleted = log.log_end_offset in (log.log_start_offset, answer.log_start_offset)
+        if 0 <= first < log.log_end_offset and all_deleted:
             # The leader's log starts within a batch, which comes as a whole.
-            return StartOver(first)
+            return StartOver(first, answer.log_start_offset)
     return Append()
 
 
@@ -103,7 +105,7 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Shortenin
     """The step after OFFSET_OUT_OF_RANGE, when the leader has said where its log starts and ends:
     ends are not logs' agreement, so they decide only where no epoch can."""
     if log.log_end_offset < leader_start:
-        return StartOver(leader_start)
+        return StartOver(leader_start, leader_start)
     if log.log_end_offset > leader_end:
         return TruncateTo(leader_end)
     return Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has moved meanwhile")
@@ -121,9 +123,12 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
 
 def gives_up_committed(log: ReplicaLog, high_watermark: int, step: Shortening) -> bool:
     """Whether the step cuts records away that were committed and that the leader's log should
-    have. A log that starts over further on lacks only what the leader has deleted."""
-    committed = min(high_watermark, log.log_end_offset)
-    return max(step.offset, log.log_start_offset) < committed
+    have, as it has not deleted them."""
+    end = min(high_watermark, log.log_end_offset)
+    start = max(step.offset, log.log_start_offset)
+    if isinstance(step, StartOver):
+        start = max(start, step.leader_start)
+    return start < end
 
 
 def explains(receipt_epoch: int, log: ReplicaLog, leader_epoch: int) -> bool:

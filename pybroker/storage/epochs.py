@@ -55,6 +55,10 @@ class EpochHistory:
         self._entries = [*kept, EpochStart(epoch, start_offset)]
         return True
 
+    def replace(self, other: EpochHistory) -> None:
+        """Hold what `other` holds."""
+        self._entries = list(other.entries)
+
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch that is at most `epoch`, and where it ends (KIP-279).
 

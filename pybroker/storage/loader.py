@@ -118,7 +118,7 @@ def open_log(
     end = segments.active.next_offset
     start = max(known.log_start_offset or 0, segments.first.base_offset)
     log_start = min(start, end)
-    epochs, epochs_lost = loader.epochs(segments)
+    epochs, epochs_lost = loader.epochs(segments, log_start)
     epochs.truncate_end(end)
     epochs.truncate_start(log_start)
     loader.snapshots.keep((segment.base_offset for segment in segments.all), end)
@@ -235,7 +235,7 @@ class _Loader:
         if header.leader_epoch > last:
             self._seen_epochs.append((header.leader_epoch, header.base_offset))
 
-    def epochs(self, segments: Segments) -> tuple[EpochHistory, bool]:
+    def epochs(self, segments: Segments, log_start: int) -> tuple[EpochHistory, bool]:
         """The leader epochs, and whether the file has to be written anew: from the file and the
         batches that were checked, from all batches where the file is lost or damaged."""
         path = f"{self._directory}/{LEADER_EPOCHS}"
@@ -255,11 +255,32 @@ class _Loader:
             for epoch, start_offset in self._seen_epochs:
                 history.assign(epoch, start_offset)
             return history, True
-        changed = False
+        changed = self._add_earlier(history, segments, log_start)
         for epoch, start_offset in self._seen_epochs:
             if epoch > history.latest_epoch:
                 changed |= history.assign(epoch, start_offset)
         return history, changed
+
+    @staticmethod
+    def _add_earlier(history: EpochHistory, segments: Segments, log_start: int) -> bool:
+        """The file forgets epochs when the log start moves; where that move was not checkpointed,
+        they count again. Whether there were any."""
+        known = history.entries
+        if not known or known[0].start_offset <= log_start:
+            return False
+        earlier = EpochHistory()
+        for segment in segments.from_offset(log_start):
+            for _, header in segment.headers(segment.locate(log_start) or 0, segment.size):
+                if header.leader_epoch < 0 or header.base_offset >= known[0].start_offset:
+                    break  # a log of the time before there were epochs; or all is found
+                earlier.assign(header.leader_epoch, max(header.base_offset, log_start))
+            else:
+                continue
+            break
+        for epoch, start_offset in known:
+            earlier.assign(epoch, start_offset)
+        history.replace(earlier)
+        return history.entries != known
 
     def topic_id(self) -> uuid.UUID | None:
         if PARTITION_METADATA not in self._names:

@@ -52,7 +52,9 @@ class SnapshotFiles:
             path = self._path(offset)
             try:
                 return offset, ProducerState.restored(decode(self._disk.read(path), path))
-            except (CorruptionError, FileNotFoundError) as error:
+            except FileNotFoundError:
+                continue  # it went with its segment
+            except CorruptionError as error:
                 _logger.warning("producer snapshot not usable path=%s error=%s", path, error)
         return None
 

@@ -194,10 +194,10 @@ class Member:
         self.manager.appended(key, len(data))
         return result.last_offset + 1
 
-    def bytes_of(self, key: TopicPartition = T0) -> bytes:
-        """The log as it is in its files, from the log start on."""
+    def bytes_of(self, key: TopicPartition = T0, *, start: int = -1) -> bytes:
+        """The log as it is in its files, from `start` or else the log start on."""
         log = self.partition(key).log
-        found, offset = b"", log.log_start_offset
+        found, offset = b"", max(start, log.log_start_offset)
         while offset < log.log_end_offset:
             part = log.read(
                 offset, 1 << 30, upper_offset=log.log_end_offset, at_least_one_batch=True,

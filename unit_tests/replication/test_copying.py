@@ -254,6 +254,27 @@ async def test_a_log_start_within_a_batch(pair: Group) -> None:
     assert pair[2].partition().log.first_base_offset == 0
 
 
+async def test_a_log_start_within_a_batch_that_reaches_beyond_an_old_log_end(pair: Group) -> None:
+    """The follower's tail has parted from the leader's, but all of it is deleted there."""
+    await pair.lead(1, 0)
+    pair[1].append(b"common")
+    await pair.copied(1)
+    pair.cut.add((2, 1))
+    await pair.until(lambda: pair.refused(2))
+    await pair.lead(2, 1, isr=(2,), to=[2])
+    pair[2].append(b"only here")
+    await pair.lead(1, 2, isr=(1,), to=[1])
+    pair[1].append(b"a", b"b", b"c")
+    pair[1].partition().delete_records(2)
+    pair[2].partition()._high_watermark = 1
+    pair.cut.clear()
+    await pair.lead(1, 3, isr=(1, 2))
+    pair[1].append(b"last")
+    await pair.copied(1)
+    same(pair, 1, 2)
+    assert pair[2].partition().log.first_base_offset == 1
+
+
 # logs that are gone
 
 

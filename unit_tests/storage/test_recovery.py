@@ -289,3 +289,15 @@ def test_leftovers_go_and_strangers_stay(bench: Bench) -> None:
     names = {path.name for path in bench.path.iterdir()}
     assert "notes.txt" in names
     assert not names & {"00000000000000000000.log.deleted", "00000000000000000009.index"}
+
+
+def test_epochs_below_a_log_start_that_was_not_written_down_count_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for epoch in (1, 2, 3):
+        bench.append(1, 1, epoch=epoch)
+    bench.log.advance_log_start(5)
+    bench.log.persist_epochs()
+    assert bench.log.epoch_end_offset(1) == (1, 5)
+    bench.open(log_start=1)
+    assert [bench.log.epoch_end_offset(epoch) for epoch in (1, 2, 3)] == [(1, 2), (2, 4), (3, 6)]
+    assert bench.log.epoch_of(1) == 1
