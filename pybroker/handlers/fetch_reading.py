@@ -162,8 +162,9 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     else:
         if offset != end:
             return False
-        if reading.now_s - cached.noted_s > _note_again_s(services) or not partition.is_in_isr(
-            reading.message.replica_id
+        if reading.position >= reading.noted and (
+            reading.now_s - cached.noted_s > _note_again_s(services)
+            or not partition.is_in_isr(reading.message.replica_id)
         ):
             try:
                 _note_follower(services, partition, wanted, reading)

@@ -344,3 +344,28 @@ async def test_who_has_everything_is_taken_down_now_and_then_in_a_session(
         assert await again() == []
         monkeypatch.setattr(partition(bench), "is_in_isr", lambda replica_id: False)
         assert await again() == [1] and await again() == [1], "who is not in sync, too"
+
+
+async def test_who_has_everything_is_taken_down_though_every_fetch_waits(tmp_path: Path) -> None:
+    """What a fetch finds after its wait takes nothing down, and does not count as if it did."""
+    clock = MovableClock()
+    async with Bench(tmp_path / "own", clock=clock) as bench:
+        await bench.create("t", 2)
+        await lead(bench)
+        answer = await bench.ask(ApiKey.FETCH, 12, following(0, session=(0, 0)))
+        state = partition(bench)._leader
+        assert state is not None
+        for epoch in range(1, 5):
+            begun = clock.monotonic()
+            request = fetch_request(
+                session=(answer.session_id, epoch),
+                replica_id=FOLLOWER,
+                current_leader_epoch=EPOCH,
+                max_wait_ms=20,
+            )
+            waiting = asyncio.ensure_future(bench.ask(ApiKey.FETCH, 12, request))
+            await bench.waits(bench.app.replicas.replica_fetches, waiting)
+            if epoch > 1:
+                assert state.followers[FOLLOWER].caught_up_s >= begun
+            clock.later_s += 1.1
+            await waiting
