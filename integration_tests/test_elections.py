@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import confluent_kafka
+import kafka
 import pytest
 from confluent_kafka import ElectionType as ConfluentElectionType
 from confluent_kafka import TopicPartition as ConfluentPartition
@@ -30,6 +31,7 @@ from pybroker.testing.cluster import Cluster
 pytestmark = pytest.mark.ours
 
 ALL: Final = (1, 2, 3)
+PREFERRED: Final = 0
 PATIENCE_S: Final = 20.0
 PARTITIONS_MANY: Final = 1_000
 HANDOVER_SECONDS_MAX: Final = 2.0
@@ -125,6 +127,20 @@ def test_confluent_kafka_elects(cluster: Cluster, topic: str) -> None:
     error = results[ConfluentPartition(topic, 9)]
     assert error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
     admin.elect_leaders(ConfluentElectionType.PREFERRED).result()
+    assert leaders(cluster, topic, 2) == [1, 1]
+
+
+def test_kafka_python_elects(cluster: Cluster, topic: str) -> None:
+    displaced(cluster, topic, 2)
+    admin = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    answer = admin.elect_leaders(PREFERRED, {topic: [0, 9]}, raise_errors=False)
+    assert {
+        row.partition_id: row.error_code
+        for found in answer.replica_election_results
+        for row in found.partition_result
+    } == {0: ErrorCode.NONE, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    admin.elect_leaders(PREFERRED)
+    admin.close()
     assert leaders(cluster, topic, 2) == [1, 1]
 
 

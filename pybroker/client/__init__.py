@@ -17,6 +17,7 @@ from pybroker.client.admin_configs import (
     ConfigType,
     ResourceKind,
 )
+from pybroker.client.admin_elections import ElectionType
 from pybroker.client.admin_log_dirs import BrokerLogDirs, LogDir, Replica, ReplicaLog
 from pybroker.client.admin_partitions import (
     HIGH_WATERMARK,
@@ -57,6 +58,7 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "DeletedRecords",
+    "ElectionType",
     "EpochEnd",
     "LogDir",
     "NewPartitions",
