@@ -38,6 +38,7 @@ from pybroker.wire.messages.fetch import (
     PartitionData,
 )
 
+_READ_COMMITTED = 1
 _DONE: Final = object()
 
 
@@ -180,17 +181,21 @@ def _begin(
                 (answers, TopicPartition(topic.topic, wanted.partition), wanted)
                 for wanted in topic.partitions
             ]
+    is_follower = message.replica_id >= 0
+    cached = None if session is None else list(session.partitions.values())
     return Reading(
-        message=message,
         version=request.version,
         items=items,
-        cached=None if session is None else list(session.partitions.values()),
+        cached=cached,
+        count=len(items) if cached is None else len(cached),
         responses=responses,
         given=[],
-        now_s=services.clock.monotonic() if message.replica_id >= 0 else 0.0,
+        follower=message if is_follower else None,
+        committed_only=message.isolation_level == _READ_COMMITTED and not is_follower,
         budget_bytes=budget_bytes,
         # As in Kafka, nobody waits for more than fits into the answer.
         enough_bytes=min(message.min_bytes, max(budget_bytes, 1)),
+        now_s=services.clock.monotonic() if is_follower else 0.0,
     )
 
 

@@ -30,7 +30,6 @@ from pybroker.wire.messages.fetch import (
 log = logging.getLogger(__name__)
 
 TURN_PARTITIONS_MAX: Final = 500
-_READ_COMMITTED = 1
 _FIRST_VERSION_WITH_ZSTD = 10
 _NOTE_AGAIN_SHARE: Final = 1 / 30
 """Of replica.lag.time.max.ms: so much too early a follower may be found to lag."""
@@ -54,14 +53,18 @@ Item = tuple[list[PartitionData], TopicPartition, FetchPartition]
 class Reading:
     """One pass, in the order of the request, or in that of its session."""
 
-    message: FetchRequest
     version: int
     items: Sequence[Item]
     cached: Sequence[CachedPartition] | None
     """The partitions of an incremental request; then there are no `items`."""
+    count: int
+    """How many partitions there are."""
     responses: list[FetchableTopicResponse]
     given: list[tuple[CachedPartition, PartitionData]]
     """What an incremental request is answered."""
+    follower: FetchRequest | None
+    """The request, if it is a follower's."""
+    committed_only: bool
     budget_bytes: int
     enough_bytes: int
     now_s: float
@@ -73,10 +76,6 @@ class Reading:
     cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False
-
-    @property
-    def count(self) -> int:
-        return len(self.items) if self.cached is None else len(self.cached)
 
     @property
     def keys(self) -> list[TopicPartition]:
@@ -155,19 +154,19 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     ):
         return False
     offset, end = wanted.fetch_offset, log_.log_end_offset
-    if reading.message.replica_id < 0:
-        committed_only = reading.message.isolation_level == _READ_COMMITTED
-        if not partition.readable_end(committed_only) <= offset <= end:
+    follower = reading.follower
+    if follower is None:
+        if not partition.readable_end(reading.committed_only) <= offset <= end:
             return False
     else:
         if offset != end:
             return False
         if reading.position >= reading.noted and (
             reading.now_s - cached.noted_s > _note_again_s(services)
-            or not partition.is_in_isr(reading.message.replica_id)
+            or not partition.is_in_isr(follower.replica_id)
         ):
             try:
-                _note_follower(services, partition, wanted, reading)
+                _note_follower(services, partition, wanted, follower, reading)
             except BrokerError:
                 return False
             cached.noted_s = reading.now_s
@@ -193,8 +192,8 @@ def _read_partition(
         diverging = None
         if wanted.last_fetched_epoch != NO_EPOCH:
             diverging = _diverging_epoch(partition, wanted)
-        if reading.message.replica_id >= 0 and diverging is None:
-            _note_follower(services, partition, wanted, reading)
+        if reading.follower is not None and diverging is None:
+            _note_follower(services, partition, wanted, reading.follower, reading)
         answer.high_watermark = partition.high_watermark
         answer.last_stable_offset = partition.last_stable_offset()
         answer.log_start_offset = partition.log.log_start_offset
@@ -216,12 +215,10 @@ def _read_partition(
 def _read_records(
     partition: Partition, wanted: FetchPartition, answer: PartitionData, reading: Reading
 ) -> None:
-    committed_only = False
-    if reading.message.replica_id >= 0:
-        end = partition.log.log_end_offset
+    if reading.follower is None:
+        end = partition.readable_end(reading.committed_only)
     else:
-        committed_only = reading.message.isolation_level == _READ_COMMITTED
-        end = partition.readable_end(committed_only)
+        end = partition.log.log_end_offset
     first = reading.total_bytes == 0
     limit_bytes = max(min(wanted.partition_max_bytes, reading.budget_bytes), 0)
     if reading.cached_only:
@@ -238,7 +235,7 @@ def _read_records(
     if reading.cached_only and len(data) > _ON_LOOP_BYTES_MAX // 2:
         raise _WouldBlock
     answer.records = data
-    if committed_only:
+    if reading.committed_only:
         answer.aborted_transactions = [
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
             for aborted in partition.log.aborted_transactions(wanted.fetch_offset, end)
@@ -254,7 +251,11 @@ def _note_again_s(services: Services) -> float:
 
 
 def _note_follower(
-    services: Services, partition: Partition, wanted: FetchPartition, reading: Reading
+    services: Services,
+    partition: Partition,
+    wanted: FetchPartition,
+    follower: FetchRequest,
+    reading: Reading,
 ) -> None:
     """Take down how far the follower is: once a request, before the request waits. On the event
     loop, where every item is looked at first. Raises BrokerError for what may not count."""
@@ -271,10 +272,10 @@ def _note_follower(
     services.replicas.follower_fetched(
         partition,
         FollowerFetch(
-            reading.message.replica_id,
+            follower.replica_id,
             wanted.fetch_offset,
             wanted.log_start_offset,
-            reading.message.replica_incarnation,
+            follower.replica_incarnation,
         ),
         reading.now_s,
     )
