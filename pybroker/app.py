@@ -18,6 +18,7 @@ from pybroker.admin.view import Rooms, SessionWatch
 from pybroker.broker_channel import RemoteBrokerChannel
 from pybroker.broker_config import BrokerConfig
 from pybroker.controlled_shutdown import ControlledShutdown, ShutdownSettings, ask_controller
+from pybroker.controller_journal import ControllerJournal
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.controller.policies import policy_of
@@ -123,6 +124,7 @@ class BrokerApp:
             coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
         )
         self._commands = LocalBrokerChannel(self.replicas, self.metadata)
+        self.journal = ControllerJournal(config.log_directories[0], world.blocking)
         self.controller = self._new_controller()
         self.live = self._live_config()
         self._mover = ReplicaMover(logs=logs, replicas=self.replicas, blocking=world.blocking)
@@ -165,6 +167,7 @@ class BrokerApp:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
         log.info("registered broker=%d epoch=%d", registered.id, registered.epoch)
         self._standing.start()
+        self.journal.start()
         self.controller.start()
         self._housekeeping.start()
         self._isr_changes.start()
@@ -211,6 +214,7 @@ class BrokerApp:
         await self.live.stop()
         await self._producer_ids.close()
         await self.controller.stop()
+        await self.journal.stop()
         await self._group_commit.stop()
         try:
             await unregister_broker(self._world.coord, self._broker)
@@ -245,6 +249,7 @@ class BrokerApp:
             connections=self._server.connections_by_listener,
             unsent_bytes=lambda: self._server.unsent_bytes,
             layers=lambda: self.live.layers,
+            journal=self.journal.read,
         )
 
     # how the rooms reach each other
@@ -298,6 +303,7 @@ class BrokerApp:
             settings=ControllerSettings(
                 delete_topic_enable=self._config.delete_topic_enable,
                 rebalance=_rebalance_settings(self._config),
+                journal=self.journal.note,
                 policy_of=lambda overrides: policy_of(self.live.current, overrides),
             ),
         )

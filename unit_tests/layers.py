@@ -12,6 +12,7 @@ from typing import Final
 PARTS_OF_APP: Final = (
     "pybroker.broker_channel",
     "pybroker.controlled_shutdown",
+    "pybroker.controller_journal",
     "pybroker.leader_channel",
     "pybroker.live_config",
     "pybroker.local_channel",

@@ -47,6 +47,7 @@ class BrokerChanges:
         }
         if lost:
             logger.info("brokers_lost brokers=%s", sorted(lost))
+        office.journal.brokers_changed(lost, started)
         disturbed = self._lose(lost)
         if started:
             logger.info("brokers_started brokers=%s", sorted(started))

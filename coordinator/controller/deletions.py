@@ -70,6 +70,7 @@ class Deletions:
             return
         for name in set(names) - self._context.deletions.keys():
             logger.info("topic_deletion_started topic=%s", name)
+            self._office.journal.deletion(name, done=False)
             self._context.deletions[name] = Deletion(name)
             self._office.teller.describe_now(self._context.partitions_of(name))
             self._stop_replicas(name, self._context.brokers)
@@ -120,6 +121,7 @@ class Deletions:
                 continue
             if await self._remove_topic(name):
                 logger.info("topic_deleted topic=%s", name)
+                self._office.journal.deletion(name, done=True)
                 self._context.drop_topic(name)
             else:
                 self._office.retries.removals = True

@@ -14,6 +14,7 @@ from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.decisions import Circumstances, decide_repair
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import Event
+from pybroker.coordinator.controller.journal import Journal, Note
 from pybroker.coordinator.controller.partitions import Partition
 from pybroker.coordinator.controller.policies import Policies, PolicyOf, policy_of
 from pybroker.coordinator.controller.receipts import ReceiptBook
@@ -39,12 +40,14 @@ class RebalanceSettings:
 class ControllerSettings:
     """`delete_topic_enable` as Kafka's delete.topic.enable; `backoff` for everything that is tried
     again; `stop_timeout_s` is how long resigning may take; `rebalance` None leaves leaders where
-    they are; `policy_of` lays a topic's own values over those of the cluster."""
+    they are; `journal` keeps what was decided; `policy_of` lays a topic's own values over those of
+    the cluster."""
 
     delete_topic_enable: bool = True
     backoff: Backoff = field(default_factory=Backoff)
     stop_timeout_s: float = 3.0
     rebalance: RebalanceSettings | None = None
+    journal: Note = lambda entry: None
     policy_of: PolicyOf = lambda overrides: policy_of(BrokerConfig(), overrides)
 
 
@@ -71,9 +74,17 @@ class Office:
         self.retries = Retries(enqueue, settings.backoff)
         self.teller = Teller(won, self.context, channels, enqueue, settings.backoff)
         self.policies = Policies(coord, settings.policy_of)
+        self.journal = Journal(settings.journal, won, clock)
         receipts = ReceiptBook(coord, self.writer, self.context, clock)
         self.machine = StateMachine(
-            coord, self.writer, self.context, self.policies, receipts, self.teller, self.retries
+            coord,
+            self.writer,
+            self.context,
+            self.policies,
+            receipts,
+            self.journal,
+            self.teller,
+            self.retries,
         )
 
     async def repair(self, keys: Iterable[TopicPartition]) -> None:

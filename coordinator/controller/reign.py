@@ -94,6 +94,7 @@ class Reign:
         Raises ControllerMoved, or CoordError; then close this and stand for election again.
         """
         office = self._office
+        office.journal.elected()
         notices = await self._isr_notices.find()
         deletions, left_out = await self._loader.load()
         await self._isr_notices.remove(notices)
@@ -112,6 +113,7 @@ class Reign:
     async def handle(self, event: Event) -> None:
         """Raises ControllerMoved, or CoordError; after ConnectionLoss the event may be handled
         again."""
+        self._office.journal.event = type(event).__name__
         match event:
             case BrokersChanged():
                 await self._brokers.look()
@@ -157,6 +159,7 @@ class Reign:
 
     async def close(self) -> None:
         """Stop telling brokers anything. Idempotent."""
+        self._office.journal.steps_down()
         self._rebalance.close()
         await self._office.close()
 

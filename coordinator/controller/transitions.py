@@ -12,6 +12,7 @@ from typing import Final
 
 from pybroker.coordinator.controller import partitions
 from pybroker.coordinator.controller.context import ClusterContext
+from pybroker.coordinator.controller.journal import Journal
 from pybroker.coordinator.controller.partitions import (
     Partition,
     PartitionStatus,
@@ -55,6 +56,7 @@ class StateMachine:
         context: ClusterContext,
         policies: Policies,
         receipts: ReceiptBook,
+        journal: Journal,
         teller: Teller,
         retries: Retries,
     ) -> None:
@@ -63,6 +65,7 @@ class StateMachine:
         self._context = context
         self._policies = policies
         self._receipts = receipts
+        self._journal = journal
         self._teller = teller
         self._retries = retries
 
@@ -161,6 +164,7 @@ class StateMachine:
             log_receipt(write, before.state.isr, before.replicas)
         self._teller.changed_state(write.topic_partition, created=write.creates)
         self._context.unclean_elections += write.unclean
+        self._journal.state_stored(before, write, version)
         state_change.info(
             "state_stored partition=%s leader=%d leader_epoch=%d isr=%s version=%d "
             "controller_epoch=%d reason=%s",

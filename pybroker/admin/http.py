@@ -32,6 +32,8 @@ CONNECTION_S_MAX: Final = 20.0
 """From connecting to the end of the answer; who is slower is cut off."""
 LINE_BYTES_MAX: Final = 4_096
 """Of the request line; and of all headers together twice as much."""
+JOURNAL_LIMIT: Final = 100
+"""Entries of the journal that are shown unless more are asked for."""
 _BACKLOG: Final = 64
 _REAPER_INTERVAL_S: Final = 1.0
 _BUSY: Final = (
@@ -44,6 +46,7 @@ _INDEX: Final = """pybroker
 /readyz   the broker does all that a member of its cluster has to do
 /metrics  counters and gauges in Prometheus' text format
 /config   the options in force
+/controller/journal  what this broker decided as the controller; ?partition=topic-0&limit=100
 """
 
 
@@ -65,6 +68,7 @@ class HttpServer:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics_page),
                 web.get("/config", self._config),
+                web.get("/controller/journal", self._journal),
             ]
         )
         app.on_response_prepare.append(_last_words)
@@ -147,6 +151,21 @@ class HttpServer:
 
     async def _config(self, _: web.Request) -> web.Response:
         return web.json_response(config_page(self._view), dumps=_dumps)
+
+    async def _journal(self, request: web.Request) -> web.Response:
+        rooms = self._view.rooms
+        if rooms is None:
+            return web.Response(status=503, text="the broker is starting\n")
+        text = request.query.get("limit", str(JOURNAL_LIMIT))
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            return web.Response(status=400, text="limit: expected a number\n")
+        body = {
+            "broker": rooms.broker_id,
+            "is_controller": rooms.controller.is_active,
+            "controller": rooms.controller.controller_id,
+            "entries": await rooms.journal(request.query.get("partition"), int(text)),
+        }
+        return web.json_response(body, dumps=_dumps)
 
 
 def _dumps(value: object) -> str:

@@ -6,7 +6,7 @@ The pages only read. They are there before the broker is, so a view may have no 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,6 +78,8 @@ class Rooms:
     unsent_bytes: Callable[[], int]
     layers: Callable[[], LayeredConfig]
     """The options in force and where they come from."""
+    journal: Callable[[str | None, int], Awaitable[list[dict[str, object]]]]
+    """The newest decisions of this broker's controller, of one partition if that is named."""
 
 
 @dataclass(slots=True)

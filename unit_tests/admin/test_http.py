@@ -96,6 +96,7 @@ async def site(shown: Shown) -> AsyncIterator[Site]:
         ("/readyz", '"ready": true'),
         ("/metrics", "kafka_brokers 1"),
         ("/config", '"log.dirs"'),
+        ("/controller/journal", '"is_controller"'),
     ],
 )
 async def test_each_page_answers_get_and_head(site: Site, path: str, word: str) -> None:
@@ -177,6 +178,20 @@ async def test_the_options_say_where_they_come_from(shown: Shown) -> None:
     assert found["num.partitions"]["value"] == "7"
     assert found["num.partitions"]["source"] == "given at the start"
     assert found["log.dir"]["source"] == "default"
+
+
+async def test_the_journal_is_asked_for_what_the_query_says(shown: Shown) -> None:
+    async with serving(shown.view) as site:
+        asked = await site.ask("/controller/journal?partition=orders-0&limit=7")
+        usual = await site.ask("/controller/journal")
+        refused = await site.ask("/controller/journal?limit=-1")
+        shown.view.rooms = None
+        early = await site.ask("/controller/journal")
+    document = json.loads(asked.body)
+    assert document["entries"] == [{"partition": "orders-0", "limit": 7}]
+    assert document["is_controller"] is shown.controller.is_active
+    assert json.loads(usual.body)["entries"] == [{"partition": None, "limit": 100}]
+    assert (refused.status, early.status) == (400, 503)
 
 
 # the listener in the life of a broker

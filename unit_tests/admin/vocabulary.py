@@ -51,7 +51,11 @@ class Shown:
             connections=lambda: {"PLAINTEXT": 3},
             unsent_bytes=lambda: 17,
             layers=lambda: LayeredConfig(self.view.config),
+            journal=self._journal,
         )
+
+    async def _journal(self, partition: str | None, limit: int) -> list[dict[str, object]]:
+        return [{"partition": partition, "limit": limit}]
 
     def knows(self, *partitions: PartitionFacts, brokers: tuple[int, ...] = (ME,)) -> None:
         """The controller has told of these partitions and brokers."""

@@ -139,6 +139,7 @@ class Cluster:
         self.refusals: list[Exception | ErrorCode] = []
         self.offline: dict[int, set[TopicPartition]] = {}
         self.config = BrokerConfig()
+        self.journal: list[dict[str, object]] = []
         self.newest_controller: dict[int, int] = {}
         """The highest controller epoch that a broker, by its own epoch, has seen."""
         self.deletion_gate = asyncio.Event()
@@ -286,6 +287,7 @@ class Member:
             channels=lambda broker: NotingChannel(cluster, broker),
             settings=ControllerSettings(
                 delete_topic_enable=delete_topic_enable,
+                journal=cluster.journal.append,
                 policy_of=lambda overrides: policy_of(cluster.config, overrides),
                 backoff=Backoff(0.001, 0.01),
                 rebalance=rebalance,

@@ -1,0 +1,84 @@
+"""The decision journal: what a controller decided, why, and which event made it look.
+
+Entries are plain JSON objects, made here and kept elsewhere; noting one never waits and never
+fails. Every entry has `time` (UTC), `controller` and `controller_epoch`, `event` (what made the
+controller look, see `events.py`) and `what`:
+
+- `state`: the state of `partition` was stored, for the `reason` that `partitions.Reason` names;
+  `from` and `to` are states with `version`, the version of the state node, and `from` is null for a
+  new partition;
+- `elected`, `steps-down`: a reign began or ended;
+- `brokers`: which brokers were `lost` and `started`;
+- `deletion`: the `topic` is being deleted, or (`done`) is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+
+from pybroker.coordinator.controller.election import Won
+from pybroker.coordinator.controller.partitions import Partition, StateWrite
+from pybroker.model import PartitionState
+from pybroker.ports import Clock
+
+Entry = dict[str, object]
+Note = Callable[[Entry], None]
+"""Keeps an entry. Must not wait or raise."""
+
+
+class Journal:
+    """Of one reign. `event` is set to what the controller is dealing with."""
+
+    def __init__(self, note: Note, won: Won, clock: Clock) -> None:
+        self._note = note
+        self._won = won
+        self._clock = clock
+        self.event = "elected"
+
+    def state_stored(self, before: Partition, write: StateWrite, version: int) -> None:
+        earlier = None if before.state is None else _state(before.state, before.version)
+        self._add(
+            "state",
+            partition=str(write.topic_partition),
+            reason=write.reason.value,
+            **{"from": earlier},
+            to=_state(write.state, version),
+            replicas=list(before.replicas),
+        )
+
+    def elected(self) -> None:
+        self._add("elected")
+
+    def steps_down(self) -> None:
+        self.event = "steps-down"
+        self._add("steps-down")
+
+    def brokers_changed(self, lost: Collection[int], started: Collection[int]) -> None:
+        if lost or started:
+            self._add("brokers", lost=sorted(lost), started=sorted(started))
+
+    def deletion(self, topic: str, *, done: bool) -> None:
+        self._add("deletion", topic=topic, done=done)
+
+    def _add(self, what: str, **fields: object) -> None:
+        moment = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+        entry: Entry = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "controller": self._won.broker_id,
+            "controller_epoch": self._won.epoch,
+            "event": self.event,
+            "what": what,
+        }
+        self._note(entry | fields)
+
+
+def _state(state: PartitionState, version: int) -> dict[str, object]:
+    return {
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+        "eligible": list(state.eligible),
+        "controller_epoch": state.controller_epoch,
+        "version": version,
+    }

@@ -1,0 +1,123 @@
+"""Keeps the controller's decision journal: lines of JSON in two files that take turns, beside the
+logs. Decisions never wait for it, and a disk that refuses costs entries, not the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from pybroker.ports import Blocking
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "controller-journal"
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of each of the two files: the older is replaced when the newer is full."""
+WAITING_MAX: Final = 20_000
+"""Entries that the disk has not taken yet; of more the oldest are given up."""
+SHOWN_MAX: Final = 10_000
+
+Entry = dict[str, object]
+
+
+class ControllerJournal:
+    """Writes between `start` and `stop`; can be read at any time."""
+
+    def __init__(self, directory: str, blocking: Blocking) -> None:
+        self._path = Path(directory) / FILE_NAME
+        self._older = self._path.with_name(f"{FILE_NAME}.1")
+        self._blocking = blocking
+        self._waiting: deque[bytes] = deque(maxlen=WAITING_MAX)
+        self._wake = asyncio.Event()
+        self._files = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._refused = False
+
+    def note(self, entry: Entry) -> None:
+        """Keep an entry. Never waits, never fails."""
+        self._waiting.append(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+        self._wake.set()
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="controller-journal")
+
+    async def stop(self) -> None:
+        """Write what is left, once. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self._flush()
+
+    async def read(self, partition: str | None, limit: int) -> list[Entry]:
+        """The newest entries, newest last: at most `limit`, and only those of one partition
+        (`topic-0`) if that is given."""
+        async with self._files:
+            waiting = list(self._waiting)
+            return await self._blocking.run(self._read, waiting, partition, limit)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._flush()
+
+    async def _flush(self) -> None:
+        async with self._files:
+            lines = list(self._waiting)
+            self._waiting.clear()
+            if not lines:
+                return
+            try:
+                await self._blocking.run(self._write, b"".join(lines))
+            except OSError as error:
+                if not self._refused:
+                    log.warning("journal not written path=%s error=%s", self._path, error)
+                self._refused = True
+                self._waiting = deque([*lines, *self._waiting], WAITING_MAX)
+            else:
+                self._refused = False
+
+    def _write(self, data: bytes) -> None:
+        """Blocking."""
+        if self._path.exists() and self._path.stat().st_size + len(data) > FILE_BYTES_MAX:
+            self._path.replace(self._older)
+        with self._path.open("ab", buffering=0) as file:
+            before = file.tell()
+            if file.write(data) != len(data):
+                file.truncate(before)
+                raise OSError(f"only a part of {len(data)} bytes could be written")
+
+    def _read(self, waiting: list[bytes], partition: str | None, limit: int) -> list[Entry]:
+        """Blocking. A line that is no entry (cut by a crash) is passed over."""
+        found: list[Entry] = []
+        wanted = b"" if partition is None else json.dumps(partition).encode()
+        for lines in (waiting, _lines(self._path), _lines(self._older)):
+            for line in reversed(lines):
+                if len(found) >= min(limit, SHOWN_MAX):
+                    break
+                entry = _entry(line) if wanted in line else None
+                if entry is not None and partition in (None, entry.get("partition")):
+                    found.append(entry)
+        return found[::-1]
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines()
+    except OSError:
+        return []
+
+
+def _entry(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
