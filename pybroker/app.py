@@ -20,7 +20,7 @@ from pybroker.broker_config import BrokerConfig
 from pybroker.controlled_shutdown import ControlledShutdown, ShutdownSettings, ask_controller
 from pybroker.controller_journal import ControllerJournal
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
+from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.policies import policy_of
 from pybroker.coordinator.controller.reading import read_deletion_requests, read_topic_names
 from pybroker.coordinator.controller.topics import topic_configs
@@ -42,17 +42,21 @@ from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint
-from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, FetchLimits, LeaderChannel, Rng
-from pybroker.replication.fetcher import FetcherOptions
+from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, LeaderChannel, Rng
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.group_commit import GroupCommit
-from pybroker.replication.housekeeping import Housekeeping, Intervals
+from pybroker.replication.housekeeping import Housekeeping
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
 from pybroker.replication.power_loss import Left, PowerLoss
 from pybroker.replication.purgatory import Purgatory
-from pybroker.server.limits import SYSTEMS_CHOICE, ServerLimits
+from pybroker.room_options import (
+    fetcher_options,
+    intervals,
+    rebalance_settings,
+    server_limits,
+)
 from pybroker.server.listener import Server
 from pybroker.standing import Level, Standing
 from pybroker.storage.log_config import LogConfig
@@ -302,7 +306,7 @@ class BrokerApp:
             channels=self._channel,
             settings=ControllerSettings(
                 delete_topic_enable=self._config.delete_topic_enable,
-                rebalance=_rebalance_settings(self._config),
+                rebalance=rebalance_settings(self._config),
                 journal=self.journal.note,
                 policy_of=lambda overrides: policy_of(self.live.current, overrides),
             ),
@@ -362,7 +366,7 @@ class BrokerApp:
             incomplete=self._logs.incomplete,
             blocking=self._world.blocking,
             clock=self._world.clock,
-            options=_fetcher_options(self._config),
+            options=fetcher_options(self._config),
             metrics=self._world.metrics,
         )
 
@@ -372,13 +376,13 @@ class BrokerApp:
             replicas=self.replicas,
             blocking=self._world.blocking,
             clock=self._world.clock,
-            intervals=_intervals(self._config),
+            intervals=intervals(self._config),
         )
 
     def _new_server(self) -> Server:
         return Server(
             handle=self._metering.answer,
-            limits=_server_limits(self._config),
+            limits=server_limits(self._config),
             clock=self._world.clock,
             metrics=self._world.metrics,
         )
@@ -404,7 +408,7 @@ class BrokerApp:
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """The broker's own options have changed; those of its logs are handed on elsewhere."""
-        self._server.reconfigure(_server_limits(now))
+        self._server.reconfigure(server_limits(now))
         self._logs.producer_id_expiration_ms = now.producer_id_expiration_ms
         self.replicas.lag_max_s = now.replica_lag_time_max_ms / 1000
         if now.background_threads != before.background_threads:
@@ -449,56 +453,3 @@ class BrokerApp:
             standing=self._standing,
             unsent_bytes=lambda: self._server.unsent_bytes,
         )
-
-
-def _fetcher_options(config: BrokerConfig) -> FetcherOptions:
-    return FetcherOptions(
-        limits=FetchLimits(
-            max_wait_ms=config.replica_fetch_wait_max_ms,
-            min_bytes=config.replica_fetch_min_bytes,
-            max_bytes=config.replica_fetch_response_max_bytes,
-            partition_max_bytes=config.replica_fetch_max_bytes,
-        ),
-        backoff_ms=config.replica_fetch_backoff_ms,
-    )
-
-
-def _rebalance_settings(config: BrokerConfig) -> RebalanceSettings | None:
-    if not config.auto_leader_rebalance_enable:
-        return None
-    return RebalanceSettings(
-        imbalance_percentage=config.leader_imbalance_per_broker_percentage,
-        interval_s=config.leader_imbalance_check_interval_seconds,
-    )
-
-
-def _intervals(config: BrokerConfig) -> Intervals:
-    return Intervals(
-        high_watermark_checkpoint_ms=config.replica_high_watermark_checkpoint_interval_ms,
-        retention_check_ms=config.log_retention_check_interval_ms,
-    )
-
-
-def _server_limits(config: BrokerConfig) -> ServerLimits:
-    return ServerLimits(
-        request_bytes_max=config.socket_request_max_bytes,
-        connections_max=config.max_connections,
-        connections_per_ip_max=config.max_connections_per_ip,
-        connections_per_ip_overrides=config.connections_per_ip_overrides,
-        protected_listener=None
-        if len(config.bound_listeners) == 1
-        else config.inter_broker_listener,
-        connections_per_second_max=config.max_connection_creation_rate,
-        backlog=config.socket_listen_backlog_size
-        if "socket.listen.backlog.size" in config.given
-        else socket.SOMAXCONN,
-        idle_ms_max=config.connections_max_idle_ms,
-        read_ms_max=config.pybroker_request_read_timeout_ms,
-        request_memory_bytes_max=config.queued_max_request_bytes,
-        receive_buffer_bytes=config.socket_receive_buffer_bytes
-        if "socket.receive.buffer.bytes" in config.given
-        else SYSTEMS_CHOICE,
-        send_buffer_bytes=config.socket_send_buffer_bytes
-        if "socket.send.buffer.bytes" in config.given
-        else SYSTEMS_CHOICE,
-    )

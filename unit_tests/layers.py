@@ -19,6 +19,7 @@ PARTS_OF_APP: Final = (
     "pybroker.log_directories",
     "pybroker.membership",
     "pybroker.process",
+    "pybroker.room_options",
     "pybroker.run",
     "pybroker.several_brokers",
     "pybroker.standing",

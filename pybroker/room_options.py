@@ -1,0 +1,69 @@
+"""From the broker's options, as operators write them, to those of its rooms."""
+
+from __future__ import annotations
+
+import socket
+
+from pybroker.broker_config import BrokerConfig
+from pybroker.coordinator.controller.office import RebalanceSettings
+from pybroker.ports import FetchLimits
+from pybroker.replication.fetcher import FetcherOptions
+from pybroker.replication.housekeeping import Intervals
+from pybroker.server.limits import SYSTEMS_CHOICE, ServerLimits
+
+
+def fetcher_options(config: BrokerConfig) -> FetcherOptions:
+    """How followers of this broker fetch."""
+    return FetcherOptions(
+        limits=FetchLimits(
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            partition_max_bytes=config.replica_fetch_max_bytes,
+        ),
+        backoff_ms=config.replica_fetch_backoff_ms,
+    )
+
+
+def rebalance_settings(config: BrokerConfig) -> RebalanceSettings | None:
+    """None leaves leaders where they are."""
+    if not config.auto_leader_rebalance_enable:
+        return None
+    return RebalanceSettings(
+        imbalance_percentage=config.leader_imbalance_per_broker_percentage,
+        interval_s=config.leader_imbalance_check_interval_seconds,
+    )
+
+
+def intervals(config: BrokerConfig) -> Intervals:
+    """How often the logs are looked after."""
+    return Intervals(
+        high_watermark_checkpoint_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        retention_check_ms=config.log_retention_check_interval_ms,
+    )
+
+
+def server_limits(config: BrokerConfig) -> ServerLimits:
+    """What the listeners let in."""
+    return ServerLimits(
+        request_bytes_max=config.socket_request_max_bytes,
+        connections_max=config.max_connections,
+        connections_per_ip_max=config.max_connections_per_ip,
+        connections_per_ip_overrides=config.connections_per_ip_overrides,
+        protected_listener=None
+        if len(config.bound_listeners) == 1
+        else config.inter_broker_listener,
+        connections_per_second_max=config.max_connection_creation_rate,
+        backlog=config.socket_listen_backlog_size
+        if "socket.listen.backlog.size" in config.given
+        else socket.SOMAXCONN,
+        idle_ms_max=config.connections_max_idle_ms,
+        read_ms_max=config.pybroker_request_read_timeout_ms,
+        request_memory_bytes_max=config.queued_max_request_bytes,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes
+        if "socket.receive.buffer.bytes" in config.given
+        else SYSTEMS_CHOICE,
+        send_buffer_bytes=config.socket_send_buffer_bytes
+        if "socket.send.buffer.bytes" in config.given
+        else SYSTEMS_CHOICE,
+    )
