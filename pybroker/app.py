@@ -111,19 +111,7 @@ class BrokerApp:
         self.metadata = MetadataView()
         self._incarnation = -1
         self._fetchers = self._new_fetchers()
-        self.replicas = ReplicaManager(
-            broker_id=broker_id,
-            logs=logs,
-            blocking=world.blocking,
-            clock=world.clock,
-            topic_config=self._topic_log_config,
-            fetches=Purgatory(),
-            produces=Purgatory(),
-            metrics=world.metrics,
-            fetchers=self._fetchers,
-            exists=self.metadata.exists,
-        )
-        self.replicas.lag_max_s = config.replica_lag_time_max_ms / 1000
+        self.replicas = self._new_replicas()
         self._isr_changes = IsrChanges(
             coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
         )
@@ -296,6 +284,22 @@ class BrokerApp:
         await self._world.blocking.run(self._logs.record_incarnation, registered.incarnation)
         self._directory_failures.registered()
         return registered
+
+    def _new_replicas(self) -> ReplicaManager:
+        replicas = ReplicaManager(
+            broker_id=self._broker.id,
+            logs=self._logs,
+            blocking=self._world.blocking,
+            clock=self._world.clock,
+            topic_config=self._topic_log_config,
+            fetches=Purgatory(),
+            produces=Purgatory(),
+            metrics=self._world.metrics,
+            fetchers=self._fetchers,
+            exists=self.metadata.exists,
+        )
+        replicas.lag_max_s = self._config.replica_lag_time_max_ms / 1000
+        return replicas
 
     def _new_controller(self) -> Controller:
         return Controller(
