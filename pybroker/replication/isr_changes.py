@@ -35,6 +35,8 @@ _CHANGES_PER_MULTI_MAX: Final = 100
 """Up to 200 operations, as in the controller's multis."""
 _READS_AT_A_TIME: Final = 500
 _RETRY_S: Final = 0.2
+_RETRY_S_MAX: Final = 5.0
+"""The pause grows while ZooKeeper cannot be reached; its return ends it."""
 _GATHER_S: Final = 0.05
 """Changes that are stored within this time are told together."""
 _PARTITIONS_A_TURN: Final = 500
@@ -85,7 +87,7 @@ class IsrChanges:
     # writing
 
     async def _write_all(self) -> None:
-        replicas = self._replicas
+        replicas, pause_s = self._replicas, _RETRY_S
         while True:
             await replicas.isr_change_wanted.wait()
             replicas.isr_change_wanted.clear()
@@ -93,14 +95,17 @@ class IsrChanges:
             replicas.isr_changes.clear()
             self._reachable.clear()
             await self._round(changes)
-            if self._again:
+            if not self._again:
+                pause_s = _RETRY_S
+            else:
                 for change in self._again:
                     if self._leader_of(change) is not None:
                         replicas.isr_changes[change.topic_partition] = change
                 self._again = []
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_RETRY_S):
+                    async with asyncio.timeout(pause_s):
                         await self._reachable.wait()
+                pause_s = min(2 * pause_s, _RETRY_S_MAX)
                 replicas.isr_change_wanted.set()
 
     async def _round(self, changes: Sequence[IsrChange]) -> None:

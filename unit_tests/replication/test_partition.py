@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import PartitionFacts
+from pybroker.replication.leader_state import FollowerFetch
 from pybroker.storage.log_config import LogConfig
 from unit_tests.replication.vocabulary import ME, Replicas, facts
 
@@ -125,3 +128,67 @@ async def test_the_epoch_is_checked_before_the_leadership(replicas: Replicas) ->
     await replicas.told(facts(epoch=4, leader=2, isr=BOTH))
     assert replicas.refusal(3) is ErrorCode.FENCED_LEADER_EPOCH
     assert replicas.refusal(4) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+# the same leader epoch again, and others
+
+
+def versioned(version: int, isr: tuple[int, ...], *, leader: int = ME) -> PartitionFacts:
+    return replace(facts(epoch=1, leader=leader, isr=isr, replicas=BOTH), partition_epoch=version)
+
+
+@pytest.mark.parametrize(
+    ("version", "believed"),
+    [(4, BOTH), (5, BOTH), (6, (ME,))],
+    ids=["an older version", "the same", "a later one"],
+)
+@pytest.mark.parametrize("leader", [ME, 2])
+async def test_the_epoch_told_again_is_taken_if_it_is_newer(
+    replicas: Replicas, version: int, believed: tuple[int, ...], leader: int
+) -> None:
+    await replicas.told(versioned(5, BOTH, leader=leader))
+    answers = await replicas.told(versioned(version, (ME,), leader=leader))
+    assert answers == [ErrorCode.NONE]
+    state = replicas.partition().state
+    assert state is not None
+    assert state.isr == believed
+
+
+async def test_a_leadership_goes_on_over_epochs_until_another_leads(replicas: Replicas) -> None:
+    seen = []
+    for epoch, leader in enumerate([ME, ME, 2, 2, ME, -1, ME, ME]):
+        await replicas.told(facts(epoch=epoch, leader=leader, isr=BOTH))
+        if leader == ME:
+            seen.append(replicas.partition().leading_since)
+    assert seen == [0, 0, 4, 6, 6]
+
+
+async def test_readable_bytes_add_up_when_the_high_watermark_reaches_the_end(
+    tmp_path: Path,
+) -> None:
+    replicas = Replicas(tmp_path)
+    await replicas.told(facts(isr=BOTH))
+    partition = replicas.partition()
+    for _ in range(10):
+        replicas.append()
+    shares = [
+        partition.follower_fetched(FollowerFetch(2, end, 0), float(end), 10.0)
+        for end in (0, 1, 1, 4, 10)
+    ]
+    size = partition.log.size_bytes
+    assert shares == [0, size // 10, 0, size // 10 * 3, size // 10 * 6]
+    replicas.logs.shutdown({})
+
+
+async def test_a_fetch_beyond_the_log_end_says_nothing(replicas: Replicas) -> None:
+    await replicas.told(facts(isr=BOTH))
+    replicas.append()
+    assert replicas.partition().follower_fetched(FollowerFetch(2, 2, 0), 0.0, 10.0) == 0
+    assert replicas.partition().high_watermark == 0
+
+
+async def test_a_broker_without_a_replica_is_75(replicas: Replicas) -> None:
+    await replicas.told(facts(isr=BOTH))
+    with pytest.raises(BrokerError) as caught:
+        replicas.partition().follower_fetched(FollowerFetch(9, 0, 0), 0.0, 10.0)
+    assert caught.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
