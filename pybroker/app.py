@@ -43,13 +43,14 @@ from pybroker.membership import Membership
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint
 from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, LeaderChannel, Rng
+from pybroker.replication.claims import Claims
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.group_commit import GroupCommit
 from pybroker.replication.housekeeping import Housekeeping
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
-from pybroker.replication.power_loss import Left, PowerLoss
+from pybroker.replication.power_loss import PowerLoss
 from pybroker.replication.purgatory import Purgatory
 from pybroker.room_options import (
     fetcher_options,
@@ -112,6 +113,7 @@ class BrokerApp:
         self._incarnation = -1
         self._fetchers = self._new_fetchers()
         self.replicas = self._new_replicas()
+        self._claims = Claims(world.coord, self.replicas)
         self._isr_changes = IsrChanges(
             coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
         )
@@ -150,7 +152,8 @@ class BrokerApp:
         """
         self._group_commit.start()
         try:
-            await self._step_aside()
+            power_loss = PowerLoss(self._world.coord, self._broker.id, self._world.clock)
+            await power_loss.settle(self._logs)
             existing = await self._topics_to_open()
             await self.live.start()
             await self._server.open(list(sockets.items()))
@@ -163,6 +166,7 @@ class BrokerApp:
         self.controller.start()
         self._housekeeping.start()
         self._isr_changes.start()
+        self._claims.start()
         self._directory_failures.start()
         self._mover.start()
         known = await self.metadata.wait_until(
@@ -199,6 +203,7 @@ class BrokerApp:
         await self._fetchers.stop()
         await self._mover.stop()
         await self._isr_changes.stop()
+        await self._claims.stop()
         await self._housekeeping.stop()
         await self._directory_failures.stop()
         self._standing.stop()
@@ -214,17 +219,6 @@ class BrokerApp:
             log.warning("registration not removed, it ends with the session error=%r", error)
         shutdown = partial(self._logs.shutdown, broker_epoch=self.replicas.broker_epoch)
         await self._world.blocking.run(shutdown, self.replicas.high_watermarks())
-
-    async def _step_aside(self) -> None:
-        """After a power loss no replica here may be elected for what it had."""
-        logs = self._logs
-        suspects = {
-            key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
-            for key in logs.suspects()
-            if (found := logs.log(key)) is not None
-        }
-        power_loss = PowerLoss(self._world.coord, self._broker.id, self._world.clock)
-        await power_loss.step_aside(suspects)
 
     def rooms(self) -> Rooms:
         """What is shown of this broker."""

@@ -90,6 +90,12 @@ class PartitionState:
     eligible: tuple[int, ...] = ()
 
 
+def is_orphaned(state: PartitionState) -> bool:
+    """Whether nobody is known to have all that was committed: every replica that was in sync or
+    eligible has stepped aside after a power loss."""
+    return state.leader == NO_LEADER and not state.isr and not state.eligible
+
+
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
     """`state` with another ISR, and the `eligible` that follow: who leaves an ISR that is then
     below `required` (min.insync.replicas, at most the number of replicas) still holds everything

@@ -61,6 +61,7 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str) -> bool:
     """
     below = await _nodes_below(coord, paths.topic(name))
     below += await _nodes_below(coord, paths.losses(name))
+    below += await _nodes_below(coord, paths.suspects(name))
     outcomes = await writer.write_all([Write((DeleteOp(path),)) for path in reversed(below)])
     for outcome in outcomes:
         if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode):
@@ -70,6 +71,7 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str) -> bool:
         paths.topic(name),
         paths.topic_config(name),
         paths.losses(name),
+        paths.suspects(name),
         paths.delete_topic(name),
     ]
     existing = [path for path in last if await coord.exists(path) is not None]

@@ -9,6 +9,7 @@ import logging
 from pybroker.coordinator.controller.events import IsrChanged
 from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.reading import read_each
+from pybroker.coordinator.controller.suspects import Suspects
 from pybroker.coordinator.controller.writes import Write
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import CoordError, MalformedNode, NoNode
@@ -23,6 +24,7 @@ class IsrNotices:
 
     def __init__(self, office: Office, watch: Watch) -> None:
         self._office = office
+        self._suspects = Suspects(office)
         self._watch = watch
 
     async def find(self) -> list[str]:
@@ -45,6 +47,7 @@ class IsrNotices:
         partitions = self._office.context.partitions
         keys = sorted({key for keys in named.values() for key in keys if key in partitions})
         await self._office.machine.refresh(keys)
+        await self._suspects.look(keys)
         logger.debug("isr_notices nodes=%d partitions=%d", len(nodes), len(keys))
         await self.remove(nodes)
 

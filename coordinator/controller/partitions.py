@@ -96,6 +96,7 @@ class Reason(enum.Enum):
     REPLICA_LOST = "replica-lost"
     NOBODY_MAY_LEAD = "nobody-may-lead"
     UNCLEAN_ELECTION = "unclean-election"
+    POWER_LOSS = "power-loss"
     PREFERRED_ELECTION = "preferred-election"
     CONTROLLED_SHUTDOWN = "controlled-shutdown"
 

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Sequence
 
 from pybroker.coordinator.controller.context import ClusterContext
-from pybroker.coordinator.controller.partitions import StateWrite
+from pybroker.coordinator.controller.partitions import Reason, StateWrite
 from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.controller.writes import FencedWriter, Write
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.loss_receipts import (
+    POWER_LOSS,
     UNCLEAN_ELECTION,
     LossReceipt,
     Receipts,
@@ -54,7 +55,7 @@ class ReceiptBook:
         receipt = LossReceipt(
             leader=write.state.leader,
             leader_epoch=write.state.leader_epoch,
-            reason=UNCLEAN_ELECTION,
+            reason=_reason(write),
             isr_before=before.state.isr,
             eligible_before=before.state.eligible,
             replicas=before.replicas,
@@ -72,13 +73,17 @@ class ReceiptBook:
         return SetOp(path, encode_receipts([*earlier, receipt]), stat.version)
 
 
+def _reason(write: StateWrite) -> str:
+    return POWER_LOSS if write.reason is Reason.POWER_LOSS else UNCLEAN_ELECTION
+
+
 def log_receipt(write: StateWrite, isr_before: Sequence[int], replicas: Sequence[int]) -> None:
     """Say what was given up, for whoever reads logs only."""
     logger.warning(
         "loss_receipt partition=%s reason=%s leader=%d leader_epoch=%d isr_before=%s replicas=%s:"
         " records that only the earlier in-sync replicas have are given up",
         write.topic_partition,
-        UNCLEAN_ELECTION,
+        _reason(write),
         write.state.leader,
         write.state.leader_epoch,
         ",".join(map(str, isr_before)),

@@ -39,6 +39,7 @@ FEATURES: Final = "/feature"
 MIGRATION: Final = "/migration"
 INCARNATIONS: Final = "/pybroker/incarnations"
 COORDINATORS: Final = "/pybroker/coordinators"
+SUSPECTS: Final = "/pybroker/suspects"
 LOSSES: Final = "/pybroker/losses"
 
 CONFIG_CHANGE_PREFIX: Final = f"{CONFIG_CHANGES}/config_change_"
@@ -184,6 +185,16 @@ def losses(name: str) -> str:
 def loss(topic_partition: TopicPartition) -> str:
     """What is known of records that a partition may have lost."""
     return f"{losses(topic_partition.topic)}/{topic_partition.partition}"
+
+
+def suspects(name: str) -> str:
+    """The parent of what replicas of a topic claim to have."""
+    return f"{SUSPECTS}/{encode_name(name)}"
+
+
+def suspect(topic_partition: TopicPartition, replica: int) -> str:
+    """What a replica claims to have when nobody is known to have everything."""
+    return f"{suspects(topic_partition.topic)}/{topic_partition.partition}/{replica}"
 
 
 def delete_topic(name: str) -> str:

@@ -22,6 +22,7 @@ from pybroker.model import (
     StopReplica,
     StopReplicaPartition,
     TopicPartition,
+    is_orphaned,
 )
 from pybroker.ports import Blocking, Clock
 from pybroker.replication.copy import Copy
@@ -75,6 +76,8 @@ class ReplicaManager:
         self.broker_epoch = -1
         self.told_epoch = -1
         """The broker epoch of the last LeaderAndIsr: the roles are of that registration."""
+        self.on_orphaned: Callable[[Partition], None] = lambda partition: None
+        """Told of a replica of which the controller wants to know what it has."""
         self.is_fenced = False
         """Whether nothing may be answered as a leader."""
         self.fetches = fetches
@@ -406,6 +409,8 @@ class ReplicaManager:
             self.review_isr(partition)
         else:
             partition.follow(facts)
+            if is_orphaned(facts.state):
+                self.on_orphaned(partition)
         state_change.info(
             "partition=%s role=%s leader=%d leader_epoch=%d isr=%s controller_epoch=%d "
             "log_start=%d log_end=%d hw=%d",

@@ -24,8 +24,9 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
 from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
 from pybroker.errors import BadVersion, ConnectionLoss, MalformedNode, NodeExists, NoNode
-from pybroker.model import NO_LEADER, PartitionState, TopicPartition
+from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
 from pybroker.ports import Clock, Coord
+from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
@@ -45,18 +46,20 @@ class Left:
 
 
 def without(state: PartitionState, broker_id: int) -> PartitionState | None:
-    """The state in which that broker's replica counts for nothing; where it led, nobody leads, in a
-    new leader epoch. None if it counts for nothing already."""
+    """The state in which that broker's replica counts for nothing; where it led, nobody leads. Of
+    that, and that nobody counts any more, the replicas are told by a new leader epoch. None if it
+    counts for nothing already."""
     led = state.leader == broker_id
     if not led and broker_id not in state.isr and broker_id not in state.eligible:
         return None
-    return replace(
+    changed = replace(
         state,
         leader=NO_LEADER if led else state.leader,
-        leader_epoch=state.leader_epoch + led,
         isr=tuple(replica for replica in state.isr if replica != broker_id),
         eligible=tuple(replica for replica in state.eligible if replica != broker_id),
     )
+    is_news = led or is_orphaned(changed)
+    return replace(changed, leader_epoch=state.leader_epoch + is_news)
 
 
 class PowerLoss:
@@ -66,6 +69,15 @@ class PowerLoss:
         self._coord = coord
         self._broker_id = broker_id
         self._clock = clock
+
+    async def settle(self, logs: LogManager) -> None:
+        """As `step_aside`, with the suspects among these logs."""
+        suspects = {
+            key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
+            for key in logs.suspects()
+            if (found := logs.log(key)) is not None
+        }
+        await self.step_aside(suspects)
 
     async def step_aside(self, suspects: Mapping[TopicPartition, Left]) -> None:
         """Let none of these replicas be elected for what it had; afterwards the broker may

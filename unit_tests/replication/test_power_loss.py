@@ -36,7 +36,7 @@ def state(
         (state(2, (2,), (1, 3)), state(2, (2,), (3,))),
         (state(1, (1,), (3,)), state(NO_LEADER, (), (3,), epoch=5)),
         (state(1, (1,)), state(NO_LEADER, (), epoch=5)),
-        (state(NO_LEADER, (1,)), state(NO_LEADER, ())),
+        (state(NO_LEADER, (1,)), state(NO_LEADER, (), epoch=5)),
         (state(NO_LEADER, (1, 2)), state(NO_LEADER, (2,))),
         (state(NO_LEADER, ()), None),
     ],

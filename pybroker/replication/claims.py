@@ -1,0 +1,90 @@
+"""Says in ZooKeeper what a replica has, when the controller asks by a state in which nobody leads
+and nobody is in sync or eligible (see `coordinator/controller/suspects.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.claims import Claim, write_claim
+from pybroker.coordinator.zookeeper.schemas import encode_partitions
+from pybroker.errors import CoordError
+from pybroker.model import TopicPartition, is_orphaned
+from pybroker.ports import Coord
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
+
+
+class Claims:
+    """Runs between `start` and `stop`."""
+
+    def __init__(self, coord: Coord, replicas: ReplicaManager) -> None:
+        self._coord = coord
+        self._replicas = replicas
+        self._asked: dict[TopicPartition, None] = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        replicas.on_orphaned = self._orphaned
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="claims")
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _orphaned(self, partition: Partition) -> None:
+        self._asked[partition.topic_partition] = None
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            claimed = [key for key in list(self._asked) if await self._claim(key)]
+            if claimed:
+                await self._tell(claimed)
+            if self._asked:
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
+
+    async def _claim(self, key: TopicPartition) -> bool:
+        """Write the claim, if it is still asked for; whether that was done."""
+        partition = self._replicas.partitions.get(key)
+        state = None if partition is None else partition.state
+        if partition is None or state is None or not is_orphaned(state):
+            self._asked.pop(key, None)
+            return False
+        claim = Claim(
+            replica=self._replicas.broker_id,
+            epoch=partition.log.latest_epoch,
+            end=partition.log.log_end_offset,
+            leader_epoch=state.leader_epoch,
+        )
+        try:
+            await write_claim(self._coord, key, claim)
+        except CoordError as error:
+            log.info("claim not written partition=%s error=%r", key, error)
+            return False
+        log.info("claim partition=%s epoch=%d log_end=%d", key, claim.epoch, claim.end)
+        return True
+
+    async def _tell(self, keys: list[TopicPartition]) -> None:
+        """Let the controller look at them, as at a changed ISR."""
+        try:
+            notice = encode_partitions(keys)
+            await self._coord.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
+        except CoordError as error:
+            log.info("claims not told partitions=%d error=%r", len(keys), error)
+            return
+        for key in keys:
+            self._asked.pop(key, None)

@@ -1,0 +1,115 @@
+"""A partition of which every in-sync replica lost power: nobody leads until all are back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pybroker.coordinator.controller.decisions import Circumstances
+from pybroker.coordinator.controller.partitions import Partition, PartitionStatus, Reason
+from pybroker.coordinator.controller.suspects import decide_longest
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.claims import (
+    Claim,
+    decode_claim,
+    encode_claim,
+    read_claim,
+    write_claim,
+)
+from pybroker.coordinator.zookeeper.loss_receipts import POWER_LOSS, decode_receipts
+from pybroker.model import NO_LEADER, PartitionState
+from unit_tests.coordinator.controller.cluster import Cluster, key, until
+
+KEY = key("orders-0")
+ORPHANED = PartitionState(NO_LEADER, 5, (), 1)
+NOW = Circumstances(hosts=(1, 2, 3), candidates=(1, 2, 3), controller_epoch=7)
+
+
+def partition(state: PartitionState = ORPHANED) -> Partition:
+    return Partition(KEY, (1, 2, 3), PartitionStatus.OFFLINE, state, 4)
+
+
+def claims(*ends: tuple[int, int, int], leader_epoch: int = 5) -> dict[int, Claim]:
+    """Of (replica, epoch, end)."""
+    return {who: Claim(who, epoch, end, leader_epoch) for who, epoch, end in ends}
+
+
+@pytest.mark.parametrize(
+    ("ends", "leader"),
+    [
+        (((1, 4, 10), (2, 4, 12), (3, 4, 11)), 2),
+        (((1, 4, 10), (2, 3, 90), (3, 4, 9)), 1),
+        (((1, 4, 10), (2, 4, 10), (3, 4, 10)), 1),
+        (((1, -1, 0), (2, -1, 0), (3, 0, 1)), 3),
+    ],
+)
+def test_the_longest_log_leads(ends: tuple[tuple[int, int, int], ...], leader: int) -> None:
+    write = decide_longest(partition(), claims(*ends), NOW)
+    assert write is not None
+    assert write.state == PartitionState(leader, 6, (leader,), 7)
+    assert (write.reason, write.unclean, write.expected_version) == (Reason.POWER_LOSS, True, 4)
+
+
+ALL = claims((1, 4, 10), (2, 4, 12), (3, 4, 11))
+
+
+@pytest.mark.parametrize(
+    ("state", "known", "hosts"),
+    [
+        (ORPHANED, claims((1, 4, 10), (2, 4, 12)), (1, 2, 3)),
+        (ORPHANED, ALL, (1, 3)),
+        (ORPHANED, {**ALL, **claims((1, 4, 10), leader_epoch=4)}, (1, 2, 3)),
+        (dataclasses.replace(ORPHANED, isr=(3,)), ALL, (1, 2, 3)),
+        (dataclasses.replace(ORPHANED, eligible=(3,)), ALL, (1, 2, 3)),
+        (dataclasses.replace(ORPHANED, leader=3, isr=(3,)), ALL, (1, 2, 3)),
+    ],
+)
+def test_nobody_leads_before_all_are_back_and_have_answered(
+    state: PartitionState, known: dict[int, Claim], hosts: tuple[int, ...]
+) -> None:
+    now = dataclasses.replace(NOW, hosts=hosts, candidates=hosts)
+    assert decide_longest(partition(state), known, now) is None
+
+
+def test_a_claim_survives_its_node() -> None:
+    claim = Claim(3, 4, 1 << 40, 5)
+    assert decode_claim("/", encode_claim(claim)) == claim
+
+
+async def test_claims_in_zookeeper(cluster: Cluster) -> None:
+    coord = cluster.tool
+    assert await read_claim(coord, KEY, 3) is None
+    for end in (7, 8):
+        await write_claim(coord, KEY, Claim(3, 4, end, 5))
+    assert await read_claim(coord, KEY, 3) == Claim(3, 4, 8, 5)
+    await coord.set(paths.suspect(KEY, 3), b"garbage")
+    assert await read_claim(coord, KEY, 3) is None
+
+
+async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Cluster) -> None:
+    for broker_id in (1, 2, 3):
+        await cluster.member(broker_id)
+    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
+    await cluster.create("orders", {0: (2, 3)})
+    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    path = paths.partition_state(KEY)
+    orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
+    await cluster.write_json(path, orphaned)
+    notice = schemas.encode_partitions([KEY])
+    for replica, end in ((2, 5), (3, 6)):
+        state = cluster.state("orders-0")
+        assert state is not None and state.leader == NO_LEADER
+        await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1))
+        await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
+        await until(
+            lambda: not any(p.startswith(paths.ISR_CHANGE_PREFIX) for p in cluster.tree.paths())
+        )
+    await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
+    node = cluster.tree.node(paths.loss(KEY))
+    assert node is not None
+    (receipt,) = decode_receipts("/", node[0])
+    assert (receipt.reason, receipt.leader, receipt.leader_epoch) == (POWER_LOSS, 3, 2)
+    await cluster.delete("orders")
+    await until(lambda: not cluster.exists(paths.topic("orders")))
+    assert not cluster.exists(paths.suspects("orders"))
