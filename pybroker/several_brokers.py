@@ -1,11 +1,14 @@
 """What each broker of `pybroker start --brokers N` is told, so that they do not meet: ids, ports
 and directories of their own, the host as their rack, and one ZooKeeper.
 
-Properties in, properties out; the only thing looked at is what the directories hold already.
+Properties in, properties out; all that is looked at is what the directories hold already, and
+whether ports are free that nobody asked for.
 """
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +20,9 @@ from pybroker.listeners import Listener
 
 ZOOKEEPER_DIRECTORY: Final = "zookeeper"
 _META: Final = "meta.properties"
+_HTTP: Final = "pybroker.http.listener"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,27 @@ def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[Broke
     if faults:
         raise ConfigError(list(faults))
     return plans
+
+
+def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
+    """The plan, without HTTP if nobody asked for it and its default port is taken: as for a single
+    broker, that is no reason not to start."""
+    listener = plan.properties.get(_HTTP)
+    if listener is None or _HTTP in config.given:
+        return plan
+    host, _, port = listener.rpartition(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError as error:
+        log.warning(
+            "no HTTP broker=%d %s=%s cannot be used: %s",
+            plan.index,
+            _HTTP,
+            listener,
+            error.strerror,
+        )
+        return replace(plan, properties={**plan.properties, _HTTP: ""})
+    return plan
 
 
 def check_directories(config: BrokerConfig, brokers: int) -> None:
@@ -120,7 +147,7 @@ def _own_options(config: BrokerConfig, index: int, host: str) -> dict[str, str]:
     http = config.http_address
     if index and http is not None and http[1]:
         http_host = f"[{http[0]}]" if ":" in http[0] else http[0]
-        own["pybroker.http.listener"] = f"{http_host}:{http[1] + index}"
+        own[_HTTP] = f"{http_host}:{http[1] + index}"
     return own
 
 

@@ -29,6 +29,7 @@ from pybroker.several_brokers import (
     check_directories,
     check_zookeeper,
     idle_directories,
+    without_taken_http,
     zookeeper_directory,
 )
 from pybroker.supervision import (
@@ -76,6 +77,7 @@ def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequen
     check_zookeeper(config, len(plans))
     for directory in idle_directories(config, len(plans)):
         log.warning("data of a broker that is not started directory=%s", directory)
+    plans = [without_taken_http(config, plan) for plan in plans]
     output = BrokerOutput(sys.stdout.buffer, as_json=as_json)
     asyncio.run(Supervisor(config, plans, words, output).run())
 

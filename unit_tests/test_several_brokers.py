@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from pybroker.broker_config import BrokerConfig
 from pybroker.errors import ConfigError, StartupError
 from pybroker.several_brokers import (
+    BrokerPlan,
     check_directories,
     check_zookeeper,
     idle_directories,
     plan_brokers,
+    without_taken_http,
 )
 
 HOST = "a-host"
@@ -86,6 +89,20 @@ def test_any_free_port_and_no_port_stay_what_they_are() -> None:
     brokers = planned(listeners="PLAINTEXT://127.0.0.1:0", pybroker_http_listener="")
     assert {each.bound_listeners[0].port for each in brokers} == {0}
     assert {each.http_address for each in brokers} == {None}
+
+
+def test_a_taken_port_that_nobody_asked_for_is_no_reason_not_to_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listener = f"127.0.0.1:{taken.getsockname()[1]}"
+        plan = BrokerPlan(1, {"pybroker.http.listener": listener})
+        spared = without_taken_http(BrokerConfig.parse({}), plan)
+        assert spared.properties == {"pybroker.http.listener": ""}
+        assert listener in caplog.text
+        asked_for = BrokerConfig.parse({"pybroker.http.listener": "127.0.0.1:8090"})
+        assert without_taken_http(asked_for, plan) == plan
+    assert without_taken_http(BrokerConfig.parse({}), plan) == plan
 
 
 def test_ports_that_would_meet_are_a_fault() -> None:
