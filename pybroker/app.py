@@ -25,6 +25,7 @@ from pybroker.coordinator.controller.policies import policy_of
 from pybroker.coordinator.controller.reading import read_deletion_requests, read_topic_names
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
+from pybroker.coordinator.zookeeper.loss_receipts import LossReceipts
 from pybroker.coordinator.zookeeper.registry import register_broker, unregister_broker
 from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import BrokerOptions, Services
@@ -34,7 +35,7 @@ from pybroker.handlers.gate import Gate
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.handlers.metering import Metering
 from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
-from pybroker.leader_channel import Follower, FollowerLeaderChannel
+from pybroker.leader_channel import Follower, new_fetchers
 from pybroker.live_config import LiveConfig
 from pybroker.local_channel import LocalBrokerChannel, ProvenEpochs
 from pybroker.log_directories import DirectoryFailures
@@ -42,7 +43,7 @@ from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint
-from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, LeaderChannel, Rng
+from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, Rng
 from pybroker.replication.claims import Claims
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.group_commit import GroupCommit
@@ -53,7 +54,6 @@ from pybroker.replication.mover import ReplicaMover
 from pybroker.replication.power_loss import PowerLoss
 from pybroker.replication.purgatory import Purgatory
 from pybroker.room_options import (
-    fetcher_options,
     intervals,
     rebalance_settings,
     server_limits,
@@ -252,20 +252,6 @@ class BrokerApp:
             connect_s=config.socket_connection_setup_timeout_ms / 1000,
         )
 
-    def _leader_channel(self, leader: int) -> LeaderChannel:
-        config = self._config
-
-        def find() -> Endpoint | None:
-            broker = self.metadata.brokers.get(leader)
-            return None if broker is None else broker.endpoint(config.inter_broker_listener)
-
-        follower = Follower(
-            self._broker.id,
-            incarnation=lambda: self._incarnation,
-            timeout_ms=config.replica_socket_timeout_ms,
-        )
-        return FollowerLeaderChannel(follower, find)
-
     async def _register(self) -> Broker:
         registered = await register_broker(
             self._world.coord,
@@ -358,14 +344,20 @@ class BrokerApp:
             changed=changed,
         )
 
+    def _broker_of(self, broker_id: int) -> Broker | None:
+        return self.metadata.brokers.get(broker_id)
+
     def _new_fetchers(self) -> ReplicaFetchers:
-        return ReplicaFetchers(
-            channel=self._leader_channel,
+        world = self._world
+        return new_fetchers(
+            self._config,
+            Follower(self._broker.id, lambda: self._incarnation),
+            self._broker_of,
             incomplete=self._logs.incomplete,
-            blocking=self._world.blocking,
-            clock=self._world.clock,
-            options=fetcher_options(self._config),
-            metrics=self._world.metrics,
+            losses=LossReceipts(world.coord, self._broker.id),
+            blocking=world.blocking,
+            clock=world.clock,
+            metrics=world.metrics,
         )
 
     def _new_housekeeping(self) -> Housekeeping:

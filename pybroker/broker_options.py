@@ -138,7 +138,7 @@ class BrokerOptionTable:
     request_timeout_ms: int = integer("request.timeout.ms", 30_000, "How long the broker waits for answers to its own requests.", effective=False)
     replica_lag_time_max_ms: int = long("replica.lag.time.max.ms", 30_000, "A follower that has not caught up for so long leaves the in-sync replicas.")
     replica_socket_timeout_ms: int = integer("replica.socket.timeout.ms", 30_000, "How long a follower waits for its leader's answer.")
-    replica_socket_receive_buffer_bytes: int = integer("replica.socket.receive.buffer.bytes", 65_536, "SO_RCVBUF of a follower's connections.", effective=False)
+    replica_socket_receive_buffer_bytes: int = integer("replica.socket.receive.buffer.bytes", 65_536, "SO_RCVBUF of a follower's connections; -1 or no value leaves it to the system.")
     replica_fetch_max_bytes: int = integer("replica.fetch.max.bytes", 1_048_576, "The most bytes of one partition that a follower asks for at a time.", minimum=0)
     replica_fetch_response_max_bytes: int = integer("replica.fetch.response.max.bytes", 10_485_760, "The most bytes of all partitions that a follower asks for at a time.", minimum=0)
     replica_fetch_min_bytes: int = integer("replica.fetch.min.bytes", 1, "How many bytes the answer to a follower waits for.")

@@ -7,14 +7,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
+from pybroker.broker_config import BrokerConfig
 from pybroker.client.connection import Connection
 from pybroker.client.fetch_session import FetchSession
 from pybroker.client.metadata import error_code
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.model import Endpoint, TopicPartition
-from pybroker.ports import FetchedPartition, FetchLimits, FetchPosition
+from pybroker.metrics import Metrics
+from pybroker.model import Broker, Endpoint, TopicPartition
+from pybroker.ports import Blocking, Clock, FetchedPartition, FetchLimits, FetchPosition
+from pybroker.replication.fetchers import ReplicaFetchers
+from pybroker.replication.shortening import Losses
+from pybroker.room_options import fetcher_options
+from pybroker.storage.incomplete import Incomplete
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import (
     FetchPartition,
@@ -48,19 +55,71 @@ class Follower:
     broker_id: int
     incarnation: Callable[[], int]
     """How often its id has registered (KIP-903), -1 while it has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    """How it connects, with Kafka's options and defaults."""
+
     timeout_ms: int = 30_000
     """replica.socket.timeout.ms: for connecting, and beyond the wait that the leader is granted."""
+    receive_buffer_bytes: int | None = None
+    """replica.socket.receive.buffer.bytes; None lets the system choose, and grow it with need."""
+
+
+def new_fetchers(
+    config: BrokerConfig,
+    follower: Follower,
+    find: Callable[[int], Broker | None],
+    *,
+    incomplete: Incomplete,
+    losses: Losses,
+    blocking: Blocking,
+    clock: Clock,
+    metrics: Metrics,
+) -> ReplicaFetchers:
+    """What copies from other brokers as the options say; `find` gives what is known of one."""
+
+    def endpoint(leader: int) -> Endpoint | None:
+        broker = find(leader)
+        return None if broker is None else broker.endpoint(config.inter_broker_listener)
+
+    given = "replica.socket.receive.buffer.bytes" in config.given
+    channel_options = ChannelOptions(
+        config.replica_socket_timeout_ms,
+        config.replica_socket_receive_buffer_bytes if given else None,
+    )
+    return ReplicaFetchers(
+        channel=lambda leader: FollowerLeaderChannel(
+            follower, partial(endpoint, leader), channel_options
+        ),
+        options=fetcher_options(config),
+        incomplete=incomplete,
+        losses=losses,
+        blocking=blocking,
+        clock=clock,
+        metrics=metrics,
+    )
+
+
+DEFAULTS: Final = ChannelOptions()
 
 
 class FollowerLeaderChannel:
     """The `LeaderChannel` to a broker. A call that is cancelled ends the connection, as the answer
     would stand before those to come."""
 
-    def __init__(self, follower: Follower, find: Callable[[], Endpoint | None]) -> None:
+    def __init__(
+        self,
+        follower: Follower,
+        find: Callable[[], Endpoint | None],
+        options: ChannelOptions = DEFAULTS,
+    ) -> None:
         """`find` gives the leader's inter-broker endpoint as it is known now, None if it is not;
         asked before every connect."""
         self._follower = follower
         self._find = find
+        self._options = options
         self._connection: Connection | None = None
         self._partition_max_bytes = 0
         self._session: FetchSession[FetchPosition] = FetchSession(self._on_wire)
@@ -101,7 +160,7 @@ class FollowerLeaderChannel:
             _FETCH_VERSION,
             request,
             FetchResponse,
-            (limits.max_wait_ms + self._follower.timeout_ms) / 1000,
+            (limits.max_wait_ms + self._options.timeout_ms) / 1000,
         )
         if not self._session.handle(response) and response.error_code not in _SESSION_LOST:
             raise BrokerError(error_code(response.error_code), "the leader refused the fetch")
@@ -150,7 +209,7 @@ class FollowerLeaderChannel:
                 _LIST_OFFSETS_VERSION,
                 request,
                 ListOffsetsResponse,
-                self._follower.timeout_ms / 1000,
+                self._options.timeout_ms / 1000,
             )
         for topic in response.topics:
             for part in topic.partitions:
@@ -179,8 +238,9 @@ class FollowerLeaderChannel:
             endpoint.host,
             endpoint.port,
             client_id=f"broker-{self._follower.broker_id}-fetcher-0",
-            timeout_s=self._follower.timeout_ms / 1000,
+            timeout_s=self._options.timeout_ms / 1000,
             response_max_bytes=fetch_bytes_max + _ANSWER_OVERHEAD_MAX,
+            receive_buffer_bytes=self._options.receive_buffer_bytes,
         )
         return self._connection
 

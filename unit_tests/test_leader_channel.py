@@ -4,6 +4,7 @@ answer, in a session, and the connection comes back after whatever has ended it.
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from pybroker.client.errors import ClientError
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.dispatch import Answer
-from pybroker.leader_channel import Follower, FollowerLeaderChannel
+from pybroker.leader_channel import ChannelOptions, Follower, FollowerLeaderChannel
 from pybroker.model import (
     Endpoint,
     LeaderAndIsr,
@@ -198,6 +199,17 @@ async def test_a_leader_that_comes_back_elsewhere_is_found(
         await one(channel, at(0))
     await leader.open()
     assert (await one(channel, at(0))).error is ErrorCode.NONE
+
+
+async def test_the_receive_buffer_is_as_large_as_was_asked_for(leader: LeaderPort) -> None:
+    options = ChannelOptions(receive_buffer_bytes=20_000)
+    follower = Follower(FOLLOWER, incarnation=lambda: 7)
+    channel = FollowerLeaderChannel(follower, lambda: leader.endpoint, options)
+    await one(channel, at(0))
+    assert channel._connection is not None
+    opened = channel._connection._writer.get_extra_info("socket")
+    assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 20_000, "Linux doubles it"
+    await channel.close()
 
 
 async def test_a_leader_that_nobody_knows(

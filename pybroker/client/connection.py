@@ -90,12 +90,18 @@ class Connection:
         client_id: str,
         timeout_s: float,
         response_max_bytes: int = 100_000_000,
+        receive_buffer_bytes: int | None = None,
     ) -> Connection:
-        """Connect and agree on versions. Raises ConnectFailed with the reason in words."""
+        """Connect and agree on versions. `receive_buffer_bytes` is SO_RCVBUF, None the system's
+        choice. Raises ConnectFailed with the reason in words."""
         name = format_address(host, port)
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host, port)
+                if receive_buffer_bytes is not None and receive_buffer_bytes > 0:
+                    writer.get_extra_info("socket").setsockopt(
+                        socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes
+                    )
         except TimeoutError:
             raise ConnectFailed(name, f"no connection within {timeout_s:g} s") from None
         except OSError as error:
