@@ -9,6 +9,7 @@ from typing import Final
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
 from pybroker.handlers.control import require_broker
+from pybroker.handlers.topics import require_controller
 from pybroker.wire.messages.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -24,6 +25,7 @@ async def handle_controlled_shutdown(
 ) -> ControlledShutdownResponse:
     try:
         require_broker(services, request)
+        require_controller(services)
         async with asyncio.timeout(_WAIT_MAX_S):
             remaining = await services.controller.controlled_shutdown(
                 message.broker_id, message.broker_epoch

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pybroker.coordinator.controller.events import Election, ElectionType
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
+from pybroker.handlers.topics import require_controller
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.wire.messages.reassignment import (
     ElectLeadersRequest,
@@ -66,6 +67,10 @@ async def _hold(
     deadline: float,
 ) -> dict[TopicPartition, Election]:
     keys = list(wanted)
+    try:
+        require_controller(services)
+    except BrokerError as error:
+        return dict.fromkeys(keys, Election(error.code, error.detail))
     asking = asyncio.ensure_future(services.controller.elect_leaders(election_type, keys))
     try:
         # The elections are held also when nobody waits for them any more.
