@@ -45,6 +45,10 @@ _NEWS: Final = (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
 _Ready = tuple[IsrChange, bytes]
 """A change that is to be written, and the data that it replaces."""
 
+_ANY_VERSION: Final = -1
+_CONDITIONS_ON_WHO_JOINS: Final = 2
+"""How many checks stand before the write that lets a broker join."""
+
 
 class IsrChanges:
     """Runs between `start` and `stop`."""
@@ -163,17 +167,18 @@ class IsrChanges:
             self._stored(change, stat.version)
 
     async def _learn_why(self, change: IsrChange, failure: MultiFailed) -> None:
-        """The write was refused. If the state node is as it was, its condition on the broker that
-        was to join was not met."""
+        """The write was refused. If the state node is as it was, its conditions on the broker that
+        was to join were not met: it must be registered, or the controller could not see it die,
+        and must have been since the fetch that spoke for it."""
         if await self._look(change) is None:
             return
-        if change.joins == NOBODY or failure.index > 0:
+        if change.joins == NOBODY or failure.index >= _CONDITIONS_ON_WHO_JOINS:
             self._again.append(change)
             return
         partition = self._leader_of(change)
         if partition is not None:
             log.info(
-                "isr change refused partition=%s replica=%d: it has registered again since",
+                "isr change refused partition=%s replica=%d: its registration has ended since",
                 change.topic_partition,
                 change.joins,
             )
@@ -300,4 +305,8 @@ def _operations(change: IsrChange, data: bytes) -> list[CoordOp]:
     stores = SetOp(path, encode_state(change.state, data), change.expected_version)
     if change.joins == NOBODY:
         return [stores]
-    return [CheckOp(paths.incarnation(change.joins), change.incarnation), stores]
+    return [
+        CheckOp(paths.broker(change.joins), _ANY_VERSION),
+        CheckOp(paths.incarnation(change.joins), change.incarnation),
+        stores,
+    ]

@@ -55,6 +55,7 @@ class Leading:
         await create_parents(self.coord)
         for broker in ALL:
             await ensure(self.coord, paths.incarnation(broker))
+            await ensure(self.coord, paths.broker(broker))
         self.changes.start()
 
     async def stop(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult
@@ -186,6 +187,20 @@ async def test_a_broker_that_registered_again_does_not_join(leading: Leading) ->
     leading.replicas.append()
     assert leading.hw == 1  # it is not waited for
     leading.fetch(2, 1, incarnation=1)
+    await leading.until_stored(ME, 2)
+
+
+async def test_a_broker_that_is_not_registered_does_not_join(leading: Leading) -> None:
+    """Cut off from ZooKeeper it may fetch still, even from a topic made anew under the name that it
+    knows; and nobody would see it die."""
+    await leading.lead(isr=(ME,))
+    await leading.coord.delete(paths.broker(2))
+    leading.fetch(2, 0)
+    await until(lambda: leading.metrics.isr_update_failures == 1)
+    assert leading.node.isr == leading.believed == (ME,)
+    await ensure(leading.coord, paths.broker(2))
+    incarnation = await leading.register(2)
+    leading.fetch(2, 0, incarnation=incarnation)
     await leading.until_stored(ME, 2)
 
 
