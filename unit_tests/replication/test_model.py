@@ -43,9 +43,9 @@ SMALL: Final = (ELECTIONS, REPLIES, WIPES, TWO_OF_THREE, LOWERED, ALONE)
 FULL: Final = os.environ.get("PYBROKER_MODEL") == "full"
 LARGER: Final = (
     Bounds(epochs=2, changes=1),
+    Bounds(epochs=1, changes=2, lost_replies=1, wipes=1, required=2, isr=(0, 1)),
+    Bounds(epochs=2, changes=1, restarts=1, required=2, isr=(0, 1)),
     Bounds(records=2, epochs=2, changes=1, isr=(1, 0, 2)),
-    Bounds(epochs=2, changes=2, lost_replies=1, restarts=1, isr=(0, 1)),
-    Bounds(epochs=1, changes=2, lost_replies=1, wipes=1, restarts=1, isr=(0, 1), required=2),
 )
 
 
