@@ -40,21 +40,22 @@ class TopicNode:
 async def read_each(read: Callable[[K], Awaitable[V | None]], keys: Iterable[K]) -> dict[K, V]:
     """`read(key)` for every key, READS_IN_FLIGHT_MAX at a time; keys for which it gives None are
     left out. The first error is raised when all that was under way has ended."""
-    limit = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
-
-    async def one(key: K) -> tuple[K, V | None]:
-        async with limit:
-            return key, await read(key)
-
-    results = await asyncio.gather(*(one(key) for key in keys), return_exceptions=True)
+    wanted = list(keys)
+    waiting = iter(wanted)
     found: dict[K, V] = {}
+
+    async def work() -> None:
+        for key in waiting:
+            value = await read(key)
+            if value is not None:
+                found[key] = value
+
+    workers = min(READS_IN_FLIGHT_MAX, len(wanted))
+    results = await asyncio.gather(*(work() for _ in range(workers)), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
-        key, value = result
-        if value is not None:
-            found[key] = value
-    return found
+    return {key: found[key] for key in wanted if key in found}
 
 
 async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Broker]:
