@@ -48,7 +48,7 @@ def registered(cluster: Cluster) -> set[int]:
 
 def test_three_brokers_are_ready_in_under_four_seconds(tmp_path: Path) -> None:
     seconds = []
-    for attempt in range(2):  # the machine may have been busy with something else once
+    for attempt in range(3):  # the machine may have been busy with something else
         cluster = Cluster(data=tmp_path / str(attempt))
         begin = time.monotonic()
         with cluster:
