@@ -26,16 +26,11 @@ _NEW_OBJECTS_MAX: Final = 20_000
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-BOOT_ID_FOR_TESTS: Final = "PYBROKER_BOOT_ID"
-"""Environment: what to take for the kernel's boot id. Only for tests, who cannot cut the power: a
-broker that is killed and started with another one behaves as after a power loss."""
-
-
 class SystemProc:
     """The `Proc` of a real process."""
 
     def boot_id(self) -> str:
-        return os.environ.get(BOOT_ID_FOR_TESTS) or _BOOT_ID.read_text(encoding="ascii").strip()
+        return _BOOT_ID.read_text(encoding="ascii").strip()
 
     def pid(self) -> int:
         return os.getpid()

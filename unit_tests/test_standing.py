@@ -9,6 +9,7 @@ import pytest
 
 from pybroker.clock import ManualClock
 from pybroker.errors import CloseConnection, ErrorCode
+from pybroker.model import TopicPartition
 from pybroker.standing import Level, Standing
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
@@ -166,7 +167,9 @@ def advance(bench: Bench, seconds: float) -> None:
 
 
 def cut(bench: Bench) -> None:
-    """No answer from ZooKeeper for more than two thirds of a session, and the loop ran."""
+    """No answer from ZooKeeper for more than two thirds of a session, and the loop ran. The topic
+    could be led by others."""
+    bench.app.replicas.partition(TopicPartition("t", 0)).is_replicated = True
     bench.coord.suspend()
     for _ in range(13):
         advance(bench, 1)
@@ -206,6 +209,13 @@ async def test_cut_off_nothing_is_promised_alone(bench: Bench) -> None:
     assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
     assert await latest(bench) == (ErrorCode.NONE, 2)
     await bench.create("new")
+
+
+async def test_cut_off_a_partition_without_another_replica_is_served(bench: Bench) -> None:
+    cut(bench)
+    bench.app.replicas.partition(TopicPartition("t", 0)).is_replicated = False
+    assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
+    assert await latest(bench) == (ErrorCode.NONE, 2)
 
 
 @pytest.mark.parametrize("mode", ["fence"])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.produce import cut_off
+from pybroker.handlers.produce import require_standing
 from pybroker.model import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
 from pybroker.replication.partition import Partition
 from pybroker.wire.messages.topics import (
@@ -65,8 +65,7 @@ def _cut(
             f"Cannot delete records of internal topic {key.topic}",
         )
     partition = services.replicas.leader(key)
-    if not services.standing.is_full:
-        raise cut_off(key)
+    require_standing(services, partition)
     return _Cut(partition, partition.delete_records(offset), result)
 
 

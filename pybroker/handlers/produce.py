@@ -107,8 +107,8 @@ def _take(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key.topic} is written by the broker only"
         )
     partition = services.replicas.leader(key)
-    if acks != -1 and not services.standing.is_full:
-        raise cut_off(key)
+    if acks != -1:
+        require_standing(services, partition)
     data = memoryview(records) if records is not None else memoryview(b"")
     rules = partition.batch_rules(request.version)
     # A second batch for a partition stays behind the first.
@@ -150,12 +150,17 @@ def _append(
         progress.waiting.append(_Waiting(partition, since, end_offset, acks, result))
 
 
-def cut_off(key: TopicPartition) -> BrokerError:
-    """What is told instead of what a leader alone would vouch for."""
-    return BrokerError(
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        f"this broker does not hear from ZooKeeper, and may not lead {key} any more",
-    )
+def require_standing(services: Services, partition: Partition) -> None:
+    """Before what a leader vouches for alone. Nobody else can lead what has no other replica.
+
+    Raises BrokerError NOT_LEADER_OR_FOLLOWER.
+    """
+    if partition.is_replicated and not services.standing.is_full:
+        raise BrokerError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"this broker does not hear from ZooKeeper, and may not lead"
+            f" {partition.topic_partition} any more",
+        )
 
 
 def answer_append(
