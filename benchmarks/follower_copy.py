@@ -1,0 +1,80 @@
+"""How fast a follower copies what it has missed.
+
+    python benchmarks/follower_copy.py [--megabytes N] [--partitions P] [--batch-kib K]
+
+Two brokers, one of which is killed while N megabytes are written to the other. Then it is started
+again, and its log directory is watched until it holds as much. Said are megabytes a second from the
+first byte that was copied to the last; both brokers and this program share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+
+from pybroker.client import Admin, NewTopic, Producer
+from pybroker.testing.cluster import Cluster
+
+TOPIC = "copied"
+MEGABYTE = 1_000_000
+_LOOK_S = 0.005
+
+
+def size(log_dir: Path) -> int:
+    """Bytes of the topic's records in a log directory."""
+    return sum(path.stat().st_size for path in log_dir.glob(f"{TOPIC}-*/*.log"))
+
+
+async def create(bootstrap: str, partitions: int) -> None:
+    async with Admin(bootstrap) as admin:
+        await admin.create_topics(
+            [NewTopic(TOPIC, assignments=dict.fromkeys(range(partitions), (1, 2)))]
+        )
+
+
+async def write(bootstrap: str, total_bytes: int, partitions: int, batch_kib: int) -> None:
+    value = bytes(10_000)
+    async with Producer(bootstrap, acks=1, batch_size=batch_kib * 1024, linger_ms=5) as producer:
+        for number in range(total_bytes // len(value)):
+            await producer.send(TOPIC, value, partition=number % partitions)
+
+
+def copy(cluster: Cluster, total_bytes: int) -> tuple[int, float]:
+    """Bytes that were copied since the first look that found any, and the seconds for them."""
+    cluster.restart(2)
+    begun, found = 0.0, 0
+    while (copied := size(cluster.log_dir(2))) < total_bytes:
+        if copied and not found:
+            begun, found = time.monotonic(), copied
+        time.sleep(_LOOK_S)
+    assert found, "use more megabytes"
+    return total_bytes - found, time.monotonic() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=300)
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--batch-kib", type=int, default=64)
+    options = parser.parse_args()
+    with Cluster(2) as cluster:
+        asyncio.run(create(cluster.bootstrap, options.partitions))
+        cluster.kill(2)
+        asyncio.run(
+            write(
+                cluster.bootstrap,
+                options.megabytes * MEGABYTE,
+                options.partitions,
+                options.batch_kib,
+            )
+        )
+        total_bytes = size(cluster.log_dir(1))
+        copied, seconds = copy(cluster, total_bytes)
+        megabytes = copied / MEGABYTE
+        print(f"{megabytes:.0f} MB in {seconds:.2f} s: {megabytes / seconds:.0f} MB/s")
+
+
+if __name__ == "__main__":
+    main()
