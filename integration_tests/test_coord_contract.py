@@ -9,12 +9,14 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from integration_tests.apache import session_at
 from integration_tests.zookeeper_service import Gate, RealService
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
@@ -48,6 +50,23 @@ async def service(server: EmbeddedZooKeeper) -> AsyncIterator[RealService]:
 
 class TestKazooCoord(CoordContract):
     """The contract, with a real server."""
+
+
+async def test_a_loop_that_has_stopped_loses_its_session(server: EmbeddedZooKeeper) -> None:
+    """Although kazoo's thread goes on; and the loop gets another session when it goes on, too."""
+    coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=1000)
+    await coord.start()
+    heard = Heard()
+    coord.add_listener(heard)
+    await coord.create("/of-a-wedged-loop", ephemeral=True)
+    gone = threading.Event()
+    with session_at(server.connect) as other:
+        other.exists("/of-a-wedged-loop", watch=lambda _: gone.set())
+        assert gone.wait(10), "the session outlived the loop"
+    await heard.next(SessionEvent.CONNECTED)
+    assert heard.events[-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
+    assert coord.generation == 2
+    await coord.close()
 
 
 async def test_closed_client_has_no_session(service: RealService) -> None:

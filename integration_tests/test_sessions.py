@@ -123,7 +123,7 @@ def test_an_expired_session_is_replaced_while_producers_go_on(
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, "steady")
     with SteadyProducer(broker.bootstrap, "steady") as producer:
-        for _ in range(3):
+        for _ in range(10):
             producer.wait_for_progress()
             before = Registration(zookeeper)
             expire_session(broker, zookeeper)

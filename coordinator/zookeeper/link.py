@@ -121,8 +121,8 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         def run() -> None:
             try:
                 func(*args, **kwargs)
-            except InterruptedError:
-                pass  # kazoo's way to end a wait between two attempts
+            except (InterruptedError, SystemExit):
+                pass  # kazoo's way to end a wait between two attempts, and ours to end them all
             except Exception as error:
                 _log.warning("zookeeper connection thread ended: %r", error)
             finally:
@@ -220,6 +220,11 @@ class Link:
 
     def cut(self) -> None:
         """Break the connection; kazoo connects again by itself."""
+        self._handler.cut()
+
+    def give_up(self) -> None:
+        """Break the connection for good, from any thread: the server ends the session by itself."""
+        self._handler.make_over()
         self._handler.cut()
 
     async def stop(self, timeout_s: float) -> bool:

@@ -26,6 +26,7 @@ from pybroker.coordinator.zookeeper.limits import check_request_size
 from pybroker.coordinator.zookeeper.link import Answer, Link, LinkState
 from pybroker.coordinator.zookeeper.session_store import NoSessionStore, SessionStore
 from pybroker.coordinator.zookeeper.watches import WatchTable
+from pybroker.coordinator.zookeeper.wedge import WedgeWatch
 from pybroker.errors import ConnectionLoss, CoordError, NodeExists, SessionExpired, StartupError
 from pybroker.metrics import TimeMeter
 from pybroker.ports import (
@@ -91,6 +92,7 @@ class KazooCoord:
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._connected = asyncio.Event()
+        self._wedge = WedgeWatch(lambda: self._session_timeout_ms / 1000, self._loop_stopped)
 
     # ---- life
 
@@ -133,6 +135,7 @@ class KazooCoord:
     async def close(self) -> None:
         """End the session in good order: its ephemeral nodes vanish. Idempotent."""
         self._closed = True
+        self._wedge.stop()
         if self._timer is not None:
             self._timer.cancel()
         link, self._link = self._link, None
@@ -342,6 +345,7 @@ class KazooCoord:
         self._connected.set()
         self._announce(SessionEvent.CONNECTED)
         self._probe_later()
+        self._wedge.start()
 
     def _connection_returned(self, link: Link) -> None:
         self._suspended = False
@@ -408,6 +412,7 @@ class KazooCoord:
     def _probe_later(self) -> None:
         """Ask for something now and at every sixth of a session, and cut a connection that has
         been silent for too long: kazoo itself notices only if we send nothing."""
+        self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()
         link = self._link
@@ -422,6 +427,12 @@ class KazooCoord:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(session_s / _PROBES_PER_SESSION, self._probe_later)
+
+    def _loop_stopped(self) -> None:
+        """In a thread of its own."""
+        link = self._link
+        if link is not None and self._key is not None:
+            link.give_up()
 
     async def _probe(self) -> None:
         with suppress(CoordError):
