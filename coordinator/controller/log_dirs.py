@@ -69,8 +69,9 @@ class LogDirFailures:
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
         """What a broker could not open, or could after all: the replicas for which that is new.
-        What is refused counts only after a notification: a failure for another reason, such as a
-        full disk, is tried again where it is."""
+        Without a notification a refusal counts only where somebody else can lead instead: a replica
+        that has to be copied first, or has a hole. Else it is tried again where it is, as after a
+        full disk."""
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)
         if broker is None or broker.epoch != event.broker_epoch:
@@ -79,16 +80,26 @@ class LogDirFailures:
         if isinstance(event, ReplicasAccepted):
             changed = offline.intersection(event.topic_partitions)
             offline.difference_update(changed)
-        elif broker_id in context.failed_log_dirs:
-            known = event.topic_partitions & context.partitions.keys()
-            changed = set(known - offline)
-            offline.update(changed)
         else:
-            changed = set()
+            changed = set(event.topic_partitions & context.partitions.keys()) - offline
+            if broker_id not in context.failed_log_dirs:
+                changed = {key for key in changed if self._has_another(key, broker_id)}
+            offline.update(changed)
         if changed:
             name = type(event).__name__
             logger.warning("%s broker=%d partitions=%d", name, broker_id, len(changed))
         return sorted(changed)
+
+    def _has_another(self, key: TopicPartition, leader: int) -> bool:
+        """Whether that broker is to lead, and another one could."""
+        partition = self._context.partitions[key]
+        state = partition.state
+        if state is None or state.leader != leader:
+            return False
+        hosts = self._context.hosts_of(partition)
+        return any(
+            replica != leader and replica in hosts for replica in (*state.isr, *state.eligible)
+        )
 
     def forget(self, broker_ids: Collection[int]) -> None:
         """These brokers have ended or started anew."""

@@ -68,6 +68,19 @@ async def test_what_is_refused_without_a_notification_is_tried_where_it_is(
     assert not [line for line in cluster.lines(1) if "leader=-1" in line]
 
 
+async def test_who_refuses_to_lead_is_replaced_by_who_can(cluster: Cluster) -> None:
+    """Its log has a hole, or is only half copied since its disk was lost; no directory failed."""
+    cluster.offline[1] = {ORDERS_0}
+    await cluster.member(1)
+    await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (1, 2), 1: (1, 2)})
+    await cluster.told(2, "lead orders-0 leader=2 epoch=1 isr=2")
+    cluster.offline.clear()
+    await cluster.told(1, "lead orders-0 leader=2 epoch=1 isr=2 new")
+    assert not [line for line in cluster.lines(2) if line.startswith("lead orders-1 leader=2")]
+
+
 async def test_strange_notifications_go_without_harm(cluster: Cluster) -> None:
     await cluster.member(1)
     await cluster.tool.create(paths.LOG_DIR_EVENT_PREFIX, b"no json", sequence=True)
