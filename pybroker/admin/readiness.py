@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pybroker.admin.view import BrokerView, Phase, Rooms
-from pybroker.model import PartitionFacts
+from pybroker.model import PartitionFacts, PartitionState
+from pybroker.replication.partition import Partition, Role
 
 _NAMED_MAX: Final = 5
 """So many partitions are named; the others are only counted."""
@@ -93,7 +94,16 @@ def _replica_fault(rooms: Rooms, facts: PartitionFacts) -> str:
         return f"has lost its disk: {partition.log.failure}"
     if partition.log.damage is not None:
         return "is damaged"
-    state = partition.state or facts.state
-    if rooms.broker_id not in state.isr:
+    if rooms.broker_id not in _newest_state(partition, facts).isr:
         return "is not in sync"
     return ""
+
+
+def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:
+    """A leader knows its own ISR best. A follower is told its role once a leader epoch; which
+    changes of the ISR followed, the controller tells everybody with the metadata."""
+    state = partition.state
+    if state is None:
+        return facts.state
+    leads = partition.role is Role.LEADER
+    return state if leads or state.leader_epoch > facts.state.leader_epoch else facts.state

@@ -87,6 +87,21 @@ async def test_a_replica_that_is_behind_is_named(shown: Shown) -> None:
     assert await faults(shown.view) == {"replicas": "t-0 is not in sync"}
 
 
+async def test_a_follower_that_was_taken_into_the_isr_again_is_ready(shown: Shown) -> None:
+    behind = facts(leader=2, isr=(2,), replicas=(ME, 2))
+    await shown.hosts(behind)
+    shown.knows(facts(leader=2, isr=(2, ME), replicas=(ME, 2)))
+    assert await faults(shown.view) == {}
+    shown.knows(behind)
+    assert await faults(shown.view) == {"replicas": "t-0 is not in sync"}
+
+
+async def test_a_role_of_a_later_epoch_counts_before_the_metadata_tells_of_it(shown: Shown) -> None:
+    await shown.hosts(facts(leader=2, epoch=1, isr=(2,), replicas=(ME, 2)))
+    shown.knows(facts(leader=2, epoch=0, isr=(2, ME), replicas=(ME, 2)))
+    assert await faults(shown.view) == {"replicas": "t-0 is not in sync"}
+
+
 async def test_a_replica_without_its_disk_is_named(shown: Shown) -> None:
     await shown.hosts(facts())
     shown.replicas.partition().log.fail(StorageError("sync: input/output error"))
