@@ -68,7 +68,7 @@ class RemoteBrokerChannel:
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.close()
+            await connection.close(flush=False)  # a broker that reads nothing is not waited for
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         answers: dict[TopicPartition, ErrorCode] = {}

@@ -291,7 +291,8 @@ class BrokerChannel(Protocol):
     TimeoutError when nobody knows whether it arrived."""
 
     async def close(self) -> None:
-        """End the connection, if there is one. Idempotent."""
+        """End the connection, if there is one, at once: what is under way may be lost.
+        Idempotent."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]: ...
 

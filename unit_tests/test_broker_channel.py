@@ -4,6 +4,7 @@ and refusals come back as they were meant."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -72,6 +73,9 @@ class Receiver:
         self.gate = Gate(bench.app.dispatcher.answer)
         object.__setattr__(bench.app.dispatcher._services, "commands", self.told)
         self._writers: list[asyncio.StreamWriter] = []
+        self.accepted = self.open = 0
+        self.answers_max: int | None = None
+        """After so many answers on a connection nothing is read from it any more."""
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -89,8 +93,12 @@ class Receiver:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
+        self.accepted += 1
+        self.open += 1
         try:
-            while True:
+            for number in itertools.count():
+                if number == self.answers_max:
+                    writer.transport.pause_reading()  # type: ignore[attr-defined]
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 frame = memoryview(bytearray(await reader.readexactly(size)))
                 answer = self.gate.answer(frame, self.listener, "127.0.0.1")
@@ -98,6 +106,8 @@ class Receiver:
                 writer.writelines(buffers or [])
         except (asyncio.IncompleteReadError, OSError):
             writer.close()
+        finally:
+            self.open -= 1
 
 
 @pytest.fixture

@@ -45,6 +45,8 @@ NEWER_IS_KNOWN: Final = frozenset(
 )
 """Answers for one partition that mean that the broker knows better: not tried again."""
 IS_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+CLOSE_LIMIT_S: Final = 1.0
+"""How long a channel that does not end is waited for: the partitions of a lost broker are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +190,8 @@ class PendingWork:
 
 
 class BrokerSender:
-    """Tells one broker, in one incarnation, what is pending for it. Owns a task from `start` to
-    `close`.
+    """Tells one broker, in one incarnation, what is pending for it. Owns its channel, and a task
+    from `start` to `close`.
 
     When a command fails as a whole, everything waits and is tried again, for as long as the broker
     is registered; when it fails for a partition, that partition alone is tried again later.
@@ -221,16 +223,28 @@ class BrokerSender:
         self._wake.set()
 
     async def close(self) -> None:
-        """Stop at once; what is under way may or may not reach the broker. Idempotent."""
+        """Stop at once and close the channel; what is under way may or may not reach the broker.
+        Idempotent."""
         for handle in self._later.values():
             handle.cancel()
         self._later.clear()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            _, unfinished = await asyncio.wait([task], timeout=CLOSE_LIMIT_S)
+            if unfinished:
+                logger.error(
+                    "channel_not_closed broker=%d after_s=%g", self.broker.id, CLOSE_LIMIT_S
+                )
 
     async def _run(self) -> None:
+        try:
+            await self._tell()
+        finally:
+            # Here, and not in `close`: who closes may be cancelled while it waits.
+            await self._channel.close()
+
+    async def _tell(self) -> None:
         attempt = 0
         while True:
             command = self.work.take()

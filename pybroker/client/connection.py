@@ -184,11 +184,14 @@ class Connection:
         except OSError as error:
             self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
 
-    async def close(self) -> None:
-        """Write out what is buffered, then end the connection; whoever waits for an answer gets
-        ConnectionLost. Idempotent."""
+    async def close(self, *, flush: bool = True) -> None:
+        """Write out what is buffered (unless `flush` is False), then end the connection; whoever
+        waits for an answer gets ConnectionLost. Idempotent."""
         self._fail(ConnectionLost("the connection was closed by us"), abort=False)
-        self._writer.close()
+        if flush:
+            self._writer.close()
+        else:
+            self._writer.transport.abort()
         try:
             async with asyncio.timeout(FLUSH_LIMIT_S):
                 await self._writer.wait_closed()

@@ -21,6 +21,7 @@ from pybroker.coordinator.controller.channel import Backoff
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.controller.policies import policy_of
+from pybroker.coordinator.controller.telling import ChannelFactory
 from pybroker.coordinator.controller.topics import create_topic, random_topic_id, request_deletion
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NodeExists
@@ -145,6 +146,7 @@ class Cluster:
         self.deletion_gate = asyncio.Event()
         self.deletion_gate.set()
         self.members: list[Member] = []
+        self.channels: ChannelFactory = lambda broker: NotingChannel(self, broker)
         self.rng = random.Random(7)
 
     async def prepare(self) -> None:
@@ -284,7 +286,7 @@ class Member:
             broker_id=broker_id,
             clock=cluster.clock,
             rng=cluster.rng,
-            channels=lambda broker: NotingChannel(cluster, broker),
+            channels=cluster.channels,
             settings=ControllerSettings(
                 delete_topic_enable=delete_topic_enable,
                 journal=cluster.journal.append,
