@@ -36,7 +36,7 @@ from integration_tests.history.checker import LOSSY, RULES, check, report
 from integration_tests.history.loader import load
 from integration_tests.history.model import History
 from integration_tests.history.ops import OpsLog
-from integration_tests.process import ChildProcess, wait_until
+from integration_tests.process import ChildProcess, WaitFailed, wait_until
 from pybroker.client import Admin, NewTopic
 from pybroker.client.errors import ClientError, ResponseError
 from pybroker.errors import ErrorCode
@@ -45,6 +45,7 @@ PARTITIONS: Final = 4
 REPLICAS: Final = 3
 HEAL_SECONDS_MAX: Final = 40.0
 FLUSH_SECONDS_MAX: Final = 60.0
+READ_SECONDS_MAX: Final = 10.0
 _EVIDENCE: Final = "pybroker-faults-"
 _ERROR: Final = re.compile(r"^\[[^]]*\] (ERROR|CRITICAL|FATAL)\b|^Traceback |^Task exception was")
 _ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")
@@ -275,8 +276,7 @@ class Run:
         workload = self._workload()
         workload.ask("stop-producers", "producers stopped", seconds=FLUSH_SECONDS_MAX)
         ends = final.read_all(self.cluster.bootstrap, self.topic, PARTITIONS, self.log)
-        if not lossy:
-            self._wait_for_readers(sum(ends.values()))
+        late = [] if lossy else self._late_readers(sum(ends.values()))
         log_dirs = {broker: self.cluster.log_dir(broker) for broker in self.cluster.brokers}
         final.read_files(log_dirs, self.topic, ends, self.log)
         workload.ask("stop", "workload stopped", seconds=FLUSH_SECONDS_MAX)
@@ -284,17 +284,22 @@ class Run:
         history = load(self.ops_folder)
         violations = check(history, LOSSY if lossy else RULES)
         assert not violations, report(violations)
+        assert not late, f"{late} did not come to the end"
         assert history.polls and history.finals, "nothing was read: the run proves nothing"
         self._judge_logs(allowed_errors)
         self._finished = True
         return history
 
-    def _wait_for_readers(self, records: int) -> None:
-        def at_the_end() -> bool:
-            delivered = self.progress().delivered
-            return all(count >= records for name, count in delivered.items() if name != "asker")
+    def _late_readers(self, records: int) -> list[str]:
+        """The readers that were not given everything in good time."""
 
-        wait_until(at_the_end, what="the readers come to the end", seconds=20)
+        def late() -> list[str]:
+            delivered = self.progress().delivered
+            return [name for name, n in delivered.items() if n < records and name != "asker"]
+
+        with contextlib.suppress(WaitFailed):
+            wait_until(lambda: not late(), what="readers come to the end", seconds=READ_SECONDS_MAX)
+        return late()
 
     def keep_evidence(self) -> Path:
         """Copies all that is known into a folder that stays."""
