@@ -32,7 +32,8 @@ from integration_tests.faults import final
 from integration_tests.faults.settings import PRODUCERS, READERS, Settings
 from integration_tests.faults.tormented import Tormented
 from integration_tests.faults.watch import NOBODY, PartitionNow, Watch
-from integration_tests.history.checker import LOSSY, RULES, check, report
+from integration_tests.history import measures
+from integration_tests.history.checker import LOSSY, RULES, check, repeated, report
 from integration_tests.history.loader import load
 from integration_tests.history.model import History
 from integration_tests.history.ops import OpsLog
@@ -282,6 +283,7 @@ class Run:
         workload.ask("stop", "workload stopped", seconds=FLUSH_SECONDS_MAX)
         self._note_controllers()
         history = load(self.ops_folder)
+        print(f"{self.topic}: {measures.summary(history)}, {repeated(history)} twice")
         violations = check(history, LOSSY if lossy else RULES)
         assert not violations, report(violations)
         assert not late, f"{late} did not come to the end"

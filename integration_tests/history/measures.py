@@ -73,3 +73,16 @@ def elections(history: History) -> int:
     """How many leader epochs there were beyond the first of each partition."""
     reigns = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
     return len(reigns) - len({partition for partition, _ in reigns})
+
+
+def summary(history: History) -> str:
+    """What happened, in a line."""
+    outcomes = Counter(send.outcome for send in history.sends.values())
+    delivered = sum(len(poll.records) for poll in history.polls)
+    moments = [send.ended for send in history.sends.values() if send.ended]
+    pauses = longest_pauses(history, min(moments), max(moments)) if moments else {}
+    return (
+        f"{len(history.sends)} values sent ({outcomes['ok']} stored, {outcomes['fail']} refused,"
+        f" {outcomes['info']} unknown), {delivered} delivered, {len(history.latest)} ends told,"
+        f" {elections(history)} elections, longest pause {max(pauses.values(), default=0):.1f} s"
+    )

@@ -49,3 +49,14 @@ def test_answers_and_acknowledgements_of_a_time() -> None:
     answers = measures.answers(history, "a", begin, 100 * MS)
     assert answers == {"because": 1, "ok": 1, "nothing": 1}
     assert measures.acked_between(history, begin, 100 * MS) == {T0: 1}
+
+
+def test_a_summary_says_what_happened() -> None:
+    script = Script()
+    text = script.send(0, 0)
+    script.send(1, "fail")
+    script.poll((0, text))
+    assert measures.summary(script.history()) == (
+        "2 values sent (1 stored, 1 refused, 0 unknown), 1 delivered, 0 ends told, 0 elections,"
+        " longest pause 0.0 s"
+    )
