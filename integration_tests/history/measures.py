@@ -24,12 +24,15 @@ def faults(history: History, what: str) -> list[Fault]:
 
 
 def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartition, float]:
-    """For each partition the longest time within which no producer got an acknowledgement."""
+    """For each partition the longest time within which no value was acknowledged by all in-sync
+    replicas."""
     moments: dict[TopicPartition, list[int]] = defaultdict(lambda: [begin, end])
     for partition in {send.partition for send in history.sends.values()}:
         moments[partition].sort()
     for send in history.sends.values():
-        if send.outcome == "ok" and begin <= send.ended <= end:
+        facts = history.facts(send.identity)
+        waits_for_all = facts is not None and facts.acks == -1
+        if waits_for_all and send.outcome == "ok" and begin <= send.ended <= end:
             moments[send.partition].append(send.ended)
     return {
         partition: max(after - before for before, after in pairwise(sorted(found))) / NANOSECONDS
