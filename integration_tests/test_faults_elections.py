@@ -80,9 +80,13 @@ def test_unclean_election_on(rig: Rig) -> None:
         rig.cluster.start(second)
         rig.cluster.start(last)
         history = run.finish(lossy=True, allowed_errors=["loss_receipt"])
-        receipts = [run.watch.loss(partition) for partition in range(PARTITIONS)]
-    for receipt in receipts:
-        assert receipt is not None
+        told = [run.watch.loss(partition) for partition in range(PARTITIONS)]
+    for receipts in told:
+        assert receipts is not None
+        (receipt,) = receipts["receipts"]
         assert receipt["reason"] == "unclean-election"
         assert receipt["leader"] == first
+        gave_up = receipt["given_up"]
+        assert {each["replica"] for each in gave_up} <= {second, last}  # who knew it as committed
+        assert all(each["from"] < each["to"] for each in gave_up)
     assert "acked-present" in {violation.rule for violation in check(history)}
