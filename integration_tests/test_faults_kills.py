@@ -9,9 +9,9 @@ import pytest
 
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import PRODUCERS, READERS
-from integration_tests.faults.tormented import SESSION_S, Tormented
+from integration_tests.faults.tormented import LAG_S, SESSION_S, Tormented
 from integration_tests.history import measures
-from integration_tests.history.model import History
+from integration_tests.history.model import NANOSECONDS, History
 
 pytestmark = pytest.mark.ours
 
@@ -106,6 +106,10 @@ def test_rolling_clean_restart(rig: Rig) -> None:
         history = run.finish()
     failed = [send for send in history.sends.values() if send.outcome != "ok"]
     assert not failed, f"a clean restart costs nobody anything, but {failed[:5]}"
+    for number in range(len(rig.cluster.brokers)):
+        begin, end = measures.fault(history, "stop", number)
+        pauses = measures.longest_pauses(history, begin, end + NANOSECONDS)
+        assert all(pause < LAG_S for pause in pauses.values()), f"who left is waited for: {pauses}"
     for broker in rig.cluster.brokers:
         recovered = [line for line in rig.new_lines(broker) if "logs opened" in line]
         assert recovered

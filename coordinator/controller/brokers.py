@@ -48,6 +48,8 @@ class BrokerChanges:
         if lost:
             logger.info("brokers_lost brokers=%s", sorted(lost))
         office.journal.brokers_changed(lost, started)
+        # A leader may have let one of them into the ISR since, and would wait for it.
+        await office.machine.refresh(self._left_out(lost))
         disturbed = self._lose(lost)
         if started:
             logger.info("brokers_started brokers=%s", sorted(started))
@@ -64,6 +66,15 @@ class BrokerChanges:
         await office.repair(disturbed)
         self._deletions.stop_replicas_of(started)
         await self._deletions.finish()
+
+    def _left_out(self, lost: set[int]) -> list[TopicPartition]:
+        """The partitions with a replica on one of these brokers that is not known to be in sync."""
+        return [
+            partition.topic_partition
+            for partition in self._context.kept_partitions()
+            if partition.state is not None
+            and not lost.intersection(partition.replicas) <= set(partition.state.isr)
+        ]
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
         """Note that these brokers have ended; those that have started anew, too, were not in sync

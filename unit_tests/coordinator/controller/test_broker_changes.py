@@ -71,6 +71,26 @@ async def test_an_isr_that_the_leader_has_just_written_is_respected(cluster: Clu
     await cluster.told(1, "lead orders-1 leader=1 epoch=1 isr=1,3")
 
 
+async def test_a_broker_that_dies_just_after_it_was_let_into_the_isr_is_taken_out(
+    cluster: Cluster,
+) -> None:
+    """The controller's picture does not have it in sync yet; the leader would wait for it until it
+    lags."""
+    await cluster.member(1)
+    second = await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (1, 2)})
+    await cluster.told(2, "metadata orders-0 leader=1 epoch=0")
+    await second.kill()
+    await cluster.told(1, "lead orders-0 leader=1 epoch=1 isr=1")
+    back = await cluster.member(2)
+    await cluster.told(2, "lead orders-0 leader=1 epoch=1 isr=1")
+    path = f"{ORDERS}/partitions/0/state"
+    await cluster.write_json(path, {**cluster.json(path), "isr": [1, 2]})
+    await back.kill()
+    await cluster.told(1, "lead orders-0 leader=1 epoch=2 isr=1")
+
+
 async def test_a_state_of_a_newer_controller_deposes(cluster: Cluster) -> None:
     first, second = await cluster.member(1), await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
