@@ -72,5 +72,5 @@ def test_the_tests_of_the_page_about_testing(tmp_path: Path) -> None:
 
 
 def test_the_cluster_without_pytest() -> None:
-    code = program("docs/testing.rst", "from pybroker.testing.cluster import")
+    code = program("docs/testing.rst", "from pybroker.testing import")
     assert output_of("-c", code) == "3 brokers\n"

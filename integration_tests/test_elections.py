@@ -34,7 +34,6 @@ ALL: Final = (1, 2, 3)
 PREFERRED: Final = 0
 PATIENCE_S: Final = 20.0
 PARTITIONS_MANY: Final = 1_000
-HANDOVER_SECONDS_MAX: Final = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -222,29 +221,12 @@ def test_files_that_both_refuse(tools: Tools, content: str, says: str, tmp_path:
 
 def test_a_stop_hands_a_thousand_partitions_over(cluster: Cluster, topic: str) -> None:
     create(cluster, topic, dict.fromkeys(range(PARTITIONS_MANY), (2, 3, 1)))
-    seconds = [handover(cluster, 2)]
+    told = cluster.log_text(2).count("controlled shutdown done")
+    cluster.terminate(2)
+    assert cluster.log_text(2).count("controlled shutdown done") == told + 1
     assert set(leaders(cluster, topic, PARTITIONS_MANY)) == {3}
-    if seconds[0] > HANDOVER_SECONDS_MAX:  # the machine may have been busy with something else
-        seconds.append(handover(cluster, 3))
+    cluster.restart(2)
     delete(cluster, topic)
-    assert min(seconds) < HANDOVER_SECONDS_MAX, seconds
-
-
-def handover(cluster: Cluster, broker: int) -> float:
-    """Restart a broker; how many seconds it took to hand over what it led."""
-    told = cluster.log_text(broker).count("controlled shutdown done")
-    begun = time.monotonic()
-    stopping = threading.Thread(target=cluster.terminate, args=(broker,))
-    stopping.start()
-    wait_until(
-        lambda: cluster.log_text(broker).count("controlled shutdown done") > told,
-        what="the handover",
-        seconds=PATIENCE_S,
-    )
-    seconds = time.monotonic() - begun
-    stopping.join()
-    cluster.restart(broker)
-    return seconds
 
 
 class Load:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,6 @@ from pybroker.testing.cluster import Cluster, ClusterError
 
 pytestmark = pytest.mark.ours
 
-READY_SECONDS_MAX: Final = 4.0
 NO_ANSWER_S: Final = 0.5
 
 
@@ -46,18 +44,10 @@ def registered(cluster: Cluster) -> set[int]:
         return {int(name) for name in session.get_children("/brokers/ids")}
 
 
-def test_three_brokers_are_ready_in_under_four_seconds(tmp_path: Path) -> None:
-    seconds = []
-    for attempt in range(3):  # the machine may have been busy with something else
-        cluster = Cluster(data=tmp_path / str(attempt))
-        begin = time.monotonic()
-        with cluster:
-            seconds.append(time.monotonic() - begin)
-            for broker in cluster.ids:
-                assert known_brokers(cluster.address(broker)) == {1, 2, 3}
-        if seconds[-1] < READY_SECONDS_MAX:
-            return
-    pytest.fail(f"ready after {seconds} s")
+def test_ready_means_that_every_broker_knows_all(tmp_path: Path) -> None:
+    with Cluster(data=tmp_path) as cluster:
+        for broker in cluster.ids:
+            assert known_brokers(cluster.address(broker)) == {1, 2, 3}
 
 
 def test_a_killed_broker_is_gone_and_comes_back_with_its_data(running: Cluster) -> None:
@@ -218,7 +208,7 @@ def test_modules_of_the_users_are_not_taken_for_pythons(tmp_path: Path) -> None:
         "import re, sys\n"
         "del sys.modules['re']\n"
         "sys.path.append(sys.path.pop(0))\n"
-        "from pybroker.testing.cluster import Cluster\n"
+        "from pybroker.testing import Cluster\n"
         "sys.path.insert(0, sys.path.pop())\n"
         "with Cluster(1) as cluster:\n"
         "    print(cluster.running)\n"
@@ -231,7 +221,7 @@ def test_modules_of_the_users_are_not_taken_for_pythons(tmp_path: Path) -> None:
 def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signals) -> None:
     program = (
         "import sys, threading\n"
-        "from pybroker.testing.cluster import Cluster\n"
+        "from pybroker.testing import Cluster\n"
         "with Cluster(2, data=sys.argv[1]):\n"
         "    print('ready', flush=True)\n"
         "    threading.Event().wait()\n"
