@@ -55,7 +55,7 @@ class Deletions:
             return
         logger.warning("topic_deletion_refused topics=%s", sorted(names))
         outcomes = await self._office.writer.write_all(
-            [Write((DeleteOp(paths.delete_topic(name)),)) for name in names]
+            [Write((DeleteOp(paths.delete_topic(name)),)) for name in sorted(names)]
         )
         failed = [
             outcome
@@ -68,7 +68,7 @@ class Deletions:
         """Let the brokers forget these topics and remove their replicas."""
         if not self._office.settings.delete_topic_enable:
             return
-        for name in set(names) - self._context.deletions.keys():
+        for name in sorted(set(names) - self._context.deletions.keys()):
             logger.info("topic_deletion_started topic=%s", name)
             self._office.journal.deletion(name, done=False)
             self._context.deletions[name] = Deletion(name)

@@ -32,7 +32,7 @@ class TopicChanges:
         """Take up topics that are new, forget those that are gone. Gives all names that exist."""
         names = await read_topic_names(self._office.coord, self._watches.topics)
         self._context.damaged.intersection_update(names)
-        for name in self._context.topics.keys() - names:
+        for name in sorted(self._context.topics.keys() - names):
             self._forget(name)
         fresh = names - self._context.topics.keys()
         left_out = await self._loader.add_topics(fresh)

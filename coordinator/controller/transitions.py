@@ -70,11 +70,11 @@ class StateMachine:
         self._retries = retries
 
     async def move(self, topic_partitions: Iterable[TopicPartition], decide: Decide) -> None:
-        """Decide for each of the partitions and store the decisions.
+        """Decide for each of the partitions and store the decisions, in order of their names.
 
         Raises ControllerMoved, or CoordError.
         """
-        waiting = list(topic_partitions)
+        waiting = sorted(topic_partitions)
         for _ in range(ATTEMPTS_MAX):
             found = (self._context.partitions.get(key) for key in waiting)
             known = [partition for partition in found if partition is not None]

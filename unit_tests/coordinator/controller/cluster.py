@@ -12,7 +12,7 @@ import itertools
 import json
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from pybroker.broker_config import BrokerConfig
@@ -63,7 +63,8 @@ class Note:
             case LeaderAndIsr(partitions=items):
                 return [
                     f"lead {item.topic_partition} leader={item.state.leader}"
-                    f" epoch={item.state.leader_epoch} isr={','.join(map(str, item.state.isr))}"
+                    f" epoch={item.state.leader_epoch} isr={_numbers(item.state.isr)}"
+                    f"{f' eligible={_numbers(item.state.eligible)}' if item.state.eligible else ''}"
                     f"{' new' if item.is_new else ''}"
                     for item in items
                 ]
@@ -81,6 +82,10 @@ class Note:
                     for stop in stops
                 ]
         raise AssertionError(self.command)
+
+
+def _numbers(broker_ids: Sequence[int]) -> str:
+    return ",".join(map(str, broker_ids))
 
 
 class NotingChannel:
@@ -133,9 +138,9 @@ class Cluster:
     exception for the whole, or a code for each partition. `offline` are replicas that a broker
     cannot open."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: MemoryTree | None = None) -> None:
         self.clock = ManualClock()
-        self.tree = MemoryTree(self.clock)
+        self.tree = tree or MemoryTree(self.clock)
         self.notes: list[Note] = []
         self.refusals: list[Exception | ErrorCode] = []
         self.offline: dict[int, set[TopicPartition]] = {}
@@ -297,9 +302,14 @@ class Member:
         )
 
     async def register(self) -> None:
-        data = schemas.encode_broker((Endpoint("PLAINTEXT", f"host{self.id}", 9092),), None, 0)
         path = paths.broker(self.id)
-        await self.coord.multi([CreateOp(path, b"", ephemeral=True), SetOp(path, data, 0)])
+        await self.coord.multi(
+            [CreateOp(path, b"", ephemeral=True), SetOp(path, self.registration, 0)]
+        )
+
+    @property
+    def registration(self) -> bytes:
+        return schemas.encode_broker((Endpoint("PLAINTEXT", f"host{self.id}", 9092),), None, 0)
 
     def lose_request(self, position: int, *, applied: bool) -> None:
         """Of the requests from now on, the one at `position` (from 0) gets no reply."""
