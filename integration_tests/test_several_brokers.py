@@ -208,15 +208,26 @@ def test_nothing_outlives_a_killed_supervisor(start: Starter, data: Path) -> Non
     start().wait_for_line(ALL_STARTED)
 
 
-def test_one_that_cannot_start_ends_all_with_its_message(
+def test_a_taken_port_of_one_broker_stops_the_start_before_anything_is_made(
     start: Starter, port: int, data: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", port + 1)):
         process = start()
         assert process.wait(seconds=STOP_SECONDS_MAX) == 1
+    (line,) = process.output.splitlines()
+    assert line.startswith("pybroker start: broker 1: ")
+    assert str(port + 1) in line
+    assert not data.exists()
+
+
+def test_one_that_cannot_start_ends_all_with_its_message(start: Starter, data: Path) -> None:
+    data.mkdir()
+    (data / "broker-1").write_text("not a directory")
+    process = start()
+    assert process.wait(seconds=STOP_SECONDS_MAX) == 1
     last = process.output.splitlines()[-1]
     assert last.startswith("pybroker start: broker 1: ")
-    assert str(port + 1) in last
+    assert str(data / "broker-1") in last
     assert "Traceback" not in process.output
     assert processes_using(data) == []
 

@@ -16,6 +16,7 @@ from pybroker.ports import Blocking
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "controller-journal"
+OLDER_FILE_NAME: Final = f"{FILE_NAME}.1"
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of each of the two files: the older is replaced when the newer is full."""
 WAITING_MAX: Final = 20_000
@@ -30,7 +31,7 @@ class ControllerJournal:
 
     def __init__(self, directory: str, blocking: Blocking) -> None:
         self._path = Path(directory) / FILE_NAME
-        self._older = self._path.with_name(f"{FILE_NAME}.1")
+        self._older = self._path.with_name(OLDER_FILE_NAME)
         self._blocking = blocking
         self._waiting: deque[bytes] = deque(maxlen=WAITING_MAX)
         self._wake = asyncio.Event()

@@ -22,6 +22,7 @@ from pybroker.admin.view import BrokerView, Phase
 from pybroker.app import BrokerApp, World
 from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
+from pybroker.controller_journal import FILE_NAME, OLDER_FILE_NAME
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.coordinator.zookeeper.paths import CLUSTER_ID
 from pybroker.coordinator.zookeeper.registry import (
@@ -65,6 +66,8 @@ log = logging.getLogger("pybroker.server")
 EMBEDDED_DIRECTORY: Final = "zookeeper"
 SESSION_FILE: Final = "zookeeper.session"
 """Both under the first log directory."""
+FOREIGN_NAMES: Final = (EMBEDDED_DIRECTORY, SESSION_FILE, FILE_NAME, OLDER_FILE_NAME)
+"""What lies beside the partitions and is not theirs."""
 
 
 def run_broker(config: BrokerConfig) -> None:
@@ -172,7 +175,7 @@ def _log_manager(config: BrokerConfig, clock: Clock, rng: Rng, disk: Disk) -> Lo
         rng=rng,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         flush_idle_ms=config.pybroker_idle_flush_interval_ms // 2,
-        foreign_names=(EMBEDDED_DIRECTORY, SESSION_FILE),
+        foreign_names=FOREIGN_NAMES,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from typing import Final
 from pybroker.broker_config import BrokerConfig
 from pybroker.errors import ConfigError, StartupError
 from pybroker.listeners import Listener
+from pybroker.server.listener import Bind, bind
 
 ZOOKEEPER_DIRECTORY: Final = "zookeeper"
 _META: Final = "meta.properties"
@@ -94,6 +96,19 @@ def check_directories(config: BrokerConfig, brokers: int) -> None:
                 f"{directory} holds the data of a single broker; start it without --brokers, or"
                 " give another --data directory"
             )
+
+
+def check_ports(config: BrokerConfig, brokers: int) -> None:
+    """Raises StartupError if another process has a port of one of the brokers: each of them would
+    say so itself, but not before others have begun to fill their directories."""
+    with ExitStack() as stack:
+        for index in range(brokers):
+            for listener in config.bound_listeners:
+                own = _moved(listener, index)
+                try:
+                    stack.enter_context(bind(Bind(own.name, own.host, own.port)))
+                except StartupError as error:
+                    raise StartupError(f"broker {index}: {error}") from error
 
 
 def check_zookeeper(config: BrokerConfig, brokers: int) -> None:

@@ -114,8 +114,14 @@ class Standing:
         self.valid_until = silent_from if level is Level.ALL else -math.inf
         if level is not self.level:
             self.level = level
-            say = log.info if level is Level.ALL else log.warning
-            say("standing answers=%s zookeeper_silent_s=%.1f", level.value, now - heard_at)
+            # Who has just registered is told its roles in a moment: nothing is wrong.
+            say = log.info if self.is_heard else log.warning
+            say(
+                "standing answers=%s zookeeper_silent_s=%.1f roles_known=%s",
+                level.value,
+                now - heard_at,
+                "yes" if self._knows_roles() else "no",
+            )
             self._changed(level)
 
     def _beat(self) -> None:

@@ -27,6 +27,7 @@ from pybroker.process import READY_VARIABLE, ReadySocket, tell_ready
 from pybroker.several_brokers import (
     BrokerPlan,
     check_directories,
+    check_ports,
     check_zookeeper,
     idle_directories,
     without_taken_http,
@@ -75,6 +76,7 @@ def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequen
     )
     check_directories(config, len(plans))
     check_zookeeper(config, len(plans))
+    check_ports(config, len(plans))
     for directory in idle_directories(config, len(plans)):
         log.warning("data of a broker that is not started directory=%s", directory)
     plans = [without_taken_http(config, plan) for plan in plans]

@@ -12,6 +12,7 @@ from pybroker.errors import ConfigError, StartupError
 from pybroker.several_brokers import (
     BrokerPlan,
     check_directories,
+    check_ports,
     check_zookeeper,
     idle_directories,
     plan_brokers,
@@ -132,6 +133,15 @@ def test_the_data_of_a_single_broker_is_not_mixed_with_those_of_several(tmp_path
     check_directories(configured(tmp_path), 1)
     with pytest.raises(StartupError, match="holds the data of a single broker; start it without"):
         check_directories(configured(tmp_path), 3)
+
+
+def test_a_port_that_another_process_has_is_named_before_anything_begins() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = BrokerConfig.parse({"listeners": f"PLAINTEXT://127.0.0.1:{port - 1}"})
+        with pytest.raises(StartupError, match=rf"broker 1: .*127\.0\.0\.1:{port}: .*--port"):
+            check_ports(config, 2)
+    check_ports(config, 2)
 
 
 def test_the_data_of_several_brokers_are_not_taken_by_one(tmp_path: Path) -> None:

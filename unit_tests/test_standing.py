@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -133,6 +134,18 @@ def test_after_a_pause_that_cost_the_session_the_roles_have_to_be_told_again() -
     assert (setting.ask(), setting.standing.is_heard) == (Level.NOTHING, True)
     setting.told = True
     assert setting.ask() is Level.ALL
+
+
+def test_a_broker_that_waits_for_its_first_roles_is_nothing_to_warn_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    setting = Setting()
+    setting.told = False
+    with caplog.at_level(logging.INFO):
+        setting.hear()
+    assert [(each.levelname, "roles_known=no" in each.message) for each in caplog.records] == [
+        ("INFO", True)
+    ]
 
 
 def test_a_session_that_expired_without_a_pause_leaves_what_is_committed() -> None:

@@ -34,6 +34,7 @@ from pybroker.storage.filename import (
     RECOVERY_POINTS,
     TEMPORARY_SUFFIX,
     is_deleted_directory,
+    is_stray_directory,
     parse_future_directory,
     parse_partition_directory,
 )
@@ -288,6 +289,8 @@ class LogDirectory:
                 self._disk.remove_tree(path)
             elif name.endswith(TEMPORARY_SUFFIX):
                 self._disk.unlink(path)
+            elif is_stray_directory(name):
+                _logger.warning("partition set aside before, remove it if not needed path=%s", path)
             elif not (
                 name in DIRECTORY_FILES
                 or name in self._foreign_names

@@ -135,5 +135,13 @@ def parse_future_directory(name: str) -> TopicPartition | None:
 
 
 def is_deleted_directory(name: str) -> bool:
+    return _purpose(name) == DELETED_DIRECTORY
+
+
+def is_stray_directory(name: str) -> bool:
+    return _purpose(name) == STRAY_DIRECTORY
+
+
+def _purpose(name: str) -> str | None:
     match = _MARKED_DIRECTORY.fullmatch(name)
-    return match is not None and match[1] == DELETED_DIRECTORY
+    return None if match is None else match[1]

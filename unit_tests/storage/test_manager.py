@@ -419,6 +419,18 @@ def test_strange_entries_are_left_alone(host: Host, caplog: pytest.LogCaptureFix
     assert sum("left alone" in message for message in caplog.messages) == 2
 
 
+def test_what_was_set_aside_is_named_at_the_next_start(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = host.start()
+    make(manager)
+    manager.set_aside(A)
+    caplog.clear()
+    host.kill()
+    assert [message for message in caplog.messages if "set aside before" in message]
+    assert not [message for message in caplog.messages if "unexpected" in message]
+
+
 # chores
 
 
