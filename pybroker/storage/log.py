@@ -380,7 +380,7 @@ class Log:
         if offset <= self._segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return
-        self._owner.lowering(self.topic_partition, offset)
+        self._owner.lower(self.topic_partition, offset)
         self._settled_end = -1
         self._rolling.room = NO_ROOM
         try:
@@ -397,13 +397,14 @@ class Log:
         self._durability.shorten(end)
         self.log_start_offset = min(self.log_start_offset, end)
         self.persist_epochs()
+        self._owner.lower(self.topic_partition, end)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove all records; the next one gets `offset`. Also mends a damaged log. Waits for the
         disk."""
         if self._failure is not None:
             self._check_usable()
-        self._owner.lowering(self.topic_partition, 0)
+        self._owner.lower(self.topic_partition, 0)
         self._settled_end = -1
         self._rolling.room = NO_ROOM
         try:
@@ -418,6 +419,7 @@ class Log:
         self.log_start_offset = offset
         self._durability.restart(offset)
         self.persist_epochs()
+        self._owner.lower(self.topic_partition, 0)
 
     def advance_log_start(self, offset: int) -> None:
         """Records below `offset` are no longer served; their segments go with the next retention.

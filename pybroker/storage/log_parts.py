@@ -94,7 +94,8 @@ class Flushable(Protocol):
 @dataclass(frozen=True, slots=True)
 class LogOwner:
     """What a log tells its manager. `lowering` comes before bytes are removed at the end: what is
-    checkpointed beyond that offset must be forgotten first. `failed` comes after a failure that
+    checkpointed beyond that offset must be forgotten first; and again when they are gone, for who
+    has read or noted in between what there was. `failed` comes after a failure that
     ends the use of the log, `refused` after one that does not. `sync_due` asks for a flush soon, as
     flush.messages says; where it gives False nobody will see to it, and the log does it itself."""
 
@@ -103,6 +104,13 @@ class LogOwner:
     rng: Rng = field(default_factory=random.SystemRandom)
     refused: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
     sync_due: Callable[[Flushable], bool] = lambda log: False
+
+    def lower(self, partition: TopicPartition, offset: int) -> None:
+        """Raises BrokerError KAFKA_STORAGE_ERROR."""
+        try:
+            self.lowering(partition, offset)
+        except StorageError as error:
+            raise self.refuse(partition, error) from error
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
         """Tell of a failure after which the log is as it was; gives what to raise. A disk that is

@@ -299,10 +299,10 @@ def test_truncation(segmented: Bench, end: int) -> None:
     assert segmented.offsets() == list(range(min(end, 40) + 1))
 
 
-def test_truncation_says_so_before_bytes_go(segmented: Bench) -> None:
+def test_truncation_says_so_before_bytes_go_and_when_they_are_gone(segmented: Bench) -> None:
     segmented.log.flush()
     segmented.log.truncate_to(5)
-    assert segmented.lowered == [5]
+    assert segmented.lowered == [5, 5]
     assert segmented.log.recovery_point == 5
 
 

@@ -103,9 +103,9 @@ def host(tmp_path: Path) -> Iterator[Host]:
     host.release()
 
 
-def fill(log: Log, count: int = 1) -> None:
+def fill(log: Log, count: int = 1, value: bytes = b"value") -> None:
     for _ in range(count):
-        data = batch()
+        data = batch(value=value)
         log.append(data, read_header(data), leader_epoch=0, now_ms=0)
 
 

@@ -14,6 +14,7 @@ from pybroker.storage.filename import can_have_future
 from pybroker.storage.log import Log
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import MoveCancelled, ReplicaMove
+from pybroker.storage.relocation import Relocations
 from unit_tests.storage.batches import batch
 from unit_tests.storage.bench import refused
 from unit_tests.storage.faulty_disk import FaultyDisk
@@ -176,21 +177,26 @@ def test_a_log_that_begins_inside_a_batch_or_was_cut_by_retention(host: Host) ->
         after.read(32, 1000, upper_offset=40, at_least_one_batch=True, cached_only=False)
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize("keep", [0, 3, 20])
-def test_a_source_that_is_cut_cuts_its_copy(host: Host, keep: int) -> None:
-    manager = host.start()
+def test_a_source_that_is_cut_cuts_its_copy(
+    host: Host, keep: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, lower = host.start(), Relocations.lower
     log = make(manager, count=40)
     move = begin(host, manager)
     copy_all(move)
-    log.truncate_to(keep)
-    fill(log, 5)
-    assert not manager.moves.swap(move)
+    with monkeypatch.context() as patch:
+        if goes_on:  # in its thread, and gets again what is about to go
+            patch.setattr(Relocations, "lower", lambda *all: (lower(*all), move.copy()))
+        log.truncate_to(keep)
+    fill(log, 50, b"another")
+    assert goes_on or not manager.moves.swap(move)
     copy_all(move)
     move.rename()
     expected = content(log)
     finish(manager, move)
     assert content(existing(manager)) == expected
-    assert existing(manager).log_end_offset == keep + 5
 
 
 def test_producers_are_known_after_the_move(host: Host) -> None:
