@@ -378,7 +378,8 @@ class Partition:
             self._high_watermark = max(self._high_watermark, result.last_offset + 1)
         else:
             self._uncommitted_bytes += len(data)
-            if self._alone_up_to:
+            # Else a sync that has just ended is seen twice, and who waits for it is not woken.
+            if self._alone_up_to and self.log.durable_end > result.last_offset:
                 self.settle()
         return result
 

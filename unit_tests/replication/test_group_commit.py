@@ -64,3 +64,39 @@ async def test_a_leader_counts_itself_when_it_is_durable(group: Group) -> None:
     async with asyncio.timeout(PATIENCE_S):
         await leader.manager.produces.wait([T0], missing_bytes=1, timeout_s=PATIENCE_S)
     assert ends(leader) == (1, 1, 1)
+
+
+@pytest.fixture
+async def lone(tmp_path: Path) -> AsyncIterator[Member]:
+    """A leader without followers, with flush.messages=1."""
+    group = Group(tmp_path, size=1, config=LogConfig(flush_messages=1))
+    member = group[1]
+    commit = GroupCommit(logs=member.logs, replicas=member.manager, blocking=member.blocking)
+    commit.start()
+    await group.lead(1, 0)
+    yield member
+    member.blocking.open_all()
+    await commit.stop()
+    await group.close()
+
+
+async def test_who_waits_for_a_sync_is_woken_although_an_append_has_seen_its_end(
+    lone: Member,
+) -> None:
+    """The sync ends in a thread; the next append looks before the loop has heard of that."""
+    gate = lone.blocking.hold()
+    lone.append(b"a", b"b", b"c")
+    async with asyncio.timeout(PATIENCE_S):
+        await gate.reached.wait()
+    produces, fetches = lone.manager.produces, lone.manager.fetches
+    waiting = [
+        asyncio.ensure_future(each.wait([T0], missing_bytes=3, timeout_s=3600))
+        for each in (produces, fetches)
+    ]
+    await asyncio.sleep(0)
+    lone.partition().log.flush()
+    lone.append(b"d")
+    assert ends(lone) == (4, 3, 0)
+    gate.open.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*waiting)
