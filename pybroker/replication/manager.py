@@ -358,6 +358,8 @@ class ReplicaManager:
             if partition is not None and not is_news:
                 before = partition.high_watermark
                 self.high_watermark_moved(partition, before, partition.told_again(facts))
+                if partition.is_leader and not partition.may_have_enough_replicas():
+                    self.produces.disturbed(facts.topic_partition)
         except BrokerError as error:
             state_change.warning(
                 "command refused partition=%s error=%s", facts.topic_partition, error

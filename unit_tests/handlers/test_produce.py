@@ -323,9 +323,11 @@ async def test_acks_all_waits_for_the_isr(bench: Bench) -> None:
 
 
 async def test_too_few_left_in_sync_is_20_and_nothing_is_readable(bench: Bench) -> None:
-    task, end = await produce_waiting(bench, min_insync_replicas="2")
+    task, end = await produce_waiting(bench, timeout_ms=3_600_000, min_insync_replicas="2")
     await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID,), 1, version=2))
-    result = the_only(the_only((await task).responses).partition_responses)
+    async with asyncio.timeout(10):  # it is told, and does not wait to the end
+        answer = await task
+    result = the_only(the_only(answer.responses).partition_responses)
     assert (code(result), end) == (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, 1)
     assert values_of(await bench.fetch("t", 0)) == []
 
