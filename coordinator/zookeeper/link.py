@@ -7,6 +7,8 @@ What kazoo does and we cannot use is undone here:
   makes another link.
 - kazoo hands answers and watches to two threads, so that an answer may overtake the watch that it
   must follow. Here both go from kazoo's connection thread straight to the event loop, in order.
+  An answer does so even if it comes before anybody has asked the result for it: a watch that fires
+  right after the read that set it would overtake that read otherwise, and be lost.
 - kazoo forgets all watches when the connection drops. `rewatch` sets them again as Java's client
   does, telling the server up to where we have seen everything.
 - An unreachable server may block a connection attempt for a whole session timeout; here each has a
@@ -25,7 +27,7 @@ import struct
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.handlers.threading import SequentialThreadingHandler  # type: ignore[import-untyped]
@@ -54,6 +56,14 @@ StateListener = Callable[[LinkState, int], None]
 EventListener = Callable[[str, str], None]
 """Called with kazoo's name of the kind of a watch event and the path."""
 Answer = asyncio.Future[Any]
+
+
+class _Asked(NamedTuple):
+    """A result that somebody waits for."""
+
+    result: Any
+    answer: Answer
+    on_value: Callable[[Any], None] | None
 
 
 class SetWatches:
@@ -90,10 +100,16 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
     As `running` stays False, kazoo calls the callbacks of a result where the result is set.
     """
 
-    def __init__(self, connect_timeout_s: float, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connect_timeout_s: float,
+        on_end: Callable[[], None],
+        on_answer: Callable[[Any], None],
+    ) -> None:
         super().__init__()
         self._connect_timeout_s = connect_timeout_s
         self._on_end = on_end
+        self._on_answer = on_answer
         self._lock = threading.Lock()
         self._is_over = False
         self._socket: socket.socket | None = None
@@ -106,6 +122,11 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
+
+    def async_result(self) -> Any:
+        result = super().async_result()
+        result.rawlink(self._on_answer)
+        return result
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["timeout"] = self._connect_timeout_s
@@ -159,7 +180,11 @@ class Link:
         self._on_state = on_state
         self._on_event = on_event
         share = _CONNECT_SHARE_OF_SESSION * len(connect.hosts)
-        self._handler = _DirectHandler(session_timeout_ms / 1000 / share, self._thread_ended)
+        self._handler = _DirectHandler(
+            session_timeout_ms / 1000 / share, self._thread_ended, self._answered
+        )
+        self._asked: dict[int, _Asked] = {}
+        """By the identity of kazoo's result, which lives as long as its entry."""
         self._ended = asyncio.Event()
         self._is_over = False
         self._started = False
@@ -191,13 +216,10 @@ class Link:
 
     def answer_of(self, result: Any, on_value: Callable[[Any], None] | None = None) -> Answer:
         """The future of a kazoo result: its value, or kazoo's exception. `on_value` is called with
-        the value before anything that the server sent later is heard."""
+        the value before anything that the server sent later is heard. Has to be called before the
+        loop gets its turn again."""
         answer: Answer = self._loop.create_future()
-
-        def finish(finished: Any) -> None:
-            self._soon(_settle, answer, finished.exception, finished.value, on_value)
-
-        result.rawlink(finish)
+        self._asked[id(result)] = _Asked(result, answer, on_value)
         return answer
 
     def watcher(self, event: Any) -> None:
@@ -258,6 +280,9 @@ class Link:
     def _thread_ended(self) -> None:
         self._soon(self._end)
 
+    def _answered(self, result: Any) -> None:
+        self._soon(self._settle, result)
+
     def _soon(self, action: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(action, *args)
@@ -274,6 +299,17 @@ class Link:
         if not self._is_over:
             self._on_event(kind, path)
 
+    def _settle(self, result: Any) -> None:
+        asked = self._asked.pop(id(result), None)
+        if asked is None or asked.answer.done():
+            return
+        if result.exception is not None:
+            asked.answer.set_exception(result.exception)
+            return
+        if asked.on_value is not None:
+            asked.on_value(result.value)
+        asked.answer.set_result(result.value)
+
     def _tell(self, state: LinkState, zxid: int) -> None:
         if not self._is_over:
             self._is_over = state is LinkState.OVER
@@ -282,19 +318,3 @@ class Link:
     def _end(self) -> None:
         self._ended.set()
         self._tell(LinkState.OVER, 0)
-
-
-def _settle(
-    answer: Answer,
-    exception: BaseException | None,
-    value: object,
-    on_value: Callable[[Any], None] | None,
-) -> None:
-    if answer.done():
-        return
-    if exception is not None:
-        answer.set_exception(exception)
-        return
-    if on_value is not None:
-        on_value(value)
-    answer.set_result(value)
