@@ -32,7 +32,7 @@ from pybroker.coordinator.controller.writes import (
 )
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ConnectionLoss, CoordError, NodeExists
-from pybroker.model import TopicPartition
+from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,11 @@ class StateMachine:
                 break
             decided = (decide(partition) for partition in known)
             writes = [write for write in decided if write is not None]
-            waiting = await self._store(writes) if writes else []
+            try:
+                waiting = await self._store(writes) if writes else []
+            except ConnectionLoss as error:
+                logger.warning("receipts_not_prepared partitions=%d reason=%r", len(writes), error)
+                break
             if not waiting:
                 return
         logger.warning("moves_failed partitions=%d", len(waiting))
@@ -159,7 +163,7 @@ class StateMachine:
     def _note_stored(self, write: StateWrite, version: int, text: bytes) -> None:
         before = self._context.partitions[write.topic_partition]
         self._context.put_partition(partitions.stored(before, write.state, version, text))
-        self._context.stale.pop(write.topic_partition, None)
+        self._keep_stale(write)
         if write.unclean and before.state is not None:
             log_receipt(write, before.state.isr, before.replicas)
         self._teller.changed_state(write.topic_partition, created=write.creates)
@@ -177,20 +181,32 @@ class StateMachine:
             write.reason.value,
         )
 
+    def _keep_stale(self, write: StateWrite) -> None:
+        """Who has to leave and is in sync still, as an election that was asked for leaves it,
+        leaves later; who was elected although it was stale need not."""
+        known = self._context.stale.pop(write.topic_partition, frozenset())
+        stale = known.intersection(write.state.isr) - {write.state.leader}
+        if stale and write.state.leader != NO_LEADER:
+            self._context.stale[write.topic_partition] = stale
+
     def _adopt(self, key: TopicPartition, node: StateNode) -> None:
-        """Somebody else wrote the state: a leader changed the ISR, or an earlier controller was
-        faster. Take what is stored."""
+        """Somebody else wrote the state: a leader changed the ISR, a broker has left it by itself
+        (`replication/power_loss.py`), or an earlier controller was faster. Take what is stored."""
         if node.state.controller_epoch > self._context.controller_epoch:
             raise ControllerMoved(f"the state of {key} was written by a newer controller")
         context, before = self._context, self._context.partitions[key]
         adopted = partitions.found(key, before.replicas, node, context.brokers)
-        stale = context.stale.pop(key, frozenset()).intersection(node.state.isr)
+        were_stale = context.stale.pop(key, frozenset())
+        stale = were_stale.intersection(node.state.isr)
         if stale:
             context.stale[key] = stale
         if node.state.leader in stale:
             adopted = adopted.moved(PartitionStatus.OFFLINE)
         context.put_partition(adopted)
-        if before.state is not None and before.state.leader_epoch == node.state.leader_epoch:
+        same_epoch = (
+            before.state is not None and before.state.leader_epoch == node.state.leader_epoch
+        )
+        if same_epoch and stale == were_stale:
             self._teller.describe([key])  # it is the leader who changed the ISR: it knows
         else:
             self._teller.changed_state(key)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pybroker.coordinator.controller.events import ElectionType, Retry
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
-from unit_tests.coordinator.controller.cluster import Cluster, refused, until
+from unit_tests.coordinator.controller.cluster import Cluster, key, refused, until
 
 ORDERS = "/brokers/topics/orders"
 
@@ -206,3 +207,46 @@ async def test_a_partition_that_fails_is_sent_again(cluster: Cluster) -> None:
     await cluster.create("orders", {0: (1,)})
     await cluster.told(1, "lead orders-0 leader=1 epoch=0 isr=1 new")
     assert not cluster.refusals
+
+
+async def test_a_leader_hears_of_a_follower_that_has_stepped_aside_itself(
+    cluster: Cluster,
+) -> None:
+    """After a power loss a broker takes itself out of the ISR before it registers; the leader would
+    believe in its old ISR for ever, and never write that the follower is back."""
+    await cluster.member(1)
+    _, third = await cluster.member(2), await cluster.member(3)
+    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
+    await cluster.create("orders", {0: (2, 3)})
+    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    path = f"{ORDERS}/partitions/0/state"
+    await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
+    await cluster.tool.delete(paths.broker(3))
+    await third.register()
+    await cluster.told(2, "lead orders-0 leader=2 epoch=0 isr=2")
+    await cluster.told(3, "lead orders-0 leader=2 epoch=0 isr=2")
+
+
+async def test_who_was_restarted_leaves_the_isr_also_after_another_election(
+    cluster: Cluster,
+) -> None:
+    """Taking it out failed at first, and somebody asks for an election meanwhile."""
+    first = await cluster.member(1)
+    second, _ = await cluster.member(2), await cluster.member(3)
+    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
+    await cluster.create("orders", {0: (2, 3, 1)})
+    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    await second.kill()
+    await cluster.told(3, "lead orders-0 leader=3 epoch=1 isr=3,1")
+    await cluster.member(2)
+    await cluster.told(2, "lead orders-0 leader=3 epoch=1 isr=3,1")
+    path = f"{ORDERS}/partitions/0/state"
+    await cluster.write_json(path, {**cluster.json(path), "isr": [3, 1, 2]})
+    reign = first.controller._reign
+    assert reign is not None
+    reign.context.stale[key("orders-0")] = frozenset({1})
+    await first.controller.elect_leaders(ElectionType.PREFERRED, [key("orders-0")])
+    await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=3,1,2")
+    reign._office.retries.partitions.add(key("orders-0"))
+    first.controller._enqueue(Retry())
+    await cluster.told(2, "lead orders-0 leader=2 epoch=3 isr=3,2")

@@ -126,6 +126,26 @@ async def test_there_is_one_receipt_whatever_reply_is_lost(
     assert first.controller.unclean_elections == 1
 
 
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("position", range(12))
+async def test_all_are_led_again_whatever_reply_is_lost_when_a_broker_dies(
+    cluster: Cluster, position: int, applied: bool
+) -> None:
+    first = await cluster.member(1)
+    second, _ = await cluster.member(2), await cluster.member(3)
+    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
+    for name in ("orders", "other"):
+        await cluster.create(name, {0: (2, 3)})
+        await cluster.told(3, f"metadata {name}-0 leader=2 epoch=0")
+    await cluster.set_options("orders", unclean_leader_election_enable="true")
+    path = paths.partition_state(KEY)
+    await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
+    first.lose_request(position, applied=applied)
+    await second.kill()
+    await cluster.told(3, "lead orders-0 leader=3 epoch=1 isr=3")
+    await cluster.told(3, "lead other-0 leader=3 epoch=1 isr=3")
+
+
 async def test_what_lies_there_and_is_no_receipt_is_replaced(cluster: Cluster) -> None:
     await leaderless(cluster)
     await cluster.tool.create(paths.losses("orders"))
