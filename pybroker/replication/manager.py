@@ -17,6 +17,7 @@ from pybroker.model import (
     INTERNAL_TOPICS,
     LEADER_DURING_DELETION,
     Everything,
+    Extent,
     LeaderAndIsr,
     PartitionFacts,
     StopReplica,
@@ -75,7 +76,8 @@ class ReplicaManager:
         self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = -1
         self.told_epoch = -1
-        """The broker epoch of the last LeaderAndIsr: the roles are of that registration."""
+        """The broker epoch of the last LeaderAndIsr, or the end of a series of them: the roles are
+        of that registration."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
         """Told of a replica of which the controller wants to know what it has."""
         self.is_fenced = False
@@ -289,7 +291,8 @@ class ReplicaManager:
             assigned = self._all_roles.after(command)
             if assigned is not None:
                 await self._set_strays_aside(assigned)
-            self.told_epoch = max(self.told_epoch, command.broker_epoch)
+            if command.extent not in (Extent.BEGINS, Extent.GOES_ON):
+                self.told_epoch = max(self.told_epoch, command.broker_epoch)
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:

@@ -301,3 +301,16 @@ async def test_who_leads_no_longer_hears_it_also_without_zookeeper(replicas: Rep
     replicas.config_failure = None
     assert await replicas.told(elsewhere) == [ErrorCode.NONE]
     assert replicas.config_reads == ["t", "fresh", "fresh"]
+
+
+async def test_roles_are_known_when_a_series_of_commands_has_come_to_its_end(
+    replicas: Replicas,
+) -> None:
+    manager = replicas.manager
+    for key, extent, told in (
+        (T0, Extent.BEGINS, -1),
+        (T1, Extent.GOES_ON, -1),
+        (T0, Extent.ENDS, 7),
+    ):
+        await manager.leader_and_isr(LeaderAndIsr(1, 1, 7, (facts(key),), extent))
+        assert manager.told_epoch == told
