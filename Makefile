@@ -48,6 +48,7 @@ bench: $(VENV)/.installed-bench
 docs: $(VENV)/.installed-test
 	$(BIN)/python -m docs.make_configuration
 	$(BIN)/python -m docs.make_metrics
+	$(BIN)/python -m docs.make_states
 
 # All that the tests need from pip.
 install: $(VENV)/.installed-test

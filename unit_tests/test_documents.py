@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import make_config_files, make_configuration
+from docs import make_config_files, make_configuration, make_states
 from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
 from pybroker.client.options import (
     AdminOptions,
@@ -16,6 +16,7 @@ from pybroker.client.options import (
     ProducerOptions,
     parse_options,
 )
+from pybroker.coordinator.controller import partitions, replicas
 from pybroker.properties import parse_properties, read_properties
 from pybroker.topic_config import TOPIC_OPTIONS
 from unit_tests.sources import ROOT
@@ -63,6 +64,14 @@ def everything(path: Path) -> dict[str, str]:
 
 def test_the_page_of_options_is_made_from_the_tables() -> None:
     assert make_configuration.PAGE.read_text() == make_configuration.render(), "run: make docs"
+
+
+def test_the_diagrams_of_the_controllers_statuses_are_made_from_its_tables() -> None:
+    assert make_states.render() in make_states.PAGE.read_text(), "run: make docs"
+    moves = [line for line in make_states.render().splitlines() if line.startswith("    ")]
+    assert len(moves) == sum(map(len, partitions.LEGAL_MOVES.values())) + sum(
+        map(len, replicas.LEGAL_MOVES.values())
+    )
 
 
 @pytest.mark.parametrize("name", make_config_files.render_all())

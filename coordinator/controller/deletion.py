@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pybroker.coordinator.controller.reading import read_each
+from pybroker.coordinator.controller.replicas import ReplicaKey, ReplicaStatus, moved
 from pybroker.coordinator.controller.writes import FencedWriter, Write
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import CoordError, NoNode
@@ -27,30 +28,59 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A deletion under way. `awaited`: the (broker, partition) pairs that have not confirmed."""
+    """A deletion under way, and where its replicas are in it."""
 
     topic: str
-    awaited: frozenset[tuple[int, TopicPartition]] = frozenset()
+    replicas: Mapping[ReplicaKey, ReplicaStatus] = field(default_factory=dict)
+
+    @classmethod
+    def begun(
+        cls, topic: str, assignment: Mapping[int, Iterable[int]], live: Collection[int]
+    ) -> Deletion:
+        """Of a topic with these replicas, by partition; those on live brokers are to be stopped
+        (`expecting`)."""
+        found = {}
+        for number, replicas in assignment.items():
+            for broker_id in replicas:
+                key = (broker_id, TopicPartition(topic, number))
+                if broker_id in live:
+                    found[key] = moved(key, ReplicaStatus.NON_EXISTENT, ReplicaStatus.ONLINE)
+                else:
+                    away = moved(key, ReplicaStatus.NON_EXISTENT, ReplicaStatus.OFFLINE)
+                    found[key] = moved(key, away, ReplicaStatus.DELETION_INELIGIBLE)
+        return cls(topic, found)
 
     @property
     def is_confirmed(self) -> bool:
-        return not self.awaited
+        return ReplicaStatus.DELETION_STARTED not in self.replicas.values()
 
     def expecting(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
-        """That broker has been told to remove these replicas."""
-        asked = frozenset((broker_id, topic_partition) for topic_partition in topic_partitions)
-        return dataclasses.replace(self, awaited=self.awaited | asked)
+        """That broker has been told to remove these replicas. Raises IllegalMove."""
+        keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
+        return self._moved(keys, ReplicaStatus.DELETION_STARTED)
 
-    def confirmed(self, broker_id: int, topic_partitions: Collection[TopicPartition]) -> Deletion:
-        """That broker has removed these replicas."""
-        done = frozenset((broker_id, topic_partition) for topic_partition in topic_partitions)
-        return dataclasses.replace(self, awaited=self.awaited - done)
+    def confirmed(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
+        """That broker has removed these replicas; what it says of others, or says twice, does not
+        count."""
+        keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
+        awaited = [key for key in keys if self._is_awaited(key)]
+        return self._moved(awaited, ReplicaStatus.DELETION_SUCCESSFUL)
 
     def without_broker(self, broker_id: int) -> Deletion:
         """That broker is gone; nothing more is expected of it."""
-        return dataclasses.replace(
-            self, awaited=frozenset(pair for pair in self.awaited if pair[0] != broker_id)
-        )
+        awaited = [key for key in self.replicas if key[0] == broker_id and self._is_awaited(key)]
+        return self._moved(awaited, ReplicaStatus.DELETION_INELIGIBLE)
+
+    def finished(self) -> Deletion:
+        """Nothing is left of the topic's replicas. Raises IllegalMove while one is awaited."""
+        return self._moved(self.replicas, ReplicaStatus.NON_EXISTENT)
+
+    def _is_awaited(self, key: ReplicaKey) -> bool:
+        return self.replicas.get(key) is ReplicaStatus.DELETION_STARTED
+
+    def _moved(self, keys: Iterable[ReplicaKey], target: ReplicaStatus) -> Deletion:
+        changed = {key: moved(key, self.replicas[key], target) for key in keys}
+        return dataclasses.replace(self, replicas={**self.replicas, **changed})
 
 
 async def remove_topic(coord: Coord, writer: FencedWriter, name: str) -> bool:

@@ -71,7 +71,8 @@ class Deletions:
         for name in sorted(set(names) - self._context.deletions.keys()):
             logger.info("topic_deletion_started topic=%s", name)
             self._office.journal.deletion(name, done=False)
-            self._context.deletions[name] = Deletion(name)
+            assignment = self._context.topics[name].assignment
+            self._context.deletions[name] = Deletion.begun(name, assignment, self._context.brokers)
             self._office.teller.describe_now(self._context.partitions_of(name))
             self._stop_replicas(name, self._context.brokers)
 
@@ -119,6 +120,7 @@ class Deletions:
         for name, deletion in list(self._context.deletions.items()):
             if not deletion.is_confirmed:
                 continue
+            deletion.finished()  # whoever drops a topic too early is told so here
             if await self._remove_topic(name):
                 logger.info("topic_deleted topic=%s", name)
                 self._office.journal.deletion(name, done=True)
