@@ -292,6 +292,7 @@ class BrokerApp:
                 delete_topic_enable=self._config.delete_topic_enable,
                 rebalance=rebalance_settings(self._config),
                 journal=self.journal.note,
+                elections=self._world.metrics.elections,
                 policy_of=lambda overrides: policy_of(self.live.current, overrides),
             ),
         )

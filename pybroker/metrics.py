@@ -162,6 +162,8 @@ class Metrics:
     """Times of making the file of a log durable; added to by several threads."""
     coordination: TimeMeter = field(default_factory=TimeMeter)
     """Times of requests to ZooKeeper that were answered."""
+    elections: TimeMeter = field(default_factory=TimeMeter)
+    """Times in which this broker's controller found leaders after brokers had come or gone."""
     fetchers: dict[int, FetcherCounters] = field(default_factory=dict)
     """By the broker that is copied from."""
     replication_bytes_out: int = 0

@@ -9,18 +9,25 @@ controller look, see `events.py`) and `what`:
   new partition;
 - `elected`, `steps-down`: a reign began or ended;
 - `brokers`: which brokers were `lost` and `started`;
-- `deletion`: the `topic` is being deleted, or (`done`) is gone.
+- `deletion`: the `topic` is being deleted, or (`done`) is gone;
+- `election-failed`: the node of Kafka's tools asked for the preferred leader of `partition`, which
+  it did not get for the `reason`, the name of an error of the protocol;
+- `election-ignored`: that node cannot be read, for the `reason` in words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from typing import Final
 
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.partitions import Partition, StateWrite
-from pybroker.model import PartitionState
+from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import Clock
+
+REASON_CHARACTERS_MAX: Final = 200
+"""Of words that are made of what others wrote."""
 
 Entry = dict[str, object]
 Note = Callable[[Entry], None]
@@ -60,6 +67,12 @@ class Journal:
 
     def deletion(self, topic: str, *, done: bool) -> None:
         self._add("deletion", topic=topic, done=done)
+
+    def election_failed(self, key: TopicPartition, reason: str) -> None:
+        self._add("election-failed", partition=str(key), reason=reason)
+
+    def election_ignored(self, reason: str) -> None:
+        self._add("election-ignored", reason=reason[:REASON_CHARACTERS_MAX])
 
     def _add(self, what: str, **fields: object) -> None:
         moment = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)

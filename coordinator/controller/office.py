@@ -22,6 +22,7 @@ from pybroker.coordinator.controller.retries import Retries
 from pybroker.coordinator.controller.telling import ChannelFactory, Teller
 from pybroker.coordinator.controller.transitions import StateMachine
 from pybroker.coordinator.controller.writes import FencedWriter
+from pybroker.metrics import TimeMeter
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Coord, Rng
 
@@ -40,14 +41,16 @@ class RebalanceSettings:
 class ControllerSettings:
     """`delete_topic_enable` as Kafka's delete.topic.enable; `backoff` for everything that is tried
     again; `stop_timeout_s` is how long resigning may take; `rebalance` None leaves leaders where
-    they are; `journal` keeps what was decided; `policy_of` lays a topic's own values over those of
-    the cluster."""
+    they are; `journal` keeps what was decided; `elections` learns how long it took to find leaders
+    after brokers had come or gone; `policy_of` lays a topic's own values over those of the
+    cluster."""
 
     delete_topic_enable: bool = True
     backoff: Backoff = field(default_factory=Backoff)
     stop_timeout_s: float = 3.0
     rebalance: RebalanceSettings | None = None
     journal: Note = lambda entry: None
+    elections: TimeMeter = field(default_factory=TimeMeter)
     policy_of: PolicyOf = lambda overrides: policy_of(BrokerConfig(), overrides)
 
 

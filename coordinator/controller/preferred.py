@@ -91,8 +91,9 @@ class AskedElections:
             asked = schemas.decode_partitions(paths.PREFERRED_ELECTION, data)
         except MalformedNode as error:
             logger.error("preferred_election_ignored reason=%s", error)
+            self._office.journal.election_ignored(str(error))
         else:
-            _log(await self.hold(ElectionType.PREFERRED, asked))
+            self._note(await self.hold(ElectionType.PREFERRED, asked))
         await self._remove_node(stat)
 
     async def answer(self, event: ElectionAsked) -> None:
@@ -159,6 +160,17 @@ class AskedElections:
         leader = NO_LEADER if partition.state is None else partition.state.leader
         return Election(ErrorCode.NONE, leader=leader)
 
+    def _note(self, held: Elections) -> None:
+        """Nobody waits for an answer to the node: what failed stands in the log and the journal."""
+        elected = sum(election.code is ErrorCode.NONE for election in held.values())
+        logger.info("preferred_election partitions=%d elected=%d", len(held), elected)
+        for key, election in held.items():
+            if election.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
+                name = election.code.name
+                logger.warning("preferred_election_failed partition=%s reason=%s", key, name)
+                if key in self._office.context.partitions:  # others may be any number of names
+                    self._office.journal.election_failed(key, name)
+
     async def _remove_node(self, stat: NodeStat) -> None:
         (outcome,) = await self._office.writer.write_all(
             [Write((DeleteOp(paths.PREFERRED_ELECTION, stat.version),))]
@@ -166,13 +178,3 @@ class AskedElections:
         if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
             logger.warning("preferred_election_not_removed reason=%r", outcome)
             self._office.retries.repeat_if([outcome], PreferredElectionRequested())
-
-
-def _log(held: Elections) -> None:
-    elected = sum(election.code is ErrorCode.NONE for election in held.values())
-    logger.info("preferred_election partitions=%d elected=%d", len(held), elected)
-    for key, election in held.items():
-        if election.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
-            logger.warning(
-                "preferred_election_failed partition=%s reason=%s", key, election.code.name
-            )

@@ -60,6 +60,7 @@ class Reign:
         enqueue: Callable[[Event], None],
     ) -> None:
         self.won = won
+        self._clock = clock
         self._office = office = Office(coord, won, channels, settings, clock, rng, enqueue)
         watches = Watches(
             brokers=lambda _: enqueue(BrokersChanged()),
@@ -116,7 +117,9 @@ class Reign:
         self._office.journal.event = type(event).__name__
         match event:
             case BrokersChanged():
+                began = self._clock.monotonic()
                 await self._brokers.look()
+                self._office.settings.elections.add(self._clock.monotonic() - began)
             case TopicsChanged():
                 await self._topics.look()
             case TopicChanged():

@@ -36,6 +36,7 @@ from pybroker.model import NO_LEADER
 from pybroker.wire.api import ApiKey
 
 _MS: Final = 1000.0
+_ELECTIONS: Final = "kafka_controller_controllerstats_leaderelectionrateandtimems"
 _TRAFFIC: Final[Mapping[str, str]] = {
     "messages_in": "messagesin",
     "bytes_in": "bytesin",
@@ -57,6 +58,7 @@ def meters(rooms: Rooms) -> Iterator[tuple[str, TimeMeter]]:
     """The meters whose recent durations are shown, by name."""
     yield "syncs", rooms.metrics.syncs
     yield "coordination", rooms.metrics.coordination
+    yield "elections", rooms.metrics.elections
     for key in ApiKey:
         if rooms.metrics.requests[key].count:
             yield f"request {key}", rooms.metrics.requests[key].times
@@ -140,6 +142,7 @@ class MetricsPage:
                 "coordination",
                 metrics.coordination,
             )
+            + self._times(_ELECTIONS, "elections", metrics.elections)
         )
 
     def _times(self, name: str, meter_name: str, meter: TimeMeter, unit: float = _MS) -> str:

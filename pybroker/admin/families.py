@@ -53,6 +53,7 @@ _ROWS: Final = (
     ("kafka_controller_kafkacontroller_globalpartitioncount", GAUGE, "", "Partitions of the cluster."),
     ("kafka_controller_kafkacontroller_activebrokercount", GAUGE, "", "Brokers that are registered."),
     ("kafka_controller_controllerstats_uncleanleaderelections_total", COUNTER, "", "Leaders chosen outside the in-sync replicas: records may be lost."),
+    ("kafka_controller_controllerstats_leaderelectionrateandtimems", SUMMARY, "", "Times in which the controller found leaders after brokers had come or gone, in ms, until all was stored."),
     # traffic; without a label the sum over all topics
     ("kafka_server_brokertopicmetrics_messagesin_total", COUNTER, "topic", "Records that producers wrote; without a topic, as in all of these, the sum over all topics."),
     ("kafka_server_brokertopicmetrics_bytesin_total", COUNTER, "topic", "Bytes of record batches that producers wrote, as they came."),

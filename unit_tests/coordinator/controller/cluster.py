@@ -25,6 +25,7 @@ from pybroker.coordinator.controller.telling import ChannelFactory
 from pybroker.coordinator.controller.topics import create_topic, random_topic_id, request_deletion
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NodeExists
+from pybroker.metrics import TimeMeter
 from pybroker.model import (
     Broker,
     Command,
@@ -146,6 +147,7 @@ class Cluster:
         self.offline: dict[int, set[TopicPartition]] = {}
         self.config = BrokerConfig()
         self.journal: list[dict[str, object]] = []
+        self.elections = TimeMeter()
         self.newest_controller: dict[int, int] = {}
         """The highest controller epoch that a broker, by its own epoch, has seen."""
         self.deletion_gate = asyncio.Event()
@@ -295,6 +297,7 @@ class Member:
             settings=ControllerSettings(
                 delete_topic_enable=delete_topic_enable,
                 journal=cluster.journal.append,
+                elections=cluster.elections,
                 policy_of=lambda overrides: policy_of(cluster.config, overrides),
                 backoff=Backoff(0.001, 0.01),
                 rebalance=rebalance,

@@ -250,3 +250,17 @@ async def test_who_was_restarted_leaves_the_isr_also_after_another_election(
     reign._office.retries.partitions.add(key("orders-0"))
     first.controller._enqueue(Retry())
     await cluster.told(2, "lead orders-0 leader=2 epoch=3 isr=3,2")
+
+
+async def test_the_times_of_elections_are_taken(cluster: Cluster) -> None:
+    """For each change of the brokers; none for other events."""
+    await cluster.member(1)
+    second = await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    before = cluster.elections.count
+    await cluster.create("orders", {0: (2, 1)})
+    await cluster.told(1, "metadata orders-0 leader=2 epoch=0")
+    assert cluster.elections.count == before
+    await second.kill()
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=1")
+    assert cluster.elections.count == before + 1

@@ -129,9 +129,27 @@ async def test_no_content_of_the_node_is_in_the_way_of_the_next(
     await cluster.tool.create(paths.PREFERRED_ELECTION, content)
     await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
     assert cluster.stored_epoch("orders-0") == 5
+    ignored = [entry for entry in cluster.journal if entry["what"] == "election-ignored"]
+    assert [len(str(entry["reason"])) in range(10, 201) for entry in ignored] == (
+        [] if content == b'{"partitions": []}' else [True]
+    )
     await cluster.write_json(paths.PREFERRED_ELECTION, asking("orders-0"))
     await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
     await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
+
+
+async def test_what_failed_stands_in_the_journal(cluster: Cluster) -> None:
+    """Of the partitions that there are."""
+    await churned(cluster)
+    for member in cluster.members:
+        if member.id == 1:
+            await member.kill()
+    await cluster.write_json(paths.PREFERRED_ELECTION, asking("orders-0", "unknown-0"))
+    await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
+    failed = [entry for entry in cluster.journal if entry["what"] == "election-failed"]
+    assert [(entry["partition"], entry["reason"]) for entry in failed] == [
+        ("orders-0", "PREFERRED_LEADER_NOT_AVAILABLE")
+    ]
 
 
 async def test_a_new_controller_finds_the_node(cluster: Cluster) -> None:
