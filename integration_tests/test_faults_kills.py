@@ -103,7 +103,7 @@ def test_rolling_clean_restart(rig: Rig) -> None:
             run.wait_for_progress(10)
             rig.cluster.start(broker)
             run.wait_for_full_isr()
-        history = run.finish()
+        history = run.finish(stop=True)
     failed = [send for send in history.sends.values() if send.outcome != "ok"]
     assert not failed, f"a clean restart costs nobody anything, but {failed[:5]}"
     for number in range(len(rig.cluster.brokers)):
@@ -128,7 +128,7 @@ def test_fast_double_failover(rig: Rig) -> None:
             kill9(run, second)
             rig.cluster.start_all()
             run.wait_for_full_isr()
-        history = run.finish()
+        history = run.finish(stop=True)
     assert len({state.epoch for state in history.states if state.partition[1] == 0}) >= 4
 
 

@@ -112,7 +112,7 @@ def test_isolate_and_heal(rig: Rig) -> None:
             run.wait_for_progress(10, clients=PRODUCERS)
         rig.cluster.heal()
         run.wait_for_full_isr()
-        history = run.finish()
+        history = run.finish(stop=True)
     begin, _ = measures.fault(history, "cut")
     delays = measures.election_delay(history, begin, leader)
     assert delays

@@ -32,7 +32,7 @@ GIVES_UP_MS: Final = {"five-in-flight": 4_000, "prober": 3_000, "hasty": 4_000}
 """After so long a value has no more chances; the others are patient."""
 PATIENCE_MS: Final = 90_000
 LIBRDKAFKA: Final[Mapping[str, Mapping[str, str | int | bool]]] = {
-    "idempotent": {"enable.idempotence": True},
+    "idempotent": {"enable.idempotence": True, "debug": "eos", "log_level": 7},
     "one-in-flight": {"max.in.flight": 1},
     "five-in-flight": {"max.in.flight": 5},
     "prober": {"max.in.flight": 5, "retries": 0},
@@ -103,8 +103,8 @@ class ConfluentProducer:
         rate = settings.rate // PROBER_RATE_PARTS if name == "prober" else settings.rate
         self._per_tick = max(1, round(rate * TICK_S))
         self._believes_refusals = name == "prober"
-        keeps_order = name in ("idempotent", "one-in-flight")
-        self._values = _Values(name, settings, log, keeps_order)
+        # Not "one-in-flight": that is one a connection, and while a leader moves there are two.
+        self._values = _Values(name, settings, log, keeps_order=name == "idempotent")
         self.acked = self._values.acked
         self._stopping = threading.Event()
         self._producer = confluent_kafka.Producer(
@@ -123,7 +123,7 @@ class ConfluentProducer:
                 "topic.metadata.refresh.interval.ms": 2_000,
                 "log_level": 0,
                 **LIBRDKAFKA[name],
-            }
+            },
         )
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

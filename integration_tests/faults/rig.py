@@ -264,12 +264,15 @@ class Run:
 
     # ---- the end
 
-    def finish(self, *, lossy: bool = False, allowed_errors: Collection[str] = ()) -> History:
+    def finish(
+        self, *, lossy: bool = False, stop: bool = False, allowed_errors: Collection[str] = ()
+    ) -> History:
         """Heal everything, go on for a moment, read everything, and judge.
 
         `lossy`: records may have been given up, so only the rules of `checker.LOSSY` hold, and
-        readers may have lost their position. `allowed_errors` are patterns of error lines in
-        brokers' logs that this fault explains.
+        readers may have lost their position. `stop`: the brokers are stopped in order before their
+        files are read, so that what they know of producers is compared too. `allowed_errors` are
+        patterns of error lines in brokers' logs that this fault explains.
         """
         self.rig.ready()
         self.wait_for_full_isr()
@@ -278,9 +281,12 @@ class Run:
         workload.ask("stop-producers", "producers stopped", seconds=FLUSH_SECONDS_MAX)
         ends = final.read_all(self.cluster.bootstrap, self.topic, PARTITIONS, self.log)
         late = [] if lossy else self._late_readers(sum(ends.values()))
-        log_dirs = {broker: self.cluster.log_dir(broker) for broker in self.cluster.brokers}
-        final.read_files(log_dirs, self.topic, ends, self.log)
         workload.ask("stop", "workload stopped", seconds=FLUSH_SECONDS_MAX)
+        if stop:
+            for broker in self.cluster.brokers:
+                assert self.cluster.stop(broker) == 0
+        log_dirs = {broker: self.cluster.log_dir(broker) for broker in self.cluster.brokers}
+        final.read_files(log_dirs, self.topic, ends, self.log, stopped=stop)
         self._note_controllers()
         history = load(self.ops_folder)
         print(f"{self.topic}: {measures.summary(history)}, {repeated(history)} twice")
@@ -307,6 +313,8 @@ class Run:
         """Copies all that is known into a folder that stays."""
         folder = Path(tempfile.mkdtemp(prefix=f"{_EVIDENCE}{self.topic}-"))
         shutil.copytree(self.ops_folder, folder / "ops", dirs_exist_ok=True)
+        if self._process is not None:
+            (folder / "workload.log").write_text(self._process.output)
         (folder / "zookeeper.txt").write_text("\n".join(self.watch.nodes()))
         for broker in self.cluster.brokers:
             (folder / f"broker-{broker}.log").write_text("\n".join(self.rig.new_lines(broker)))
