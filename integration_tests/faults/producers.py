@@ -68,6 +68,7 @@ class _Values:
             acks=1 if name == "hasty" else -1,
             idempotent=name in ("idempotent", "ours"),
             keeps_order=keeps_order,
+            starts_anew=name == "idempotent",
         )  # fmt: skip
 
     def next(self) -> tuple[int, str]:

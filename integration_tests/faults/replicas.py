@@ -76,7 +76,8 @@ def _batches(path: Path) -> list[list[Any]]:
         if not crc_matches(data, position, header.size):
             raise DamagedFile(f"{path}: the batch at position {position} does not match its CRC")
         digest = hashlib.sha256(data[position:end]).hexdigest()[:_DIGEST_CHARACTERS]
-        found.append([header.base_offset, header.last_offset, header.leader_epoch, digest])
+        writer = f"{header.producer_id}/{header.producer_epoch}" if header.has_producer else ""
+        found.append([header.base_offset, header.last_offset, header.leader_epoch, digest, writer])
     if end != len(data):
         raise DamagedFile(f"{path}: {len(data) - end} bytes behind position {end} are no batch")
     return found

@@ -121,7 +121,7 @@ def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[i
 
 
 def duplicates(history: History) -> Iterator[Violation]:
-    """An idempotent producer's value is stored once."""
+    """An idempotent producer's value is stored once; once an epoch, if its client starts anew."""
     for partition, places in offsets_of_values(history).items():
         for value, offsets in places.items():
             send = history.sends.get(value)
@@ -129,8 +129,24 @@ def duplicates(history: History) -> Iterator[Violation]:
                 continue
             facts = history.facts(send.identity)
             if facts is not None and facts.idempotent:
+                if facts.starts_anew and _in_different_epochs(history, partition, offsets):
+                    continue
                 text = f"{value} of an idempotent producer stands at {offsets}"
                 yield Violation("duplicates", partition, offsets[1], text, (str(send),))
+
+
+def _in_different_epochs(history: History, partition: TopicPartition, offsets: list[int]) -> bool:
+    """Whether the files show a producer epoch of its own for each of these offsets."""
+    stored = next((files for files in history.files if files.partition == partition), None)
+    if stored is None:
+        return False
+    writers = [
+        batch.producer
+        for offset in offsets
+        for batch in stored.batches
+        if batch.first <= offset <= batch.last and batch.producer
+    ]
+    return len(writers) == len(offsets) == len(set(writers))
 
 
 def producer_order(history: History) -> Iterator[Violation]:

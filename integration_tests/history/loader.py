@@ -56,7 +56,10 @@ def _records(op: Op) -> tuple[Record, ...]:
 
 def _producer(history: History, op: Op) -> None:
     history.producers[op["p"], op["i"]] = ProducerFacts(
-        acks=op["acks"], idempotent=op["idempotent"], keeps_order=op["keeps_order"]
+        acks=op["acks"],
+        idempotent=op["idempotent"],
+        keeps_order=op["keeps_order"],
+        starts_anew=op.get("starts_anew", False),
     )
 
 

@@ -16,11 +16,14 @@ NANOSECONDS: Final = 1_000_000_000
 @dataclass(frozen=True, slots=True)
 class ProducerFacts:
     """What a producer was promised. `keeps_order`: values that it knows to be stored stand in the
-    order in which it sent them (idempotence, or one request in flight)."""
+    order in which it sent them (idempotence, or one request in flight). `starts_anew`: after an
+    error in one partition it takes the next producer epoch, and sends again what another partition
+    may have (librdkafka's issue 4953); then no broker can know it for a repetition."""
 
     acks: int
     idempotent: bool
     keeps_order: bool
+    starts_anew: bool = False
 
 
 @dataclass(slots=True)
@@ -112,12 +115,13 @@ class FinalRead:
 
 
 class Batch(NamedTuple):
-    """A stored batch; `digest` is of all its bytes."""
+    """A stored batch; `digest` is of all its bytes, `producer` its producer's id and epoch."""
 
     first: int
     last: int
     epoch: int
     digest: str
+    producer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     info     nobody knows: it may have been done, or may be done later
 
     f          type            further keys
-    producer   info            acks, idempotent, in_flight, keeps_order
+    producer   info            acks, idempotent, keeps_order, starts_anew
     send       invoke          tp, v
     send       ok              v, off (-1: the client was not told)
     send       fail, info      v, err
@@ -19,8 +19,8 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     latest     ok              tp, off, asked     ListOffsets; `asked` in ns
     latest     info            tp, err
     final      ok              tp, source, start, recs     everything there is, read at the end
-    files      ok              tp, broker, start, hw, batches [[first, last, epoch, digest]...],
-                               epochs [[epoch, offset]...], producers [text...]
+    files      ok              tp, broker, start, hw, epochs [[epoch, offset]...], producers [text...],
+                               batches [[first, last, epoch, digest, producer]...]
     state      ok              tp, leader, epoch, isr, eligible, version, controller_epoch
     controller ok              epoch, broker
     fault      invoke, ok      what, target

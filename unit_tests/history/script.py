@@ -18,21 +18,23 @@ def value(counter: int, producer: str = "a", partition: TopicPartition = T0) -> 
 
 
 class Script:
-    """Producers: `a` is idempotent, `b` has one request in flight, `c` has five, `leader-only`
-    waits for the leader alone."""
+    """Producers: `a` is idempotent, so is `anew`, which starts anew after errors; `b` has one
+    request in flight, `c` has five, `leader-only` waits for the leader alone."""
 
     def __init__(self, partition: TopicPartition = T0) -> None:
         self.ops: list[Op] = []
         self.partition = partition
         for name, acks, idempotent, keeps_order in (
             ("a", -1, True, True),
+            ("anew", -1, True, True),
             ("b", -1, False, True),
             ("c", -1, False, False),
             ("leader-only", 1, False, False),
         ):
             self.add(
-                name, "producer", "info", acks=acks, idempotent=idempotent, keeps_order=keeps_order
-            )
+                name, "producer", "info", acks=acks, idempotent=idempotent,
+                keeps_order=keeps_order, starts_anew=name == "anew",
+            )  # fmt: skip
 
     def add(self, client: str, function: str, kind: str, **more: Any) -> int:
         """Returns the operation's time."""

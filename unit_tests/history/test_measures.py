@@ -12,13 +12,13 @@ MS = 1_000_000
 
 def test_the_longest_pause_counts_from_the_beginning_and_to_the_end() -> None:
     script = Script()
-    script.send(0, 0)  # acknowledged at 6 ms
+    script.send(0, 0)  # acknowledged at 7 ms
     script.send(1, "info")
-    script.send(2, 1)  # acknowledged at 10 ms
+    script.send(2, 1)  # acknowledged at 11 ms
     history = script.history()
-    assert measures.longest_pauses(history, 0, 10 * MS)[T0] == pytest.approx(0.006)
-    assert measures.longest_pauses(history, 6 * MS, 10 * MS)[T0] == pytest.approx(0.004)
-    assert measures.longest_pauses(history, 9 * MS, 110 * MS)[T0] == pytest.approx(0.1)
+    assert measures.longest_pauses(history, 0, 11 * MS)[T0] == pytest.approx(0.007)
+    assert measures.longest_pauses(history, 7 * MS, 11 * MS)[T0] == pytest.approx(0.004)
+    assert measures.longest_pauses(history, 10 * MS, 111 * MS)[T0] == pytest.approx(0.1)
 
 
 def test_an_election_takes_until_another_leads() -> None:
@@ -41,7 +41,7 @@ def test_an_election_takes_until_another_leads() -> None:
 def test_answers_and_acknowledgements_of_a_time() -> None:
     script = Script()
     script.send(0, 0)
-    begin = 6 * MS + 1
+    begin = 7 * MS + 1
     script.send(1, "fail")
     script.send(2, 1)
     script.invoke(3)

@@ -77,6 +77,12 @@ def stores_an_idempotent_value_twice(script: Script) -> None:
     script.final(text, text)
 
 
+def stores_a_value_twice_in_one_epoch(script: Script) -> None:
+    text = script.send(0, 0, "anew")
+    script.final(text, text)
+    script.files(1, [[0, 0, 0, "x", "7/0"], [1, 1, 0, "y", "7/0"]])
+
+
 def stores_values_in_another_order(script: Script) -> None:
     script.send(0, 1)
     script.send(1, 0)
@@ -233,6 +239,7 @@ BAD: dict[Story, tuple[str, int, str]] = {
     reads_two_values_at_an_offset: ("one-value-per-offset", 0, "poll of other"),
     acknowledges_two_values_at_an_offset: ("one-value-per-offset", 0, "send a:1:1:"),
     stores_an_idempotent_value_twice: ("duplicates", 1, "send a:1:0:"),
+    stores_a_value_twice_in_one_epoch: ("duplicates", 1, "send anew:1:0:"),
     stores_values_in_another_order: ("producer-order", 1, "send a:1:0:"),
     stores_values_of_one_request_at_a_time_in_another_order: ("producer-order", 1, "send b:1:0:"),
     gives_an_offset_twice_to_a_consumer: ("consumer-order", 1, "poll of reader"),
@@ -310,6 +317,12 @@ def repeats_values_of_a_producer_that_may(script: Script) -> None:
     script.final(first, second, first, second)
 
 
+def stores_a_value_again_in_the_next_epoch(script: Script) -> None:
+    text = script.send(0, 1, "anew")
+    script.final(text, text)
+    script.files(1, [[0, 0, 0, "x", "7/0"], [1, 1, 0, "y", "7/1"]])
+
+
 def stores_late_what_a_producer_gave_up(script: Script) -> None:
     given_up = script.send(0, "info", "b")
     later = script.send(1, 0, "b")
@@ -370,6 +383,7 @@ GOOD = (
     lives_quietly,
     does_not_know_what_became_of_a_value,
     repeats_values_of_a_producer_that_may,
+    stores_a_value_again_in_the_next_epoch,
     stores_late_what_a_producer_gave_up,
     mixes_the_order_of_a_producer_that_may,
     loses_what_only_the_leader_had,
