@@ -18,7 +18,7 @@ class ProducerFacts:
     """What a producer was promised. `keeps_order`: values that it knows to be stored stand in the
     order in which it sent them (idempotence, or one request in flight). `starts_anew`: after an
     error in one partition it takes the next producer epoch, and sends again what another partition
-    may have (librdkafka's issue 4953); then no broker can know it for a repetition."""
+    may have (#4953 in librdkafka's tracker); then no broker can know it for a repetition."""
 
     acks: int
     idempotent: bool

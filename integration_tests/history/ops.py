@@ -19,7 +19,8 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     latest     ok              tp, off, asked     ListOffsets; `asked` in ns
     latest     info            tp, err
     final      ok              tp, source, start, recs     everything there is, read at the end
-    files      ok              tp, broker, start, hw, epochs [[epoch, offset]...], producers [text...],
+    files      ok              tp, broker, start, hw, producers [text...],
+                               epochs [[epoch, offset]...],
                                batches [[first, last, epoch, digest, producer]...]
     state      ok              tp, leader, epoch, isr, eligible, version, controller_epoch
     controller ok              epoch, broker
