@@ -175,7 +175,8 @@ class BrokerApp:
         if not known:
             raise StartupError(
                 f"no controller has told broker {self._broker.id} of the cluster within "
-                f"{_READY_WAIT_S:.0f} s; look at /controller in ZooKeeper and at that broker"
+                f"{_READY_WAIT_S:.0f} s; look at /controller in ZooKeeper and at that broker; "
+                "inter.broker.listener.name has to be the same on all brokers"
             )
         # Who creates a topic right after the start shall not be told that there is no controller.
         with contextlib.suppress(TimeoutError):

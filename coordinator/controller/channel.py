@@ -61,6 +61,11 @@ class Backoff:
         return float(min(self.max_s, self.initial_s * 2 ** min(attempt, 20)))
 
 
+def _is_worth_a_line(attempt: int) -> bool:
+    """0, 1, 2, 4, 8 ...: attempts may go on for days."""
+    return attempt & (attempt - 1) == 0
+
+
 class PendingWork:
     """What one broker has not been told yet.
 
@@ -251,14 +256,15 @@ class BrokerSender:
             if command is None:
                 self._wake.clear()
                 await self._wake.wait()
-            elif await self._deliver(command):
+            elif await self._deliver(command, attempt):
                 attempt = 0
             else:
                 await asyncio.sleep(self._backoff.pause_s(attempt))
                 attempt += 1
 
-    async def _deliver(self, command: AnyCommand) -> bool:
-        """Whether the broker answered; if not, the command is pending again."""
+    async def _deliver(self, command: AnyCommand, attempt: int) -> bool:
+        """Whether the broker answered; if not, the command is pending again. Of many attempts in a
+        row some are logged."""
         try:
             answers = await self._send(command)
         except BrokerError as error:
@@ -269,9 +275,9 @@ class BrokerSender:
             if error.code == ErrorCode.STALE_BROKER_EPOCH:
                 logger.info("command_refused broker=%d reason=broker_restarted", self.broker.id)
                 return True
-            logger.warning("command_failed broker=%d error=%r", self.broker.id, error)
+            self._warn_of(error, attempt)
         except (PybrokerError, OSError, TimeoutError) as error:
-            logger.warning("command_failed broker=%d error=%r", self.broker.id, error)
+            self._warn_of(error, attempt)
         except Exception:
             # The task must outlive any defect of a channel: the broker would never be told again.
             logger.exception("command_failed broker=%d", self.broker.id)
@@ -280,6 +286,12 @@ class BrokerSender:
             return True
         self.work.give_back(command)
         return False
+
+    def _warn_of(self, error: Exception, attempt: int) -> None:
+        if _is_worth_a_line(attempt):
+            logger.warning(
+                "command_failed broker=%d attempt=%d error=%r", self.broker.id, attempt, error
+            )
 
     async def _send(self, command: AnyCommand) -> Mapping[TopicPartition, ErrorCode]:
         match command:
@@ -323,7 +335,7 @@ class BrokerSender:
         topic_partition = item.topic_partition
         attempt = self._attempts.get(topic_partition, 0)
         self._attempts[topic_partition] = attempt + 1
-        if attempt & (attempt - 1) == 0:  # 0, 1, 2, 4, 8 ...: it may go on for days
+        if _is_worth_a_line(attempt):
             logger.warning(
                 "command_refused broker=%d partition=%s error=%s attempt=%d",
                 self.broker.id,

@@ -6,6 +6,7 @@ Only other brokers may say such things, so they are refused on listeners for cli
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -39,6 +40,8 @@ from pybroker.wire.messages.control import (
     UpdateMetadataTopicState,
 )
 
+_logger = logging.getLogger(__name__)
+
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """By their number on the wire."""
 
@@ -53,6 +56,15 @@ def require_broker(services: Services, request: Request) -> None:
     to each other."""
     expected = services.options.inter_broker_listener
     if expected is not None and request.listener != expected:
+        left_out = services.log_limit.allow("only for brokers")
+        if left_out is not None:
+            _logger.warning(
+                "refused, only brokers may ask that listener=%s left_out=%d: they talk on %s here, "
+                "and inter.broker.listener.name has to name the same listener on all of them",
+                request.listener,
+                left_out,
+                expected,
+            )
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             f"only brokers may ask that, on listener {expected}",

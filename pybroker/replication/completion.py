@@ -34,9 +34,10 @@ class Completion:
             try:
                 if term not in self._targets:
                     self._targets[term] = await channel.latest_offset(*term)
-                if copy.partition.log.durable_end >= self._targets[term]:
+                log_end = copy.partition.log.durable_end
+                if log_end >= self._targets[term]:
                     await self._blocking.run(self._incomplete.clear, key)
                     self._targets.pop(term, None)
-                    log.info("copy complete partition=%s log_end=%d", *term)
+                    log.info("copy complete partition=%s log_end=%d", key, log_end)
             except (BrokerError, StorageError) as error:
                 log.warning("copy not known to be complete partition=%s error=%s", key, error)

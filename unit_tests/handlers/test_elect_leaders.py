@@ -212,7 +212,9 @@ async def test_a_broker_that_stops_is_told_what_it_leads_still(
     assert await shutdown(bench, 2) == (ErrorCode.NOT_CONTROLLER, [])
 
 
-async def test_clients_cannot_make_a_broker_leave(tmp_path: Path) -> None:
+async def test_clients_cannot_make_a_broker_leave(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     properties = {
         "listeners": "CLIENTS://127.0.0.1:9092,PLAINTEXT://127.0.0.1:9093",
         "listener.security.protocol.map": "CLIENTS:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -220,4 +222,9 @@ async def test_clients_cannot_make_a_broker_leave(tmp_path: Path) -> None:
     async with Bench(tmp_path, properties=properties) as bench:
         refused = await shutdown(bench, BROKER_ID, listener="CLIENTS")
         assert refused == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
+        (line,) = [each for each in caplog.messages if "inter.broker.listener.name" in each]
+        assert "listener=CLIENTS" in line
+        for _ in range(50):
+            await shutdown(bench, BROKER_ID, listener="CLIENTS")
+        assert sum("inter.broker.listener.name" in each for each in caplog.messages) == 10
         assert await shutdown(bench, BROKER_ID) == (ErrorCode.NONE, [])

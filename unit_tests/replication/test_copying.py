@@ -278,7 +278,10 @@ async def test_a_log_start_within_a_batch_that_reaches_beyond_an_old_log_end(pai
 # logs that are gone
 
 
-async def test_a_log_that_is_gone_is_copied_anew_from_another_leader(pair: Group) -> None:
+async def test_a_log_that_is_gone_is_copied_anew_from_another_leader(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     await pair.lead(1, 0)
     pair[1].append(b"a")
     await pair.copied(1)
@@ -297,6 +300,7 @@ async def test_a_log_that_is_gone_is_copied_anew_from_another_leader(pair: Group
     pair[1].append(b"b")
     await pair.copied(1)
     same(pair, 1, 2)
+    await pair.until(lambda: "copy complete partition=t-0 log_end=2" in caplog.messages)
     assert await pair.lead(2, 5) == [ErrorCode.NONE, ErrorCode.NONE]
     assert pair[2].partition().is_leader
 

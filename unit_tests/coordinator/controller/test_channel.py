@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import Mapping
 
-from pybroker.coordinator.controller.channel import Backoff, PendingWork
+import pytest
+
+from pybroker.coordinator.controller.channel import Backoff, BrokerSender, PendingWork
+from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import (
     LEADER_DURING_DELETION,
     Broker,
@@ -12,6 +17,7 @@ from pybroker.model import (
     LeaderAndIsr,
     PartitionFacts,
     PartitionState,
+    StopReplica,
     StopReplicaPartition,
     TopicPartition,
     UpdateMetadata,
@@ -133,6 +139,44 @@ def test_what_was_deferred_is_dropped_when_a_removal_was_sent_since() -> None:
     pending.resume(TopicPartition("a", 0))
     pending.resume(TopicPartition("b", 0))
     assert told(pending) == ["lead b-0 leader=1 epoch=1 isr=1"]
+
+
+class Refusing:
+    """A broker that takes no command, until so many were tried."""
+
+    def __init__(self, attempts: int) -> None:
+        self.left = attempts
+        self.done = asyncio.Event()
+
+    async def close(self) -> None:
+        pass
+
+    async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
+        raise AssertionError(command)
+
+    async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
+        raise AssertionError(command)
+
+    async def update_metadata(self, command: UpdateMetadata) -> None:
+        self.left -= 1
+        if self.left < 0:
+            self.done.set()
+        else:
+            raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+async def test_a_broker_that_refuses_for_long_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pending, channel = PendingWork(ONE, controller_id=2, controller_epoch=5), Refusing(100)
+    pending.set_brokers((ONE,))
+    sender = BrokerSender(ONE, channel, pending, lambda event: None, Backoff(0, 0))
+    sender.start()
+    sender.wake()
+    await asyncio.wait_for(channel.done.wait(), 10)
+    await sender.close()
+    lines = [each for each in caplog.messages if each.startswith("command_failed broker=1")]
+    assert len(lines) == 8 and "attempt=64" in lines[-1]
 
 
 def test_pauses_grow_up_to_a_limit() -> None:
