@@ -107,6 +107,8 @@ class ReplicaManager:
         topics. For who looks up a partition with every request."""
         self._not_opened: dict[TopicPartition, str] = {}
         """Replicas that were to be opened and could not be, and why."""
+        self._dropped: dict[TopicPartition, int] = {}
+        """High watermarks of replicas that are not served now: a checkpoint may be older."""
         self._controller_epoch = -1
         self._all_roles = Everything()
         self._commands = asyncio.Lock()
@@ -303,6 +305,7 @@ class ReplicaManager:
         for key in strays:
             log.warning("partition=%s is not assigned to this broker any more", key)
             self._drop(key)
+            self._dropped.pop(key, None)
             self._disturbed(key)
             try:
                 await self._blocking.run(self._logs.set_aside, key)
@@ -400,11 +403,12 @@ class ReplicaManager:
         key = facts.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not opened:
+            known = max(self._logs.high_watermark_checkpoint(key), self._dropped.pop(key, 0))
             partition = self._partitions[key] = Partition(
                 topic_partition=key,
                 log=opened,
                 broker_id=self.broker_id,
-                high_watermark=self._logs.high_watermark_checkpoint(key),
+                high_watermark=known,
                 counters=self._metrics.topic(key.topic),
             )
             if key.topic not in INTERNAL_TOPICS:
@@ -464,6 +468,7 @@ class ReplicaManager:
         self._not_opened.pop(key, None)
         self._disturbed(key)
         if item.delete:
+            self._dropped.pop(key, None)
             try:
                 await self._blocking.run(self._logs.delete, key)
             except StorageError as error:
@@ -481,7 +486,11 @@ class ReplicaManager:
             self.by_topic[name].pop(key.partition, None)
             if not self.by_topic[name]:
                 del self.by_topic[name]
-        return self._partitions.pop(key, None) is not None
+        partition = self._partitions.pop(key, None)
+        if partition is None:
+            return False
+        self._dropped[key] = partition.high_watermark
+        return True
 
     def _disturbed(self, key: TopicPartition) -> None:
         self.fetches.disturbed(key)

@@ -184,6 +184,17 @@ async def test_committed_records_are_not_given_up(
     assert not pair[1].fetchers.copies
 
 
+async def test_committed_records_are_not_given_up_at_the_next_command_either(pair: Group) -> None:
+    """The checkpoint of the high watermark is older than the replica that has failed."""
+    await behind(pair)
+    await pair.until(lambda: failed(pair))
+    assert await pair.lead(2, 3, isr=(2,), to=[1]) == [ErrorCode.NONE]
+    await pair.lead(2, 3, isr=(2,), to=[2])
+    await pair.until(lambda: failed(pair))
+    log = pair[1].logs.log(T0)
+    assert log is not None and log.log_end_offset == 2
+
+
 async def test_a_receipt_explains_what_is_given_up(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
