@@ -29,7 +29,7 @@ test-unit: $(VENV)/.installed-test
 test-integration: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests --ignore-glob='*/test_faults_*.py' $(TESTS)
 
-# Brokers, links, disks and ZooKeeper that fail under load: about eight minutes.
+# Brokers, links, disks and ZooKeeper that fail under load: about seven minutes.
 test-faults: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests/test_faults_*.py $(TESTS)
 

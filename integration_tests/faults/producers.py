@@ -10,6 +10,7 @@ says that there were not enough replicas. Ours says itself whether a failure is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -125,6 +126,7 @@ class ConfluentProducer:
                 "log_level": 0,
                 **LIBRDKAFKA[name],
             },
+            logger=_logger(settings, name),
         )
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -160,6 +162,15 @@ class ConfluentProducer:
             return
         definite = self._believes_refusals and error.code() == KafkaError.NOT_ENOUGH_REPLICAS
         self._values.failed(value, error.name(), definite=definite)
+
+
+def _logger(settings: Settings, name: str) -> logging.Logger:
+    """What librdkafka says goes into a file beside the operations, not between our answers."""
+    logger = logging.getLogger(f"faults.{settings.topic}.{name}")
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(logging.FileHandler(settings.ops_folder / f"{name}.log", delay=True))
+    return logger
 
 
 class OurProducer:
