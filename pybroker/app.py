@@ -22,7 +22,11 @@ from pybroker.controller_journal import ControllerJournal
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.policies import policy_of
-from pybroker.coordinator.controller.reading import read_deletion_requests, read_topic_names
+from pybroker.coordinator.controller.reading import (
+    read_deletion_requests,
+    read_topic_names,
+    read_topics,
+)
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper.loss_receipts import LossReceipts
@@ -68,6 +72,7 @@ log = logging.getLogger(__name__)
 
 _READY_WAIT_S = 30.0
 """How long the start waits for a controller to tell this broker of the cluster."""
+_OPEN_SOON_S = 2.0
 _OPEN_WAIT_S = 30.0
 """How long it waits for the topics that exist; those that are not open by then come later."""
 DRAIN_S = 1.0
@@ -181,12 +186,7 @@ class BrokerApp:
         # Who creates a topic right after the start shall not be told that there is no controller.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.controller.looked.wait(), _READY_WAIT_S)
-        opened = await self.metadata.wait_until(
-            lambda: existing <= self.metadata.topics.keys(), _OPEN_WAIT_S
-        )
-        if not opened:
-            missing = sorted(existing - self.metadata.topics.keys())
-            log.warning("topics not open yet count=%d first=%s", len(missing), missing[:5])
+        await self._wait_for_topics(existing)
         self._gate.open()
         self._metering.answering = self.dispatcher.answer
 
@@ -194,6 +194,23 @@ class BrokerApp:
         """The topics that exist and shall stay: who connects after the start may count on them."""
         coord = self._world.coord
         return await read_topic_names(coord) - await read_deletion_requests(coord)
+
+    async def _wait_for_topics(self, existing: Collection[str]) -> None:
+        """Until the controller has told us of them; of those whose nodes nobody can read it never
+        does."""
+
+        def missing() -> set[str]:
+            return wanted - self.metadata.topics.keys()
+
+        wanted = set(existing)
+        if await self.metadata.wait_until(lambda: not missing(), _OPEN_SOON_S):
+            return
+        with contextlib.suppress(CoordError):
+            readable, _ = await read_topics(self._world.coord, missing())
+            wanted.intersection_update(readable)
+        if not await self.metadata.wait_until(lambda: not missing(), _OPEN_WAIT_S):
+            late = sorted(missing())
+            log.warning("topics not open yet count=%d first=%s", len(late), late[:5])
 
     async def stop(self) -> None:
         """Leave the cluster and make the logs' state durable. Idempotent, also after a start that

@@ -28,7 +28,7 @@ from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.partitions import Partition, Reason, StateWrite
 from pybroker.coordinator.controller.writes import Write
 from pybroker.coordinator.zookeeper import paths, schemas
-from pybroker.errors import BadVersion, CoordError, ErrorCode, MalformedNode, NoNode
+from pybroker.errors import BadVersion, CoordError, ErrorCode, MalformedNode, NoNode, NotEmpty
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import DeleteOp, NodeStat, Watch
 
@@ -40,6 +40,8 @@ _NOT_AVAILABLE: Final = {
     ElectionType.PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     ElectionType.UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
+_FAILURES_TOLD_MAX: Final = 20
+"""Partitions named in the log; the node may ask for tens of thousands."""
 _DELETED: Final = Election(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
 _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
 
@@ -164,12 +166,18 @@ class AskedElections:
         """Nobody waits for an answer to the node: what failed stands in the log and the journal."""
         elected = sum(election.code is ErrorCode.NONE for election in held.values())
         logger.info("preferred_election partitions=%d elected=%d", len(held), elected)
-        for key, election in held.items():
-            if election.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
-                name = election.code.name
-                logger.warning("preferred_election_failed partition=%s reason=%s", key, name)
-                if key in self._office.context.partitions:  # others may be any number of names
-                    self._office.journal.election_failed(key, name)
+        failed = [
+            (key, election.code.name)
+            for key, election in held.items()
+            if election.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+        ]
+        for key, name in failed[:_FAILURES_TOLD_MAX]:
+            logger.warning("preferred_election_failed partition=%s reason=%s", key, name)
+        if len(failed) > _FAILURES_TOLD_MAX:
+            logger.warning("preferred_elections_failed partitions=%d", len(failed))
+        for key, name in failed:
+            if key in self._office.context.partitions:  # others may be any number of names
+                self._office.journal.election_failed(key, name)
 
     async def _remove_node(self, stat: NodeStat) -> None:
         (outcome,) = await self._office.writer.write_all(
@@ -177,4 +185,5 @@ class AskedElections:
         )
         if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
             logger.warning("preferred_election_not_removed reason=%r", outcome)
-            self._office.retries.repeat_if([outcome], PreferredElectionRequested())
+            if not isinstance(outcome, NotEmpty):  # then whoever has put nodes there removes it
+                self._office.retries.repeat_if([outcome], PreferredElectionRequested())

@@ -16,7 +16,7 @@ from pybroker.coordinator.controller.partitions import StateNode
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import MalformedNode, NoNode
-from pybroker.model import Broker, TopicPartition
+from pybroker.model import Broker, TopicPartition, topic_name_fault
 from pybroker.ports import Coord, Watch
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,15 @@ async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Br
 
 
 async def read_topic_names(coord: Coord, watch: Watch | None = None) -> set[str]:
-    return await _names(coord, paths.TOPICS, paths.parse_topic, watch)
+    """The topics that have a node; one under a name that no topic can have is passed over."""
+    faults = {
+        name: topic_name_fault(name)
+        for name in await _names(coord, paths.TOPICS, paths.parse_topic, watch)
+    }
+    for name, fault in sorted(faults.items()):
+        if fault is not None:
+            logger.error("topic_ignored node=%s/%.100s reason=%s", paths.TOPICS, name, fault)
+    return {name for name, fault in faults.items() if fault is None}
 
 
 async def read_deletion_requests(coord: Coord, watch: Watch | None = None) -> set[str]:

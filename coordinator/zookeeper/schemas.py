@@ -97,7 +97,7 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
     except ValueError as error:
         raise malformed(path, "a base64url UUID of 22 characters at topic_id", text) from error
     return TopicAssignment(
-        replicas=_replicas_from_json(fields, "partitions"),
+        replicas=_assigned(path, _replicas_from_json(fields, "partitions")),
         topic_id=topic_id,
         adding=_replicas_from_json(fields, "adding_replicas", required=False),
         removing=_replicas_from_json(fields, "removing_replicas", required=False),
@@ -337,6 +337,13 @@ def _partition_from(item: Fields) -> TopicPartition:
 
 def _replicas_to_json(replicas: Replicas) -> dict[str, list[int]]:
     return {str(partition): list(brokers) for partition, brokers in replicas.items()}
+
+
+def _assigned(path: str, replicas: Replicas) -> Replicas:
+    for partition, brokers in replicas.items():
+        if not brokers or len(set(brokers)) < len(brokers):
+            raise malformed(path, f"different replicas at partitions.{partition}", brokers)
+    return replicas
 
 
 def _replicas_from_json(fields: Fields, key: str, *, required: bool = True) -> Replicas:

@@ -30,7 +30,7 @@ from pybroker.replication.copy import Copy
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.high_watermarks import HighWatermarks
 from pybroker.replication.leader_state import FollowerFetch, IsrChange
-from pybroker.replication.opening import LogOpener, TopicConfigReader
+from pybroker.replication.opening import LogOpener, TopicConfigReader, cannot_exist
 from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
@@ -356,20 +356,21 @@ class ReplicaManager:
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
         """None if the partition is to be opened or gets another role; else the answer."""
+        key = facts.topic_partition
+        if cannot_exist(key):
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
         if self.broker_id not in facts.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        partition = self._partitions.get(facts.topic_partition)
+        partition = self._partitions.get(key)
         try:
             is_news = partition is None or partition.check_epoch(facts)
             if partition is not None and not is_news:
                 before = partition.high_watermark
                 self.high_watermark_moved(partition, before, partition.told_again(facts))
                 if partition.is_leader and not partition.may_have_enough_replicas():
-                    self.produces.disturbed(facts.topic_partition)
+                    self.produces.disturbed(key)
         except BrokerError as error:
-            state_change.warning(
-                "command refused partition=%s error=%s", facts.topic_partition, error
-            )
+            state_change.warning("command refused partition=%s error=%s", key, error)
             return error.code
         return None if is_news else ErrorCode.NONE
 

@@ -8,13 +8,20 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
-from pybroker.model import NO_LEADER, NO_TOPIC_ID, PartitionFacts
+from pybroker.model import (
+    NO_LEADER,
+    NO_TOPIC_ID,
+    PartitionFacts,
+    TopicPartition,
+    topic_name_fault,
+)
 from pybroker.ports import Blocking
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
+state_change = logging.getLogger("pybroker.state_change")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,6 +30,18 @@ _CONFIGS_AT_A_TIME: Final = 200
 
 TopicConfigReader = Callable[[str], Awaitable[LogConfig]]
 """Gives the effective configuration of a topic's logs, as ZooKeeper has it now."""
+
+
+def cannot_exist(key: TopicPartition) -> bool:
+    """Whether no partition can be called so, as its directory would be: nobody may make one
+    elsewhere."""
+    fault = topic_name_fault(key.topic) or ("its number is below 0" if key.partition < 0 else "")
+    if fault:
+        topic, number = key
+        state_change.warning(
+            "command refused topic=%.100r partition=%d reason=%.200s", topic, number, fault
+        )
+    return bool(fault)
 
 
 class LogOpener:

@@ -46,6 +46,25 @@ async def test_a_partition_without_a_replica_here_is_refused(replicas: Replicas)
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        TopicPartition("../../outside", 0),
+        TopicPartition("..", 0),
+        TopicPartition("", 0),
+        TopicPartition("a b", 0),
+        TopicPartition("x" * 250, 0),
+        TopicPartition("t", -4),
+    ],
+)
+async def test_what_no_partition_can_be_called_gets_no_directory(
+    replicas: Replicas, key: TopicPartition
+) -> None:
+    answers = await replicas.told(facts(key), facts(T1))
+    assert answers == [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE]
+    assert replicas.directories() == ["t-1"]
+
+
+@pytest.mark.parametrize(
     ("controller_epoch", "broker_epoch", "expected"),
     [
         (4, -1, ErrorCode.STALE_CONTROLLER_EPOCH),

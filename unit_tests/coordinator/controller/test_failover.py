@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pybroker.coordinator.zookeeper import paths
 from pybroker.model import Extent, LeaderAndIsr, UpdateMetadata
 from unit_tests.coordinator.controller.cluster import Cluster, until
@@ -57,6 +59,21 @@ async def test_a_broker_hears_of_all_its_replicas_at_once(cluster: Cluster) -> N
     await cluster.told(2, "metadata orders-2 leader=2 epoch=2")
     assert sorted(full(cluster, 2, LeaderAndIsr)) == ["orders-0", "orders-2"]
     assert sorted(full(cluster, 2, UpdateMetadata)) == ["orders-0", "orders-1", "orders-2"]
+
+
+async def test_a_node_under_a_name_that_no_topic_can_have_is_passed_over(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a b", "n" * 300):
+        await cluster.write_json(
+            f"/brokers/topics/{name}", {"version": 1, "partitions": {"0": [1]}}
+        )
+    await cluster.create("orders", {0: (1,)})
+    await cluster.member(1)
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    assert not any("nnn" in line for line in cluster.lines(1))
+    assert "topic_ignored node=/brokers/topics/a b reason=" in caplog.text
+    assert "n" * 101 not in caplog.text.replace("/brokers/topics/", "")
 
 
 async def test_what_the_controller_cannot_read_is_not_left_over(cluster: Cluster) -> None:

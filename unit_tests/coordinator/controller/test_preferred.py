@@ -14,6 +14,7 @@ from pybroker.coordinator.controller.preferred import decide_preferred, is_neede
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import PartitionState, TopicPartition
+from pybroker.ports import CreateOp
 from unit_tests.coordinator.controller.cluster import Cluster, Member, key, until
 
 STATE = "/brokers/topics/orders/partitions/{}/state"
@@ -150,6 +151,36 @@ async def test_what_failed_stands_in_the_journal(cluster: Cluster) -> None:
     assert [(entry["partition"], entry["reason"]) for entry in failed] == [
         ("orders-0", "PREFERRED_LEADER_NOT_AVAILABLE")
     ]
+
+
+async def test_a_node_that_asks_for_very_much_does_not_fill_the_log(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await churned(cluster)
+    asked = [{"topic": "nosuch", "partition": number} for number in range(5_000)]
+    await cluster.write_json(paths.PREFERRED_ELECTION, {"version": 1, "partitions": asked})
+    await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
+    said = [line.getMessage() for line in caplog.records if "preferred" in line.getMessage()]
+    assert "preferred_elections_failed partitions=5000" in said
+    assert len(said) < 30
+
+
+async def test_a_node_with_others_below_it_is_left_to_whoever_put_them_there(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await churned(cluster)
+    await cluster.tool.multi(
+        [CreateOp(paths.PREFERRED_ELECTION), CreateOp(f"{paths.PREFERRED_ELECTION}/child")]
+    )
+    await until(lambda: "not_removed" in caplog.text)
+    await cluster.create("later", {0: (1,)})
+    await cluster.told(1, "metadata later-0 leader=1 epoch=0")
+    assert caplog.text.count("not_removed") == 1
+    await cluster.tool.delete(f"{paths.PREFERRED_ELECTION}/child")
+    await cluster.tool.delete(paths.PREFERRED_ELECTION)
+    await cluster.write_json(paths.PREFERRED_ELECTION, asking("orders-0"))
+    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
+    await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
 
 
 async def test_a_new_controller_finds_the_node(cluster: Cluster) -> None:

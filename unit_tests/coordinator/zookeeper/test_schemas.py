@@ -206,6 +206,8 @@ def test_other_nodes_round_trip() -> None:
         ),
         (schemas.decode_topic, b'{"partitions":{"x":[1]}}', "numbers as keys of partitions"),
         (schemas.decode_topic, b'{"partitions":{"0":["1"]}}', "at partitions.0, found '1'"),
+        (schemas.decode_topic, b'{"partitions":{"0":[]}}', "replicas at partitions.0"),
+        (schemas.decode_topic, b'{"partitions":{"0":[1,1]}}', "replicas at partitions.0"),
         (schemas.decode_topic, b'{"partitions":{},"topic_id":"short"}', "UUID of 22 characters"),
         (schemas.decode_broker, b'{"version":4,"endpoints":["h:1"]}', "LISTENER://host:port"),
         (schemas.decode_cluster_id, b'{"version":"1"}', "a string at id, found 'nothing'"),
