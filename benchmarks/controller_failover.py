@@ -1,15 +1,18 @@
 """How long a new controller takes for a cluster of three brokers when the old one dies with its
-broker, against a real ZooKeeper, with channels that answer at once: python
-benchmarks/controller_failover.py [partitions] [topics].
+broker, against a real ZooKeeper, with brokers that answer at once: python
+benchmarks/controller_failover.py [partitions] [topics]. Requests to brokers are encoded, not sent.
 
 Measured from the end of the old controller's session (the session timeout is not in it) until the
-surviving brokers have been told of a leader for every partition.
+surviving brokers have been told of a leader for every partition; and how much CPU time was
+taken at a time in the event loop meanwhile, from 5 ms on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import cProfile
+import gc
 import logging
 import os
 import pstats
@@ -17,8 +20,9 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 
+from pybroker.broker_channel import AnswerT, RemoteBrokerChannel
 from pybroker.clock import SystemClock
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings
@@ -26,36 +30,69 @@ from pybroker.coordinator.controller.topics import create_topic, random_topic_id
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.coordinator.zookeeper.registry import create_parents, register_broker
 from pybroker.coordinator.zookeeper.session import KazooCoord
-from pybroker.errors import ErrorCode
-from pybroker.model import (
-    Broker,
-    Endpoint,
-    LeaderAndIsr,
-    StopReplica,
-    TopicPartition,
-    UpdateMetadata,
+from pybroker.model import Broker, Endpoint, TopicPartition, UpdateMetadata
+from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.codec import encode_request
+from pybroker.wire.messages.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
 )
+from pybroker.wire.schema import Message
 
 BROKERS = (1, 2, 3)
 
 
-class AgreeableChannel:
-    """A broker that does as it is told, at once; it remembers who leads."""
+class AgreeableChannel(RemoteBrokerChannel):
+    """To a broker that does as it is told, at once: requests are made and encoded as they are for
+    others, but not sent. It remembers who leads."""
 
-    def __init__(self, known: dict[TopicPartition, int]) -> None:
+    def __init__(self, broker: Broker, known: dict[TopicPartition, int]) -> None:
+        super().__init__(broker, "PLAINTEXT", client_id="benchmark", timeout_s=1.0, connect_s=1.0)
         self._known = known
 
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        return {each.topic_partition: ErrorCode.NONE for each in command.partitions}
-
     async def update_metadata(self, command: UpdateMetadata) -> None:
+        await super().update_metadata(command)
         self._known.update({each.topic_partition: each.state.leader for each in command.partitions})
 
-    async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        return {each.topic_partition: ErrorCode.NONE for each in command.partitions}
+    async def _ask(self, key: ApiKey, request: Message, answer: type[AnswerT]) -> AnswerT:
+        ENCODED.append(len(encode_request(APIS[key], APIS[key].max_version, request)))
+        await asyncio.sleep(0)
+        response = answer()
+        if isinstance(request, LeaderAndIsrRequest):
+            assert isinstance(response, LeaderAndIsrResponse)
+            response.topics = [
+                LeaderAndIsrTopicError(topic_id=topic.topic_id) for topic in request.topic_states
+            ]
+        return response
+
+
+ENCODED: list[int] = []
+"""The sizes of the requests, in bytes."""
+
+
+class Turns:
+    """How much CPU time each turn of something in the event loop took, before others had theirs."""
+
+    def __init__(self) -> None:
+        self.longest: list[tuple[float, str]] = []
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        plain = asyncio.Handle._run
+
+        def timed(handle: asyncio.Handle) -> None:
+            began = time.thread_time()
+            plain(handle)
+            spent = time.thread_time() - began
+            if spent > 0.005:
+                self.longest.append((spent, repr(handle)[:150]))
+
+        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            asyncio.Handle._run = plain  # type: ignore[method-assign]
 
 
 class Phases(logging.Handler):
@@ -81,7 +118,7 @@ class Member:
             broker_id=broker_id,
             clock=clock,
             rng=random.SystemRandom(),
-            channels=lambda broker: AgreeableChannel(known),
+            channels=lambda broker: AgreeableChannel(broker, known),
             settings=ControllerSettings(),
         )
 
@@ -146,15 +183,21 @@ async def race(servers: str, partitions: int, topics: int) -> None:
     profile = cProfile.Profile()
     if os.environ.get("PROFILE"):
         profile.enable()
-    began = time.perf_counter()
-    await members[0].kill()
-    closed = time.perf_counter()
-    await until(lambda: len(known) == each * topics and not {-1, 1} & set(known.values()))
-    done = time.perf_counter()
+    ENCODED.clear()
+    gc.freeze()  # as a broker does when it has started
+    turns = Turns()
+    with turns.watch():
+        await members[0].kill()
+        closed = time.perf_counter()
+        await until(lambda: len(known) == each * topics and not {-1, 1} & set(known.values()))
+        done = time.perf_counter()
     profile.disable()
     for moment, text in phases.seen:
         print(f"{moment - closed:8.3f} s  {text[:110]}")
     print(f"{done - closed:8.3f} s  the survivors know a leader of each of {each * topics}")
+    print(f"{len(ENCODED)} requests of up to {max(ENCODED)} bytes were encoded")
+    for spent, what in sorted(turns.longest, reverse=True)[:8]:
+        print(f"{spent * 1000:8.1f} ms at a time: {what}")
     if os.environ.get("PROFILE"):
         pstats.Stats(profile).sort_stats("tottime").print_stats(30)
     for member in members[1:]:

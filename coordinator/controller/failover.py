@@ -22,6 +22,7 @@ from pybroker.coordinator.controller.reading import (
     read_topics,
 )
 from pybroker.coordinator.controller.topics import random_topic_id
+from pybroker.coordinator.controller.turns import turns
 from pybroker.coordinator.controller.writes import FencedWriter, Write
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import CoordError
@@ -91,7 +92,7 @@ class Loader:
         states, unreadable = await read_states(self._coord, keys)
         for topic in identified.values():
             self._context.put_topic(topic)
-        self._put_partitions(keys, states, unreadable)
+        await self._put_partitions(keys, states, unreadable)
         return left_out
 
     async def grow_topic(self, topic: TopicDescription, added: Iterable[TopicPartition]) -> None:
@@ -99,7 +100,7 @@ class Loader:
         keys = list(added)
         states, unreadable = await read_states(self._coord, keys)
         self._context.put_topic(topic)
-        self._put_partitions(keys, states, unreadable)
+        await self._put_partitions(keys, states, unreadable)
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
         """The topics, each with a topic id. Tools of the ZooKeeper years write topics without one:
@@ -121,7 +122,7 @@ class Loader:
                 identified[node.name] = _described(node, topic_id)
         return identified
 
-    def _put_partitions(
+    async def _put_partitions(
         self,
         keys: Iterable[TopicPartition],
         states: Mapping[TopicPartition, StateNode],
@@ -129,7 +130,7 @@ class Loader:
     ) -> None:
         self._context.damaged.update(key.topic for key in unreadable)
         brokers = self._context.brokers
-        for key in keys:
+        async for key in turns(keys):
             if key in unreadable:
                 continue
             replicas = self._context.topics[key.topic].assignment[key.partition]

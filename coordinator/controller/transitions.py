@@ -24,6 +24,7 @@ from pybroker.coordinator.controller.reading import read_states
 from pybroker.coordinator.controller.receipts import ReceiptBook, log_receipt
 from pybroker.coordinator.controller.retries import Retries
 from pybroker.coordinator.controller.telling import Teller
+from pybroker.coordinator.controller.turns import turns
 from pybroker.coordinator.controller.writes import (
     ControllerMoved,
     FencedWriter,
@@ -84,7 +85,7 @@ class StateMachine:
             except ConnectionLoss as error:
                 logger.warning("policies_not_read partitions=%d reason=%r", len(known), error)
                 break
-            decided = (decide(partition) for partition in known)
+            decided = [decide(partition) async for partition in turns(known)]
             writes = [write for write in decided if write is not None]
             try:
                 waiting = await self._store(writes) if writes else []
@@ -112,17 +113,17 @@ class StateMachine:
         await self._create_parents(writes)
         texts = [
             schemas.encode_state(write.state, self._context.partitions[write.topic_partition].data)
-            for write in writes
+            async for write in turns(writes)
         ]
         receipts = await self._receipts.prepare([write for write in writes if write.unclean])
         outcomes = await self._writer.write_all(
             [
                 _state_write(write, text, receipts.get(write.topic_partition))
-                for write, text in zip(writes, texts, strict=True)
+                async for write, text in turns(zip(writes, texts, strict=True))
             ]
         )
         refused = []
-        for write, text, outcome in zip(writes, texts, outcomes, strict=True):
+        async for write, text, outcome in turns(zip(writes, texts, outcomes, strict=True)):
             if isinstance(outcome, CoordError):
                 logger.info("move_unclear partition=%s reason=%r", write.topic_partition, outcome)
                 refused.append(write)

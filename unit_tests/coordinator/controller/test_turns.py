@@ -1,0 +1,123 @@
+"""A controller lets others have their turn: the tasks of its own process, and brokers that are
+faster than another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from itertools import pairwise
+
+from pybroker.coordinator.controller.turns import ITEMS_PER_TURN, turns
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.errors import ErrorCode
+from pybroker.model import (
+    Broker,
+    LeaderAndIsr,
+    StopReplica,
+    TopicPartition,
+    UpdateMetadata,
+)
+from pybroker.ports import BrokerChannel
+from unit_tests.coordinator.controller.cluster import Cluster, NotingChannel, key, until
+
+CHANGES = 100
+
+
+async def test_others_run_between_the_turns() -> None:
+    count = 3 * ITEMS_PER_TURN + 1
+    seen: list[int] = []
+    heard: list[int] = []
+
+    async def other() -> None:
+        while len(seen) < count:
+            heard.append(len(seen))
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    async for item in turns(range(count)):
+        seen.append(item)
+    await task
+    assert seen == list(range(count))
+    assert heard == [ITEMS_PER_TURN, 2 * ITEMS_PER_TURN, 3 * ITEMS_PER_TURN]
+
+
+async def test_a_fail_over_leaves_turns_to_others(cluster: Cluster) -> None:
+    first = await cluster.member(1)
+    await cluster.member(2)
+    partitions = 4 * ITEMS_PER_TURN
+    await cluster.create("orders", dict.fromkeys(range(partitions), (1, 2)))
+    await cluster.told(2, f"metadata orders-{partitions - 1} leader=1 epoch=0")
+
+    def stored() -> int:
+        return sum(entry["what"] == "state" for entry in cluster.journal)
+
+    killing = asyncio.create_task(first.kill())
+    seen = [stored()]
+    while seen[-1] < 2 * partitions:
+        await asyncio.sleep(0)
+        seen.append(stored())
+    await killing
+    assert max(later - earlier for earlier, later in pairwise(seen)) <= ITEMS_PER_TURN
+
+
+class GatedChannel(NotingChannel):
+    """To a broker that takes a command and answers only when the gate is open."""
+
+    def __init__(self, cluster: Cluster, broker: Broker, gate: asyncio.Event) -> None:
+        super().__init__(cluster, broker)
+        self._gate = gate
+
+    async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
+        await self._gate.wait()
+        return await super().leader_and_isr(command)
+
+    async def update_metadata(self, command: UpdateMetadata) -> None:
+        await self._gate.wait()
+        await super().update_metadata(command)
+
+    async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
+        await self._gate.wait()
+        return await super().stop_replica(command)
+
+
+async def test_a_slow_broker_delays_nobody_and_what_is_kept_for_it_is_bounded(
+    cluster: Cluster,
+) -> None:
+    """However much happens meanwhile, it is then told once what holds."""
+    gate = asyncio.Event()
+    gate.set()
+
+    def channel(broker: Broker) -> BrokerChannel:
+        return GatedChannel(cluster, broker, gate) if broker.id == 3 else plain(broker)
+
+    plain, cluster.channels = cluster.channels, channel
+    first = await cluster.member(1)
+    await cluster.member(2)
+    await cluster.member(3)
+    await cluster.create("orders", dict.fromkeys(range(3), (1, 2, 3)))
+    await cluster.told(3, "metadata orders-2 leader=1 epoch=0")
+    gate.clear()
+    path = paths.partition_state(key("orders-0"))
+    for number in range(CHANGES):
+        content = {**cluster.json(path), "leader": 1 + number % 2, "leader_epoch": number + 1}
+        await cluster.write_json(path, content)
+        notice = schemas.encode_partitions([key("orders-0")])
+        await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
+        for broker_id in (1, 2):
+            line = f"metadata orders-0 leader={1 + number % 2} epoch={number + 1}"
+            await cluster.told(broker_id, line)
+        reign = first.controller._reign
+        assert reign is not None
+        work = reign._office.teller._senders[3].work
+        kept = len(work._leaders) + len(work._metadata) + len(work._stops) + len(work._deferred)
+        assert kept <= 2
+    cluster.notes.clear()
+    gate.set()
+    await cluster.told(3, f"metadata orders-0 leader=2 epoch={CHANGES}")
+    await until(lambda: work.take() is None)
+    told = [line for line in cluster.lines(3) if not line.startswith("brokers")]
+    assert told == [
+        "lead orders-0 leader=1 epoch=1 isr=1,2,3",  # it had this one in hand
+        f"lead orders-0 leader=2 epoch={CHANGES} isr=1,2,3",
+        f"metadata orders-0 leader=2 epoch={CHANGES}",
+    ]
