@@ -22,8 +22,8 @@ _RETRY_S: Final = 1.0
 
 
 async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
-    """Whether the cluster believes that this broker holds a copy of some partition. Raises
-    CoordError."""
+    """Whether the cluster believes that this broker holds all that was committed of some partition:
+    then it may be elected to lead it. Raises CoordError."""
     topics, _ = await read_topics(coord, await read_topic_names(coord))
     assigned = [
         TopicPartition(name, number)
@@ -32,7 +32,7 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
         if broker_id in replicas
     ]
     states, _ = await read_states(coord, assigned)
-    return any(broker_id in node.state.isr for node in states.values())
+    return any(broker_id in (*node.state.isr, *node.state.eligible) for node in states.values())
 
 
 class DirectoryFailures:

@@ -9,15 +9,18 @@ from typing import cast
 import pytest
 
 from pybroker.clock import ManualClock
-from pybroker.coordinator.zookeeper import paths
-from pybroker.coordinator.zookeeper.registry import create_parents
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.registry import create_parents, ensure
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import StorageError
-from pybroker.log_directories import DirectoryFailures
+from pybroker.log_directories import DirectoryFailures, has_had_partitions
+from pybroker.model import PartitionState, TopicPartition
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.manager import LogManager
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 
 BROKEN = StorageError("broken")
+T0 = TopicPartition("t", 0)
 
 
 class Disks:
@@ -89,3 +92,26 @@ async def test_a_directory_that_fails_is_told_now_and_after_each_registration(
     assert broker.disks.out_of_service == ["/b"]
     broker.failures.registered()
     assert await broker.told() == 2
+
+
+async def stored(coord: MemoryCoord, state: PartitionState) -> None:
+    """T0 has three replicas and this state."""
+    topic = schemas.encode_topic(TopicAssignment({0: (1, 2, 3)}))
+    await coord.create(paths.topic(T0.topic), topic)
+    await ensure(coord, paths.partition_state(T0))
+    await coord.set(paths.partition_state(T0), schemas.encode_state(state))
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (PartitionState(2, 5, (2, 1), 1), True),
+        (PartitionState(2, 5, (2,), 1, eligible=(1,)), True),
+        (PartitionState(2, 5, (2,), 1), False),
+    ],
+)
+async def test_who_may_be_elected_is_expected_to_have_data(
+    broker: Broker, state: PartitionState, expected: bool
+) -> None:
+    await stored(broker.coord, state)
+    assert await has_had_partitions(broker.coord, 1) is expected
