@@ -115,7 +115,7 @@ class BrokerApp:
         self._logs = logs
         self._world = world
         self.metadata = MetadataView()
-        self._incarnation = -1
+        self._registered = self._broker
         self._fetchers = self._new_fetchers()
         self.replicas = self._new_replicas()
         self._claims = Claims(world.coord, self.replicas)
@@ -278,7 +278,7 @@ class BrokerApp:
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
             earlier_session_ids=self._world.earlier_session_ids(),
         )
-        self._incarnation = registered.incarnation
+        self._registered = registered
         await self._world.blocking.run(self._logs.record_incarnation, registered.incarnation)
         self._directory_failures.registered()
         return registered
@@ -363,6 +363,12 @@ class BrokerApp:
             changed=changed,
         )
 
+    def _incarnation(self) -> int:
+        """Ours, once the roles of this registration are known: what is copied before may be of a
+        topic that is gone, and no reason to count as in sync with another one of that name."""
+        is_told = self.replicas.told_epoch >= self._registered.epoch
+        return self._registered.incarnation if is_told else -1
+
     def _broker_of(self, broker_id: int) -> Broker | None:
         return self.metadata.brokers.get(broker_id)
 
@@ -370,7 +376,7 @@ class BrokerApp:
         world = self._world
         return new_fetchers(
             self._config,
-            Follower(self._broker.id, lambda: self._incarnation),
+            Follower(self._broker.id, self._incarnation),
             self._broker_of,
             incomplete=self._logs.incomplete,
             losses=LossReceipts(world.coord, self._broker.id),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
-from pybroker.model import TopicPartition
+from pybroker.model import LeaderAndIsr, TopicPartition
 from pybroker.testing.coord import MemoryCoord
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch, code, values_of
 
@@ -145,3 +145,27 @@ async def test_an_expiry_after_the_stop_does_not_register_again(bench: Bench) ->
         await asyncio.sleep(0)
     assert registration_epoch(bench) == -1
     await bench.app.stop()
+
+
+async def test_a_follower_counts_for_nothing_until_it_knows_its_roles_again(bench: Bench) -> None:
+    """A topic may have been made anew while the broker was away: what it fetches until it hears of
+    that says nothing of the new one."""
+    follower = bench.app._incarnation
+    before = follower()
+    assert before >= 0
+    epoch = registration_epoch(bench)
+    told = asyncio.Event()
+    channel = bench.app._commands
+    tell = channel.leader_and_isr
+
+    async def tell_later(command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
+        await told.wait()
+        return await tell(command)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channel, "leader_and_isr", tell_later)
+        bench.coord.expire()
+        await renewed(bench, epoch)
+        assert follower() == -1
+        told.set()
+        await until(lambda: follower() > before)
