@@ -153,6 +153,10 @@ class Fetcher:
                         await self._rest(_SYNC_GRACE_S)
             except (PybrokerError, OSError, TimeoutError) as error:
                 await self._leader_failed(error)
+            except Exception as error:
+                # The task must outlive any defect: nothing would be copied from this broker again.
+                log.exception("copying failed broker=%d", self.leader)
+                await self._leader_failed(error)
 
     def _positions(self, now: float) -> tuple[dict[TopicPartition, FetchPosition], float]:
         """What to ask for now, and when to look at the first of the others."""

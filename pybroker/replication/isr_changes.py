@@ -98,7 +98,12 @@ class IsrChanges:
             changes = list(replicas.isr_changes.values())
             replicas.isr_changes.clear()
             self._reachable.clear()
-            await self._round(changes)
+            try:
+                await self._round(changes)
+            except Exception:
+                # The task must outlive any defect: no ISR of this broker would change again.
+                log.exception("isr changes failed partitions=%d", len(changes))
+                self._again = changes
             if not self._again:
                 pause_s = _RETRY_S
             else:

@@ -225,6 +225,20 @@ async def test_nothing_is_given_up_while_nobody_can_say(pair: Group) -> None:
     assert pair.receipts[1].given_up == [(T0, 1, 2)]
 
 
+async def test_copying_goes_on_after_an_answer_that_nobody_expects(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(answers: Sequence[FetchedPartition]) -> Sequence[FetchedPartition]:
+        pair.bent = list
+        raise ZeroDivisionError
+
+    pair.bent = fail
+    await pair.lead(1, 0)
+    pair[1].append(b"a")
+    await pair.copied(1)
+    assert [each.message for each in caplog.records if each.exc_info] == ["copying failed broker=1"]
+
+
 # leaders whose logs begin later
 
 

@@ -336,3 +336,23 @@ async def test_who_waits_for_acks_is_told_that_too_few_are_left(strict: Leading)
     await asyncio.wait_for(waiting, 5)
     assert not strict.partition().may_have_enough_replicas()
     assert strict.replicas.refusal() is ErrorCode.NONE
+
+
+async def test_a_change_is_tried_again_after_a_failure_that_nobody_expects(
+    leading: Leading, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    multi, failures = leading.coord.multi, [ZeroDivisionError()]
+
+    async def fail_once(ops: Sequence[CoordOp]) -> list[OpResult]:
+        if failures:
+            raise failures.pop()
+        return await multi(ops)
+
+    monkeypatch.setattr(leading.coord, "multi", fail_once)
+    await leading.lead()
+    leading.replicas.append()
+    await leading.pass_time(LATE_S)
+    await leading.until_stored(ME)
+    assert [each.message for each in caplog.records if each.exc_info] == [
+        "isr changes failed partitions=1"
+    ]
