@@ -437,8 +437,6 @@ class BrokerApp:
             options=BrokerOptions(
                 auto_create_topics=config.auto_create_topics_enable,
                 delete_topics=config.delete_topic_enable,
-                partitions_default=config.num_partitions,
-                replication_factor_default=config.default_replication_factor,
                 fetch_bytes_max=config.fetch_max_bytes,
                 inter_broker_listener=config.inter_broker_listener,
             ),

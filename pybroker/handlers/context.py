@@ -140,8 +140,6 @@ class BrokerOptions:
 
     auto_create_topics: bool = True
     delete_topics: bool = True
-    partitions_default: int = 1
-    replication_factor_default: int = 1
     fetch_bytes_max: int = 57_671_680
     """fetch.max.bytes: no answer to a fetch is larger, but for a single batch that is."""
     unsent_bytes_max: int = 256 * 1024 * 1024

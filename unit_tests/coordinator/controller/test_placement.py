@@ -62,6 +62,70 @@ def test_the_rule_with_racks() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("ids", "start", "shift", "first_partition", "expected"),
+    [
+        (
+            (1, 2, 3),
+            *(1, 2, 0),
+            [(2, 3, 1), (3, 1, 2), (1, 2, 3), (2, 1, 3), (3, 2, 1), (1, 3, 2), (2, 3, 1)],
+        ),
+        (
+            (0, 1, 2, 3),
+            *(3, 1, 0),
+            [(3, 1), (0, 2), (1, 3), (2, 0), (3, 2), (0, 3), (1, 0), (2, 1), (3, 0)],
+        ),
+        ((30, 10, 20), *(0, 0, 0), [(10, 20), (20, 30), (30, 10), (10, 30)]),
+        ((1, 2, 3), *(0, 0, 2), [(3, 1), (1, 3), (2, 1)]),
+        ((7,), *(0, 0, 0), [(7,), (7,)]),
+        ((1, 2), *(1, 1, 0), [(2, 1), (1, 2), (2, 1), (1, 2)]),
+    ],
+)
+def test_start_and_shift_without_racks(
+    ids: tuple[int, ...],
+    start: int,
+    shift: int,
+    first_partition: int,
+    expected: list[tuple[int, ...]],
+) -> None:
+    """Worked out by hand: the first replica of partition p is number (p + start) of n brokers, and
+    follower j is (1 + (shift + j) % (n - 1)) places behind it; the shift grows with every round."""
+    found = assign_replicas(
+        brokers(*ids), len(expected), len(expected[0]), Draws(start, shift), first_partition
+    )
+    assert found == dict(enumerate(expected, first_partition))
+
+
+@pytest.mark.parametrize(
+    ("racks", "start", "shift", "expected"),
+    [
+        (
+            {0: "a", 1: "b", 2: "a", 3: "b"},
+            *(1, 1),
+            [(1, 0), (2, 1), (3, 2), (0, 3), (1, 0), (2, 1), (3, 2)],
+        ),
+        ({0: "a", 1: "b", 2: "a", 3: "b"}, *(1, 1), [(1, 0, 2), (2, 1, 3)]),
+        ({1: "a", 2: "a", 3: "a"}, *(0, 0), [(1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 3, 2)]),
+        ({1: "a", 2: "a", 3: "b"}, *(0, 0), [(1, 3), (3, 2), (2, 3)]),
+    ],
+)
+def test_start_and_shift_with_racks(
+    racks: dict[int, str], start: int, shift: int, expected: list[tuple[int, ...]]
+) -> None:
+    """Worked out by hand: as without, on the list that alternates racks, with the shift times the
+    number of racks; who is in a rack or on a broker that is used already is skipped, until all
+    racks are used."""
+    found = assign_replicas(
+        brokers(*racks, racks=racks), len(expected), len(expected[0]), Draws(start, shift)
+    )
+    assert found == dict(enumerate(expected))
+
+
+def test_a_fixed_start_is_also_the_shift() -> None:
+    fixed = assign_replicas(brokers(1, 2, 3, 4), 9, 3, Draws(), start=2)
+    assert fixed == assign_replicas(brokers(1, 2, 3, 4), 9, 3, Draws(2, 2))
+
+
 def test_growth_goes_on_where_the_topic_ends() -> None:
     whole = assign_replicas(brokers(1, 2, 3), 6, 2, Draws(0, 0))
     tail = assign_replicas(brokers(1, 2, 3), 2, 2, Draws(0, 1), first_partition=4)
