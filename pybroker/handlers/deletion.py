@@ -71,8 +71,11 @@ def _cut(
 
 def _free(services: Services, cut: _Cut) -> None:
     """Remove the segments that lie wholly below; not before the new start is on the disk, or a
-    kill in between would serve what is left of the deleted records."""
+    kill in between would serve what is left of the deleted records. Of a log that another broker
+    leads by now, which may be cut in a thread, they go with the next retention."""
     log = cut.partition.log
+    if not cut.partition.is_leader:
+        return
     try:
         now_ms = services.clock.wall_ms()
         log.delete_expired(now_ms, cut.partition.high_watermark, by_age=False)

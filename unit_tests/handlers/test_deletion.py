@@ -256,6 +256,21 @@ async def test_who_waits_hears_of_a_new_leader(bench: Bench) -> None:
     assert code(the_only(await waiting)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_who_has_another_leader_meanwhile_removes_no_segments(bench: Bench) -> None:
+    """Its log may be about to be cut, in a thread."""
+    await fill(bench, segment_bytes="200")
+    await share(bench)
+    log = partition(bench).log
+    before = log.segment_count
+    gate = bench.blocking.hold()
+    deleting = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
+    await gate.reached.wait()
+    await share(bench, leader=2)
+    gate.open.set()
+    assert code(the_only(await deleting)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert log.segment_count == before
+
+
 async def test_a_failed_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Bench(tmp_path / "own") as bench:
         await fill(bench)
