@@ -29,7 +29,7 @@ from pybroker.coordinator.controller.reading import (
 )
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
-from pybroker.coordinator.zookeeper.loss_receipts import LossReceipts
+from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, LossReceipts
 from pybroker.coordinator.zookeeper.registry import register_broker, unregister_broker
 from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import BrokerOptions, Services
@@ -42,7 +42,7 @@ from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
 from pybroker.leader_channel import Follower, new_fetchers
 from pybroker.live_config import LiveConfig
 from pybroker.local_channel import LocalBrokerChannel, ProvenEpochs
-from pybroker.log_directories import DirectoryFailures
+from pybroker.log_directories import DirectoryFailures, given_up
 from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
 from pybroker.metrics import Metrics
@@ -159,6 +159,8 @@ class BrokerApp:
         try:
             power_loss = PowerLoss(self._world.coord, self._broker.id, self._world.clock)
             await power_loss.settle(self._logs)
+            lost = await given_up(self._world.coord, self._broker.id, self._logs)
+            await power_loss.step_aside(lost, ACCEPTED_LOSS)
             existing = await self._topics_to_open()
             await self.live.start()
             await self._server.open(list(sockets.items()))

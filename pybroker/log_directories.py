@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pybroker.coordinator.controller.reading import read_states, read_topic_names, read_topics
@@ -14,6 +14,7 @@ from pybroker.errors import CoordError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord
 from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.power_loss import Left
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -24,15 +25,33 @@ _RETRY_S: Final = 1.0
 async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
     """Whether the cluster believes that this broker holds all that was committed of some partition:
     then it may be elected to lead it. Raises CoordError."""
+    states, _ = await read_states(coord, await _assigned(coord, broker_id))
+    return any(broker_id in (*node.state.isr, *node.state.eligible) for node in states.values())
+
+
+async def given_up(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
+    """What this broker had of which partitions, and has no more since the operator accepted the
+    loss of a directory: it must not be elected for it, or the others would cut their logs. Raises
+    CoordError."""
+    if not logs.gave_up:
+        return {}
+    may_come_back = bool(logs.failed_directories or logs.lost_directories)
+    return {
+        key: Left(0, 0)
+        for key, replicas in (await _assigned(coord, broker_id)).items()
+        if logs.log(key) is None and not (may_come_back and len(replicas) == 1)
+    }
+
+
+async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequence[int]]:
+    """The partitions of which that broker is to have a replica, with all that have one."""
     topics, _ = await read_topics(coord, await read_topic_names(coord))
-    assigned = [
-        TopicPartition(name, number)
+    return {
+        TopicPartition(name, number): replicas
         for name, topic in topics.items()
         for number, replicas in topic.assignment.replicas.items()
         if broker_id in replicas
-    ]
-    states, _ = await read_states(coord, assigned)
-    return any(broker_id in (*node.state.isr, *node.state.eligible) for node in states.values())
+    }
 
 
 class DirectoryFailures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
@@ -13,14 +14,14 @@ from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import StorageError
-from pybroker.log_directories import DirectoryFailures, has_had_partitions
+from pybroker.log_directories import DirectoryFailures, given_up, has_had_partitions
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.manager import LogManager
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 
 BROKEN = StorageError("broken")
-T0 = TopicPartition("t", 0)
+T0, ALONE = TopicPartition("t", 0), TopicPartition("alone", 0)
 
 
 class Disks:
@@ -115,3 +116,36 @@ async def test_who_may_be_elected_is_expected_to_have_data(
 ) -> None:
     await stored(broker.coord, state)
     assert await has_had_partitions(broker.coord, 1) is expected
+
+
+@dataclass
+class LostLogs:
+    """What is left after a loss."""
+
+    gave_up: bool = True
+    here: frozenset[TopicPartition] = frozenset()
+    failed_directories: dict[str, StorageError] = field(default_factory=dict)
+    lost_directories: list[str] = field(default_factory=list)
+
+    def log(self, key: TopicPartition) -> TopicPartition | None:
+        return key if key in self.here else None
+
+
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [
+        (LostLogs(), {T0, ALONE}),
+        (LostLogs(gave_up=False), set()),
+        (LostLogs(here=frozenset({T0})), {ALONE}),
+        (LostLogs(lost_directories=["/b"]), {T0}),
+        (LostLogs(failed_directories={"/b": BROKEN}), {T0}),
+    ],
+)
+async def test_what_was_given_up_is_what_has_no_log_here(
+    broker: Broker, logs: LostLogs, expected: set[TopicPartition]
+) -> None:
+    await stored(broker.coord, PartitionState(1, 5, (1,), 1, eligible=(2,)))
+    for name, replicas in (("alone", (1,)), ("others", (2, 3))):
+        topic = schemas.encode_topic(TopicAssignment({0: replicas}))
+        await broker.coord.create(paths.topic(name), topic)
+    assert (await given_up(broker.coord, 1, cast(LogManager, logs))).keys() == expected

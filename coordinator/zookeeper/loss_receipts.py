@@ -22,6 +22,8 @@ UNCLEAN_ELECTION: Final = "unclean-election"
 """A replica leads that may lack committed records, since no other was left."""
 POWER_LOSS: Final = "power-loss"
 """The machine of the last replica went down, and what was not on disk is gone."""
+ACCEPTED_LOSS: Final = "accepted-loss"
+"""The log directory of the last replica is gone, and the operator has said that it is so."""
 
 RECEIPTS_MAX: Final = 10
 """The newest ones of a partition are kept."""

@@ -79,19 +79,21 @@ class PowerLoss:
         }
         await self.step_aside(suspects)
 
-    async def step_aside(self, suspects: Mapping[TopicPartition, Left]) -> None:
+    async def step_aside(
+        self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
+    ) -> None:
         """Let none of these replicas be elected for what it had; afterwards the broker may
         register. Raises CoordError: then it may not."""
         keys = sorted(suspects)
         for start in range(0, len(keys), _AT_A_TIME):
             some = keys[start : start + _AT_A_TIME]
-            await asyncio.gather(*(self._step_aside(key, suspects[key]) for key in some))
+            await asyncio.gather(*(self._step_aside(key, suspects[key], reason) for key in some))
 
-    async def _step_aside(self, key: TopicPartition, left: Left) -> None:
+    async def _step_aside(self, key: TopicPartition, left: Left, reason: str) -> None:
         """Conditional writes: a change by others, or a lost reply, is read and decided again."""
         for attempt in range(_ATTEMPTS_MAX):
             try:
-                await self._try(key, left)
+                await self._try(key, left, reason)
             except (BadVersion, NodeExists, ConnectionLoss):
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
@@ -105,7 +107,7 @@ class PowerLoss:
             else:
                 return
 
-    async def _try(self, key: TopicPartition, left: Left) -> None:
+    async def _try(self, key: TopicPartition, left: Left, reason: str) -> None:
         path = paths.topic(key.topic)
         topic = decode_topic(path, (await self._coord.get(path))[0])
         replicas = topic.replicas.get(key.partition, ())
@@ -115,16 +117,17 @@ class PowerLoss:
         data, stat = await self._coord.get(path)
         state = decode_state(path, data)
         if len(replicas) == 1:
-            await self._write_receipt(key, state, left)
+            await self._write_receipt(key, state, left, reason)
             return
         changed = without(state, self._broker_id)
         if changed is None:
             return
         await self._coord.set(path, encode_state(changed, data), stat.version)
         state_change.warning(
-            "replica steps aside partition=%s reason=power-loss log_end=%d leader=%d "
+            "replica steps aside partition=%s reason=%s log_end=%d leader=%d "
             "leader_epoch=%d isr=%s eligible=%s",
             key,
+            reason,
             left.log_end,
             changed.leader,
             changed.leader_epoch,
@@ -132,7 +135,9 @@ class PowerLoss:
             ",".join(map(str, changed.eligible)),
         )
 
-    async def _write_receipt(self, key: TopicPartition, state: PartitionState, left: Left) -> None:
+    async def _write_receipt(
+        self, key: TopicPartition, state: PartitionState, left: Left, reason: str
+    ) -> None:
         path = paths.loss(key)
         try:
             data, stat = await self._coord.get(path)
@@ -142,7 +147,7 @@ class PowerLoss:
         receipt = LossReceipt(
             leader=self._broker_id,
             leader_epoch=state.leader_epoch,
-            reason=POWER_LOSS,
+            reason=reason,
             isr_before=state.isr,
             replicas=(self._broker_id,),
             timestamp_ms=self._clock.wall_ms(),
@@ -158,9 +163,10 @@ class PowerLoss:
         else:
             await self._coord.set(path, encoded, version)
         log.warning(
-            "loss_receipt partition=%s reason=power-loss log_end=%d "
-            "high_watermark_checkpoint=%d: records not yet on disk may be missing",
+            "loss_receipt partition=%s reason=%s log_end=%d "
+            "high_watermark_checkpoint=%d: records that it had may be missing",
             key,
+            reason,
             left.log_end,
             left.high_watermark,
         )

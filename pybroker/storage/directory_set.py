@@ -34,6 +34,8 @@ class DirectorySet:
         ]
         self.lost: Mapping[str, str] = {}
         """Directories that held data of this broker and are not there: id -> path."""
+        self.gave_up = False
+        """Whether the operator accepted a loss at this start."""
 
     def usable(self) -> list[LogDirectory]:
         return [directory for directory in self.all if directory.failure is None]
@@ -155,12 +157,16 @@ class DirectorySet:
             for key, path in known.members.items()
             if key not in present and not {key, path} & accepted
         }
-        for key in sorted(known.members.keys() - present - lost.keys()):
+        given_up = known.members.keys() - present - lost.keys()
+        self.gave_up = bool(given_up)
+        for key in sorted(given_up):
             path = known.members[key]
             _logger.warning("loss of a log directory accepted path=%s id=%s", path, key)
         if expects_data and self.is_fresh:
             for directory in self.usable():
-                if directory.path not in accepted:
+                if directory.path in accepted:
+                    self.gave_up = True
+                else:
                     lost[_new_id(rng)] = directory.path
         self._take_back(ids, lost)
         self._keep_out_replacements(ids, lost)

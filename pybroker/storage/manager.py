@@ -171,6 +171,11 @@ class LogManager:
     def _config(self, topic: str) -> LogConfig:
         return self._defaults if self._config_of is None else self._config_of(topic)
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether the operator accepted the loss of a directory at this start."""
+        return self._directories.gave_up
+
     def suspects(self) -> frozenset[TopicPartition]:
         """Partitions that may lack records they had before the machine went down: their broker did
         not end properly, and it has booted since. Fixed at the start; found again at the next one,

@@ -9,7 +9,7 @@ import pytest
 
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths, schemas
-from pybroker.coordinator.zookeeper.loss_receipts import POWER_LOSS, decode_receipts
+from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, POWER_LOSS, decode_receipts
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import BadVersion, ConnectionLoss
@@ -100,6 +100,14 @@ async def test_the_only_replica_of_all_is_used_with_a_receipt(cluster: Cluster) 
     data, _ = await cluster.other.get(paths.loss(T0))
     (found,) = decode_receipts(paths.loss(T0), data)
     assert (found.reason, found.leader, found.leader_epoch, found.log_end) == (POWER_LOSS, 1, 4, 7)
+
+
+async def test_an_accepted_loss_is_called_so(cluster: Cluster) -> None:
+    await cluster.begin((1,), state(1, (1,)))
+    await PowerLoss(cluster.coord, 1, ManualClock()).step_aside({T0: Left(0, 0)}, ACCEPTED_LOSS)
+    data, _ = await cluster.other.get(paths.loss(T0))
+    (found,) = decode_receipts(paths.loss(T0), data)
+    assert (found.reason, found.log_end) == (ACCEPTED_LOSS, 0)
 
 
 async def test_a_partition_that_was_moved_away_is_none_of_its_business(cluster: Cluster) -> None:

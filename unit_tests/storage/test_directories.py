@@ -186,9 +186,11 @@ def test_the_operator_accepts_a_loss_once(
     assert not consent.exists()
     assert any("loss of a log directory accepted" in message for message in caplog.messages)
     assert manager.failed_directories == {}
+    assert manager.gave_up
     assert manager.create(B, SMALL, TOPIC_ID, is_new=False).log_end_offset == 0
     manager.shutdown({})
-    assert len(host.start().all()) == 3
+    manager = host.start()
+    assert len(manager.all()) == 3 and not manager.gave_up
 
 
 def test_all_directories_empty_although_there_were_partitions(host: Host) -> None:
