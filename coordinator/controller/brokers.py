@@ -62,7 +62,7 @@ class BrokerChanges:
         await teller.close(lost)
         teller.open(started)
         teller.describe_replicas_of(lost | started)
-        teller.tell_current_state(started)
+        await teller.tell_current_state(started)
         await office.repair(disturbed)
         self._deletions.stop_replicas_of(started)
         await self._deletions.finish()

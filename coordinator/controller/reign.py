@@ -103,13 +103,13 @@ class Reign:
         await self._log_dirs.take()
         office.teller.open(self.context.brokers)
         self._deletions.begin(deletions & self.context.topics.keys())
-        office.teller.tell_current_state(self.context.brokers)
+        await office.teller.tell_current_state(self.context.brokers)
         await office.repair(self.context.partitions)
         if deletions:
             await self._deletions.look()
         await self._elections.look()
         self._rebalance.begin()
-        self._end_round()
+        await self._end_round()
 
     async def handle(self, event: Event) -> None:
         """Raises ControllerMoved, or CoordError; after ConnectionLoss the event may be handled
@@ -149,7 +149,7 @@ class Reign:
             case Retry():
                 await self._office.repair(self._office.retries.take())
                 await self._deletions.finish()
-        self._end_round()
+        await self._end_round()
 
     async def _policies_changed(self, topics: frozenset[str] | None) -> None:
         """Somebody may lead now that could not before."""
@@ -166,8 +166,8 @@ class Reign:
         self._rebalance.close()
         await self._office.close()
 
-    def _end_round(self) -> None:
-        self._office.teller.tell()
+    async def _end_round(self) -> None:
+        await self._office.teller.tell()
         self._office.retries.schedule()
 
     def _topic_changed(self, event: WatchEvent) -> None:

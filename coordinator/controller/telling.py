@@ -15,6 +15,7 @@ from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import Event
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
+from pybroker.coordinator.controller.turns import turns
 from pybroker.model import NO_LEADER, Broker, StopReplicaPartition, TopicPartition
 from pybroker.ports import BrokerChannel
 
@@ -92,13 +93,13 @@ class Teller:
             for sender in self._senders.values():
                 sender.work.describe(facts)
 
-    def tell_current_state(self, broker_ids: Collection[int]) -> None:
+    async def tell_current_state(self, broker_ids: Collection[int]) -> None:
         """These brokers know nothing yet: all metadata, and what they lead or follow. What still
         needs a leader is told to all when this round has tried to give it one; until then nobody
         leads it, least of all a broker that did before it was started again."""
         if not broker_ids:
             return
-        for partition in self._context.kept_partitions():
+        async for partition in turns(list(self._context.kept_partitions())):
             facts = self._context.facts(partition)
             if partition.status is not PartitionStatus.ONLINE:
                 self._to_describe.add(partition.topic_partition)
@@ -128,12 +129,12 @@ class Teller:
         for each in stops:
             self._senders[broker_id].work.stop(each)
 
-    def tell(self) -> None:
+    async def tell(self) -> None:
         """The round is over: hand over what it changed, and wake every sender. Brokers that are
         about to stop get no new roles."""
         changed, self.changed = self.changed, {}
         described, self._to_describe = self._to_describe | changed.keys(), set()
-        for key in sorted(described):
+        async for key in turns(sorted(described)):
             partition = self._context.partitions.get(key)
             if partition is None or key.topic in self._context.deletions:
                 continue
