@@ -118,8 +118,9 @@ def open_log(
     end = segments.active.next_offset
     start = max(known.log_start_offset or 0, segments.first.base_offset)
     log_start = min(start, end)
-    epochs, epochs_lost = loader.epochs(segments, log_start)
-    epochs.truncate_end(end)
+    epochs, epochs_changed = loader.epochs(segments, log_start)
+    # What is only forgotten here would come back when the log has grown, with its next start.
+    epochs_changed |= epochs.truncate_end(end)
     epochs.truncate_start(log_start)
     loader.snapshots.keep((segment.base_offset for segment in segments.all), end)
     if known.recovery_point is None:
@@ -143,7 +144,7 @@ def open_log(
             damage=found.damage,
             unreachable=found.unreachable,
             settled_end=-1 if loader.recovered else end,
-            epochs_changed=epochs_lost,
+            epochs_changed=epochs_changed,
         ),
         owner,
     )

@@ -301,3 +301,18 @@ def test_epochs_below_a_log_start_that_was_not_written_down_count_again(tmp_path
     bench.open(log_start=1)
     assert [bench.log.epoch_end_offset(epoch) for epoch in (1, 2, 3)] == [(1, 2), (2, 4), (3, 6)]
     assert bench.log.epoch_of(1) == 1
+
+
+def test_epochs_beyond_the_end_do_not_come_back_with_the_next_records(bench: Bench) -> None:
+    """A leader lost its tail with the machine, and follows another by older records since."""
+    bench.append(2, epoch=1)
+    bench.log.flush()
+    bench.log.begin_epoch(4, 4)
+    bench.log.persist_epochs()
+    bench.crash()
+    data = stamped(batch(4), 2, 1)
+    bench.log.append_replicated(data, now_ms=0)
+    bench.crash()
+    assert bench.log.latest_epoch == 1
+    assert bench.log.epoch_end_offset(4) == (-1, -1)
+    assert bench.log.epoch_end_offset(1) == (1, 6)
