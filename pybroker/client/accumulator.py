@@ -185,6 +185,11 @@ class Accumulator:
             return True
         state = queue.sequences
         batch = queue.waiting[0]
+        # One sent to an earlier leader may be unanswered for long. The broker knows its last few
+        # batches again, so none may go that would make it forget that one.
+        oldest = min((other.ordinal for other in queue.in_flight), default=batch.ordinal)
+        if batch.ordinal[0] - oldest[0] >= self._in_flight_max:
+            return False
         if state.restarting or (state.unresolved and not batch.has_sequence):
             return False
         # A batch that is sent again waits for all before it, or the broker would refuse it.

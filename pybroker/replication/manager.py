@@ -298,12 +298,12 @@ class ReplicaManager:
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:
-        """Keep the files of replicas that nobody assigns to this broker any more, but out of the
-        way: their topic was deleted or moved while this broker was away."""
+        """Keep aside the files of replicas that were deleted or moved while we were away."""
         strays = sorted(self._logs.all().keys() - assigned)
         await self._let_go(strays)
+        if strays:
+            log.warning("not assigned any more count=%d first=%s", len(strays), strays[0])
         for key in strays:
-            log.warning("partition=%s is not assigned to this broker any more", key)
             self._drop(key)
             self._dropped.pop(key, None)
             self._disturbed(key)

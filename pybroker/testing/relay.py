@@ -153,6 +153,8 @@ class Relay:
             ended_well = True
         except (OSError, TimeoutError):
             pass  # the target does not listen: our side of it is reset below
+        except asyncio.CancelledError:
+            pass  # by `close`; asyncio's own callback would print it as an error
         finally:
             self._connections.discard(connection)
             (connection.close if ended_well else connection.reset)()

@@ -86,6 +86,28 @@ async def test_a_batch_lingers_unless_it_is_full_or_flushed() -> None:
     assert gatherer.ready() == [T0, T1]
 
 
+async def test_no_batch_goes_that_makes_the_broker_forget_an_unanswered_one() -> None:
+    """The first was sent to a leader that does not answer; the next one knows it again, but
+    only as one of the last five."""
+    gatherer = Gatherer(batch_size=10)
+    gatherer.add(*(b"%d" % number for number in range(7)))
+    in_flight = gatherer.inner.queues[T0].in_flight
+    for _ in range(4):
+        gatherer.take()
+        del in_flight[1:]
+    assert gatherer.ready() == [T0]
+    assert gatherer.take() == [b"4"]
+    del in_flight[1:]
+    assert gatherer.ready() == []
+    gatherer.give_back(0)
+    assert gatherer.ready() == [T0]
+    assert gatherer.take() == [b"0"]
+    assert gatherer.ready() == []
+    in_flight.clear()
+    assert gatherer.take() == [b"5"]
+    assert gatherer.ready() == [T0]
+
+
 async def test_a_taken_batch_takes_no_more_records() -> None:
     gatherer = Gatherer()
     gatherer.add(b"a")

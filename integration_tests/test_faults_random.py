@@ -1,0 +1,172 @@
+"""A minute of faults in an order that nobody has thought of: brokers are killed, stopped and
+paused, links are cut one way or both, sessions end, leaders are elected, while topics come and go.
+What is acknowledged stays, and whatever was broken is whole again soon after it is healed.
+
+`PYBROKER_FAULTS_SEED=text` makes the same choices again (not the same moments), and
+`PYBROKER_FAULTS_SECONDS=600` goes on for longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Final
+
+import psutil
+import pytest
+
+from integration_tests.faults.rig import Rig, Run
+from integration_tests.faults.settings import READERS
+from integration_tests.faults.tormented import Tormented
+from pybroker.client import Admin, ConfigChange, ConfigResource, NewTopic
+from pybroker.client.errors import ClientError
+
+pytestmark = pytest.mark.ours
+
+SECONDS: Final = float(os.environ.get("PYBROKER_FAULTS_SECONDS", "60"))
+FAULT_SECONDS_MAX: Final = 5.0
+BREATH_SECONDS_MAX: Final = 1.0
+STOP_SECONDS_MAX: Final = 10.0
+ADMIN_TIMEOUT_MS: Final = 4_000
+RSS_BYTES_MAX: Final = 200 << 20
+CONNECTIONS_MAX: Final = 60
+WRITERS: Final = ("idempotent", "five-in-flight", "ours", "hasty")
+"""Not the producer with one request in flight and no sequence numbers: when a leader changes, it
+sends to the new one before it has heard of what the old one got, and its order with it."""
+
+Fault = Callable[[Tormented, int, str], None]
+
+
+def stop(cluster: Tormented, broker: int, _: str) -> None:
+    begin = time.monotonic()
+    assert cluster.stop(broker) == 0
+    assert time.monotonic() - begin < STOP_SECONDS_MAX
+
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    "kill9": lambda cluster, broker, _: cluster.kill9(broker),
+    "kill9-all": lambda cluster, *_: cluster.kill9_all(),
+    "stop": stop,
+    "pause": lambda cluster, broker, _: cluster.pause(broker),
+    "expire": lambda cluster, broker, _: cluster.expire_session(broker),
+    "cut-zookeeper": lambda cluster, broker, way: cluster.cut(broker, "zookeeper", direction=way),
+    "cut-clients": lambda cluster, broker, way: cluster.cut(broker, "clients", direction=way),
+    "cut-next": lambda cluster, broker, way: cluster.cut(broker, broker % 3 + 1, direction=way),
+    "cut-all": lambda cluster, broker, way: cluster.cut(broker, direction=way),
+}
+ENDING: Final = frozenset({"kill9", "kill9-all", "stop"})
+
+
+class Operator:
+    """Somebody who makes and deletes topics, has leaders elected, and changes min.insync.replicas,
+    and to whom it does not matter when that is refused."""
+
+    def __init__(self, bootstrap: str, topic: str, rng: random.Random) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._rng = rng
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="operator", daemon=True)
+        self.done = 0
+
+    def __enter__(self) -> Operator:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._rng.uniform(0.1, 0.8)):
+            try:
+                asyncio.run(self._act())
+            except ClientError:
+                continue
+            self.done += 1
+
+    async def _act(self) -> None:
+        name = f"{self._topic}-{self._rng.randrange(8)}"
+        limit = ConfigChange("min.insync.replicas", self._rng.choice(("1", "2")))
+        async with Admin(self._bootstrap) as admin:
+            match self._rng.randrange(5):
+                case 0 | 1:
+                    new = NewTopic(name, self._rng.randrange(1, 6), self._rng.choice((2, 3)))
+                    await admin.create_topics([new], timeout_ms=ADMIN_TIMEOUT_MS)
+                case 2:
+                    await admin.delete_topics([name], timeout_ms=ADMIN_TIMEOUT_MS)
+                case 3:
+                    await admin.elect_leaders(timeout_ms=ADMIN_TIMEOUT_MS)
+                case _:
+                    topic = ConfigResource.topic(self._topic)
+                    await admin.alter_configs({topic: [limit]}, timeout_ms=ADMIN_TIMEOUT_MS)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
+    with Tormented(tmp_path_factory.mktemp("random"), proxied=True) as started:
+        yield started
+
+
+@pytest.fixture
+def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return Rig(cluster.fit(), tmp_path_factory.mktemp("ops"))
+
+
+def torment(run: Run, rng: random.Random) -> None:
+    """One or two faults at once; then all is healed, and soon everything is in sync again."""
+    cluster = run.cluster
+    ended: set[int] = set()
+    paused: set[int] = set()
+    for _ in range(rng.choice((1, 1, 2))):
+        broker, what = rng.choice(cluster.brokers), rng.choice(sorted(FAULTS))
+        way = rng.choice(("both", "in", "out"))
+        if broker in ended | paused:
+            continue
+        with run.fault(what, broker):
+            FAULTS[what](cluster, broker, way)
+        if what in ENDING:
+            ended.update(cluster.brokers if what == "kill9-all" else {broker})
+        if what == "pause":
+            paused.add(broker)
+        run.wait(rng.uniform(0, BREATH_SECONDS_MAX))
+    run.wait(rng.uniform(0, FAULT_SECONDS_MAX))
+    assert set(cluster.running()) == set(cluster.brokers) - ended, "a broker ended by itself"
+    run.rig.ready()
+    run.wait_for_full_isr()
+    if rng.random() < 0.5:
+        run.wait_for_progress(3, clients=("idempotent", "ours"))
+
+
+def test_faults_at_random(rig: Rig) -> None:
+    seed = os.environ.get("PYBROKER_FAULTS_SEED") or secrets.token_hex(4)
+    print(f"PYBROKER_FAULTS_SEED={seed}")
+    rng = random.Random(seed)
+    with rig.run("faults-at-random", clients=(*WRITERS, *READERS), rate=40) as run:
+        run.wait_for_progress(5)
+        with Operator(
+            rig.cluster.bootstrap, run.topic, random.Random(f"{seed} operator")
+        ) as somebody:
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                torment(run, rng)
+        assert somebody.done
+        rig.cluster.cluster.wait_until_in_sync()
+        for broker in rig.cluster.brokers:
+            process = psutil.Process(rig.cluster.cluster.pid(broker))
+            assert process.memory_info().rss < RSS_BYTES_MAX
+            assert len(process.net_connections("tcp")) < CONNECTIONS_MAX
+        run.finish()
+    for broker in rig.cluster.brokers:
+        stop(rig.cluster, broker, "")
