@@ -91,7 +91,7 @@ def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
         return Pause(answer.error, answer.error.text)
     if answer.diverging_end_offset != NO_OFFSET:
         end = common_end(log, answer.diverging_epoch, answer.diverging_end_offset)
-        return TruncateTo(end)
+        return _cut(log, end, answer.log_start_offset)
     if len(answer.records) >= BASE_OFFSET_LENGTH:
         first = int.from_bytes(answer.records[:BASE_OFFSET_LENGTH], "big", signed=True)
         all_deleted = log.log_end_offset in (log.log_start_offset, answer.log_start_offset)
@@ -107,8 +107,16 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Shortenin
     if log.log_end_offset < leader_start:
         return StartOver(leader_start, leader_start)
     if log.log_end_offset > leader_end:
-        return TruncateTo(leader_end)
+        return _cut(log, leader_end, leader_start)
     return Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has moved meanwhile")
+
+
+def _cut(log: ReplicaLog, end: int, leader_start: int) -> Shortening:
+    """A log that begins beyond `end` has nothing in common with the leader's, and gets all that the
+    leader has: begun anew at `end` it would lack what lies before."""
+    if end < log.log_start_offset and leader_start < log.log_start_offset:
+        return StartOver(leader_start, leader_start)
+    return TruncateTo(end)
 
 
 def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:

@@ -1,0 +1,73 @@
+"""What a follower does next: one step from an answer and what its log is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.ports import FetchedPartition
+from pybroker.replication.follower import (
+    Pause,
+    StartOver,
+    Step,
+    TruncateTo,
+    after_answer,
+    after_ends,
+)
+
+T0 = TopicPartition("t", 0)
+
+
+@dataclass(frozen=True)
+class LogFrom:
+    """A log of one epoch."""
+
+    log_start_offset: int
+    log_end_offset: int
+    latest_epoch: int = 3
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        return (3, self.log_end_offset) if epoch >= 3 else (-1, -1)
+
+
+MOVED = Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has moved meanwhile")
+
+
+@pytest.mark.parametrize(
+    ("log", "leader", "step"),
+    [
+        (LogFrom(0, 10), (0, 7), TruncateTo(7)),
+        (LogFrom(0, 10), (0, 10), MOVED),
+        (LogFrom(0, 10), (12, 20), StartOver(12, 12)),
+        (LogFrom(5, 10), (0, 7), TruncateTo(7)),
+        # Nothing is in common: begun at the leader's end it would lack what lies before.
+        (LogFrom(8, 10), (2, 7), StartOver(2, 2)),
+        (LogFrom(8, 10), (8, 8), TruncateTo(8)),
+    ],
+)
+def test_out_of_range(log: LogFrom, leader: tuple[int, int], step: Step) -> None:
+    assert after_ends(log, *leader) == step
+
+
+@pytest.mark.parametrize(
+    ("log", "leader_start", "diverging", "step"),
+    [
+        (LogFrom(0, 10), 0, (2, 4), TruncateTo(4)),
+        (LogFrom(3, 10), 0, (2, 4), TruncateTo(4)),
+        (LogFrom(6, 10), 0, (2, 4), StartOver(0, 0)),
+        (LogFrom(6, 10), 6, (2, 4), TruncateTo(4)),
+    ],
+)
+def test_logs_that_part(
+    log: LogFrom, leader_start: int, diverging: tuple[int, int], step: Step
+) -> None:
+    answer = FetchedPartition(
+        T0,
+        log_start_offset=leader_start,
+        diverging_epoch=diverging[0],
+        diverging_end_offset=diverging[1],
+    )
+    assert after_answer(log, answer) == step
