@@ -129,10 +129,11 @@ def torment(run: Run, rng: random.Random) -> None:
     cluster = run.cluster
     ended: set[int] = set()
     paused: set[int] = set()
-    for _ in range(rng.choice((1, 1, 2))):
+    for number in range(rng.choice((1, 1, 2))):
         broker, what = rng.choice(cluster.brokers), rng.choice(sorted(FAULTS))
         way = rng.choice(("both", "in", "out"))
-        if broker in ended | paused:
+        # A broker that cannot reach the controller waits for it, as long as Kafka's does.
+        if broker in ended | paused or (what == "stop" and number):
             continue
         with run.fault(what, broker):
             FAULTS[what](cluster, broker, way)
