@@ -73,10 +73,10 @@ class Handovers:
             raise BrokerError(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"Broker id {broker_id} does not exist."
             )
-        if broker_epoch != -1 and broker_epoch < broker.epoch:
+        if broker_epoch not in (-1, broker.epoch):
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {broker_epoch} of broker {broker_id} is below {broker.epoch}",
+                f"broker epoch {broker_epoch} of broker {broker_id} is not {broker.epoch}",
             )
         return broker
 

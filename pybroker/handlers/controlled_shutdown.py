@@ -26,6 +26,10 @@ async def handle_controlled_shutdown(
     try:
         require_broker(services, request)
         require_controller(services)
+        if message.broker_epoch < 0:
+            raise BrokerError(
+                ErrorCode.STALE_BROKER_EPOCH, "a broker that leaves says which registration ends"
+            )
         async with asyncio.timeout(_WAIT_MAX_S):
             remaining = await services.controller.controlled_shutdown(
                 message.broker_id, message.broker_epoch

@@ -192,8 +192,14 @@ async def test_an_unknown_type_of_election_is_refused(bench: Bench) -> None:
     assert (answer.error_code, results(answer)) == (ErrorCode.INVALID_REQUEST, [])
 
 
-async def shutdown(bench: Bench, broker: int, **options: Any) -> tuple[ErrorCode, list[str]]:
-    request = ControlledShutdownRequest(broker_id=broker, broker_epoch=-1)
+async def shutdown(
+    bench: Bench, broker: int, *, epoch: int | None = None, **options: Any
+) -> tuple[ErrorCode, list[str]]:
+    if epoch is None:
+        reign = bench.app.controller._reign
+        known = None if reign is None else reign.context.brokers.get(broker)
+        epoch = 0 if known is None else known.epoch
+    request = ControlledShutdownRequest(broker_id=broker, broker_epoch=epoch)
     answer = await bench.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, request, **options)
     remaining = [
         f"{each.topic_name}-{each.partition_index}" for each in answer.remaining_partitions
@@ -206,6 +212,8 @@ async def test_a_broker_that_stops_is_told_what_it_leads_still(
 ) -> None:
     assert await shutdown(bench, 2) == (ErrorCode.BROKER_NOT_AVAILABLE, [])
     await displaced(bench, other)
+    assert await shutdown(bench, 2, epoch=-1) == (ErrorCode.STALE_BROKER_EPOCH, [])
+    assert await shutdown(bench, 2, epoch=2**62) == (ErrorCode.STALE_BROKER_EPOCH, [])
     assert await shutdown(bench, BROKER_ID) == (ErrorCode.NONE, [])
     assert await shutdown(bench, 2) == (ErrorCode.NONE, ["t-0"])
     await bench.app.controller.stop()
