@@ -129,11 +129,14 @@ def torment(run: Run, rng: random.Random) -> None:
     cluster = run.cluster
     ended: set[int] = set()
     paused: set[int] = set()
+    expired: set[int] = set()
     for number in range(rng.choice((1, 1, 2))):
         broker, what = rng.choice(cluster.brokers), rng.choice(sorted(FAULTS))
         way = rng.choice(("both", "in", "out"))
-        # A broker that cannot reach the controller waits for it, as long as Kafka's does.
-        if broker in ended | paused or (what == "stop" and number):
+        # A broker that cannot reach the controller waits for it, as long as Kafka's does. One that
+        # is cut off while somebody else ends its session cannot know; by itself a session ends
+        # only when its broker has stopped vouching for what it leads.
+        if broker in ended | paused | expired or (what in ("stop", "expire") and number):
             continue
         with run.fault(what, broker):
             FAULTS[what](cluster, broker, way)
@@ -141,6 +144,8 @@ def torment(run: Run, rng: random.Random) -> None:
             ended.update(cluster.brokers if what == "kill9-all" else {broker})
         if what == "pause":
             paused.add(broker)
+        if what == "expire":
+            expired.add(broker)
         run.wait(rng.uniform(0, BREATH_SECONDS_MAX))
     run.wait(rng.uniform(0, FAULT_SECONDS_MAX))
     assert set(cluster.running()) == set(cluster.brokers) - ended, "a broker ended by itself"
