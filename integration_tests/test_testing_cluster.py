@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shutil import rmtree
 from typing import Final
 
 import psutil
@@ -18,6 +19,7 @@ from integration_tests.process import ChildProcess, processes_using, wait_until
 from integration_tests.wire_client import Connection, create_topic, metadata
 from pybroker.client import Admin, NewTopic, Producer
 from pybroker.testing.cluster import Cluster, ClusterError
+from pybroker.testing.cluster_parts import BrokerProcess
 
 pytestmark = pytest.mark.ours
 
@@ -160,6 +162,32 @@ def test_a_start_that_cannot_be_shows_why_and_leaves_nothing_running(tmp_path: P
         cluster.start()
     assert str(tmp_path) in caught.value.__notes__[0]
     assert processes_using(tmp_path) == []
+
+
+def test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither `start` nor `restart` may take it for one that nobody waits for."""
+    refused, launch = {"num.partitions": "none"}, BrokerProcess.launch
+
+    def launch_and_see_it_end(
+        process: BrokerProcess, zookeeper: str, environment: Mapping[str, str]
+    ) -> None:
+        launch(process, zookeeper, environment)
+        if refused.items() <= process.properties.items():
+            assert process.child is not None
+            process.child.wait(60)
+
+    monkeypatch.setattr(BrokerProcess, "launch", launch_and_see_it_end)
+    cluster = Cluster(1, config=refused)
+    with pytest.raises(ClusterError, match=r"broker 1 ended(.|\n)*num\.partitions=none"):
+        cluster.start()
+    rmtree(cluster.data)
+    with Cluster(1) as cluster:
+        with pytest.raises(ClusterError, match=r"broker 1 ended(.|\n)*num\.partitions=none"):
+            cluster.restart(1, config=refused)
+        cluster.restart(1, config={"num.partitions": 1})
+        assert cluster.controller() == 1
 
 
 def test_it_outlives_its_zookeeper(tmp_path: Path) -> None:

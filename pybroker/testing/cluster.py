@@ -207,13 +207,13 @@ class Cluster:
 
     def restart(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
         """Start a broker again (after SIGTERM if it runs), with further options from now on.
-        Returns when it serves and the others know it."""
+        Returns when it serves and the others know it; raises ClusterError if it ends instead."""
         process = self._broker(broker)
         if process.is_running:
             self.terminate(broker)
         process.properties |= {name: option_text(value) for name, value in (config or {}).items()}
         self._loop.call(self._launch, process)
-        self.wait_until_ready()
+        self._loop.run(self._waits.ready(WAIT_SECONDS_MAX, launched=[process]))
 
     def mend(self) -> None:
         """Let everything run again that was stopped, paused or cut off; returns when all serve, and
@@ -354,7 +354,7 @@ class Cluster:
                 await self._embedded.wait_until_serving()
         except StartupError as error:
             raise ClusterError(str(error)) from error
-        await self._waits.ready(WAIT_SECONDS_MAX)
+        await self._waits.ready(WAIT_SECONDS_MAX, launched=list(self._brokers.values()))
 
     async def _make_brokers(self) -> None:
         listeners = (CLIENTS, BROKERS) if self._proxied else ("PLAINTEXT",)

@@ -28,15 +28,17 @@ class Waits:
         self._reachable = reachable
         self.view = ZooKeeperView(zookeeper)
 
-    async def ready(self, seconds: float) -> None:
-        """Every reachable broker serves and knows all reachable ones."""
+    async def ready(self, seconds: float, *, launched: Sequence[BrokerProcess] = ()) -> None:
+        """Every reachable broker serves and knows all reachable ones. Raises ClusterError as soon
+        as one of these has ended, or one of those just launched, which may be before this call."""
         expected = self._reachable()
         wanted = {process.id for process in expected}
 
         async def missing() -> str:
-            for process in expected:
+            for process in (*launched, *expected):
                 if not process.is_running:
                     raise ClusterError(f"broker {process.id} ended\n{process.last_lines()}")
+            for process in expected:
                 answer = await metadata(process.place.host, process.client_port)
                 if answer is None:
                     return f"broker {process.id} serves"
