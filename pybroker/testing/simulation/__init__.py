@@ -1,0 +1,3 @@
+"""A whole cluster in one process, under a seed: real brokers and clients over simulated time,
+network, disks and ZooKeeper. The same seed gives the same run, to the byte.
+"""

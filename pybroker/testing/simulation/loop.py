@@ -1,0 +1,366 @@
+"""The event loop of one simulated process: asyncio's tasks and futures run on it unchanged.
+
+Within a process everything runs in the order in which it was asked for, as asyncio promises; what
+differs from seed to seed is when a process has its turn, how long that takes, and when things
+arrive from outside. A process that is killed just stops: nothing of it runs again, not even what
+would clean up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import socket
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+
+from pybroker.testing.simulation.world import Entry, World
+
+if TYPE_CHECKING:
+    from asyncio import Handle, TimerHandle
+
+T = TypeVar("T")
+_HICCUP_PROBABILITY: Final = 0.05
+_HICCUP_S_MAX: Final = 0.003
+_numbers = itertools.count()
+
+
+class Sockets(Protocol):
+    """What a loop asks the network for, on behalf of its process."""
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Raises OSError as a real connect does."""
+
+    async def adopt(
+        self, factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
+
+    def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
+        """Call it whenever a connection waits at that listening socket."""
+
+    def unwatch(self, descriptor: int) -> bool: ...
+
+
+class _Task(asyncio.Task[T]):
+    """Its hash is a number: sets of tasks have the same order in every process."""
+
+    def __new__(cls, *_args: Any, **_options: Any) -> _Task[T]:
+        made = super().__new__(cls)
+        made.number = next(_numbers)
+        return made
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Future(asyncio.Future[T]):
+    def __new__(cls, *_args: Any, **_options: Any) -> _Future[T]:
+        made = super().__new__(cls)
+        made.number = next(_numbers)
+        return made
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Timer(asyncio.TimerHandle):
+    """Stands in the world's calendar."""
+
+    entry: Entry
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.entry.cancel()
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """The loop of a process named `name`. `clock_offset` is what its monotonic clock shows at the
+    start of the world: every machine counts from another instant."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        *,
+        sockets: Sockets | None = None,
+        clock_offset: float = 0.0,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.clock_offset = clock_offset
+        self.sockets = sockets
+        self.failures: list[str] = []
+        """What nobody caught."""
+        self.is_dead = False
+        self.is_paused = False
+        self._ready: deque[Handle] = deque()
+        self._is_announced = False
+        self._free_at = 0.0
+        self._rng = world.rng(f"turns of {name} {world.number()}")
+        self._buried: list[asyncio.Task[Any]] = []
+
+    # life
+
+    def pause(self) -> None:
+        """As SIGSTOP: what comes meanwhile waits."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """As SIGCONT."""
+        self.is_paused = False
+        self._announce()
+
+    def kill(self) -> None:
+        """As SIGKILL. Idempotent."""
+        if not self.is_dead:
+            self.is_dead = True
+            self._ready.clear()
+            # Kept, or the collector would close their coroutines, whose last words would run.
+            found = cast("set[_Task[Any]]", asyncio.all_tasks(self))
+            numbered: Callable[[_Task[Any]], int] = lambda task: task.number  # noqa: E731
+            self._buried = [*sorted(found, key=numbered)]
+
+    def bury(self) -> None:
+        """Let go of what a killed process held, once the run is over and nobody looks any more."""
+        self.kill()
+        buried, self._buried = self._buried, []
+        previous = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for task in buried:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine = cast("Coroutine[Any, Any, Any]", task.get_coro())
+                with contextlib.suppress(BaseException):
+                    coroutine.close()
+        finally:
+            events._set_running_loop(previous)
+
+    def turn(self) -> None:
+        """Run what is ready now; what that asks for comes in the next turn."""
+        self._is_announced = False
+        if self.is_dead or self.is_paused or not self._ready:
+            return
+        world = self.world
+        if world.now < self._free_at:
+            self._is_announced = True
+            world.at(self._free_at, self._turn_now)
+            return
+        if self._rng.random() < _HICCUP_PROBABILITY:
+            self._free_at = world.now + self._rng.random() * _HICCUP_S_MAX
+        ready = self._ready
+        previous = events._get_running_loop()
+        events._set_running_loop(None)
+        events._set_running_loop(self)
+        try:
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+                if self.is_dead or self.is_paused:
+                    return
+        finally:
+            events._set_running_loop(previous)
+        self._announce()
+
+    def _turn_now(self) -> None:
+        self._is_announced = False
+        self._announce()
+
+    def _announce(self) -> None:
+        if self._ready and not (self._is_announced or self.is_dead or self.is_paused):
+            self._is_announced = True
+            self.world.ready(self)
+
+    # asyncio's side
+
+    def time(self) -> float:
+        return self.world.now + self.clock_offset
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.is_dead:
+            self._ready.append(handle)
+            if not self._is_announced:
+                self._announce()
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> TimerHandle:
+        handle = _Timer(when, callback, args, self, context)
+        handle.entry = self.world.at(when - self.clock_offset, self._ring, handle)
+        return handle
+
+    def _ring(self, handle: Handle) -> None:
+        """A timer has run out. In a process that is stopped it waits with everything else."""
+        if not self.is_dead:
+            self._ready.append(handle)
+            self._announce()
+
+    def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
+        """Asked for by `TimerHandle.cancel`."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        return _Task(coro, loop=self, name=name or "task", context=context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.is_dead
+
+    def is_closed(self) -> bool:
+        return self.is_dead
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.is_dead:
+            self.failures.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> Any:
+        raise RuntimeError(f"{func!r}: work that blocks goes through the port Blocking here")
+
+    # the network
+
+    def _network(self) -> Sockets:
+        if self.sockets is None:
+            raise OSError(f"the process {self.name} has no network")
+        return self.sockets
+
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        **_options: Any,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        return await self._network().connect(protocol_factory, host, port)
+
+    async def connect_accepted_socket(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        sock: socket.socket,
+        **_options: Any,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        return await self._network().adopt(protocol_factory, sock)
+
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., object], *args: Any
+    ) -> None:
+        self._network().watch(fd, lambda: callback(*args))
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self._network().unwatch(fd)
+
+
+class LoopBlocking:
+    """The `Blocking` of a simulated process: `threads` pieces of work at a time, each of which
+    happens at some moment between being begun and being heard of."""
+
+    def __init__(self, loop: ProcessLoop, rng: random.Random, threads: int = 10) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._free = threads
+        self._waiting: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]]
+        self._waiting = deque()
+        self.delay_s: Callable[[], float] = lambda: rng.random() * 0.001
+        """How long the next piece of work takes."""
+
+    def run(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        heard: asyncio.Future[T] = self._loop.create_future()
+        self._waiting.append((heard, function, args))
+        self._begin()
+        return heard
+
+    def resize(self, threads: int) -> None:
+        """The number of threads is what it is."""
+
+    def _begin(self) -> None:
+        while self._free and self._waiting:
+            self._free -= 1
+            delay_s = self.delay_s()
+            at_s = delay_s * self._rng.random()
+            self._loop.world.after(at_s, self._work, delay_s - at_s, *self._waiting.popleft())
+
+    def _work(
+        self,
+        rest_s: float,
+        heard: asyncio.Future[Any],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+    ) -> None:
+        """In a thread, so to speak: no event loop runs here."""
+        loop = self._loop
+        if loop.is_dead:
+            return
+        if loop.is_paused:
+            loop.world.after(0.01, self._work, rest_s, heard, function, args)
+            return
+        result: Any = None
+        failure: BaseException | None = None
+        if not heard.cancelled():
+            try:
+                result = function(*args)
+            except BaseException as error:
+                failure = error
+        loop.world.after(rest_s, self._tell, heard, result, failure)
+
+    def _tell(self, heard: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
+        if not self._loop.is_dead:
+            self._loop.call_soon(self._deliver, heard, result, failure)
+
+    def _deliver(
+        self, heard: asyncio.Future[Any], result: Any, failure: BaseException | None
+    ) -> None:
+        self._free += 1
+        self._begin()
+        if heard.done():
+            return
+        if failure is None:
+            heard.set_result(result)
+        else:
+            heard.set_exception(failure)

@@ -1,0 +1,109 @@
+"""A machine: what outlives its processes (disk, clocks, boot id), and the one that runs on it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from pybroker.testing.simulation.loop import ProcessLoop, Sockets
+from pybroker.testing.simulation.world import WALL_MS_AT_START, World
+
+_MAKE: Callable[..., ProcessLoop] = cast("Callable[..., ProcessLoop]", ProcessLoop)
+"""Not all that asyncio's loops can do is asked for here."""
+
+
+class MachineClock:
+    """The `Clock` of a machine. `jump_ms` moves its wall clock, and nothing else."""
+
+    def __init__(self, world: World, offset_s: float) -> None:
+        self._world = world
+        self.offset_s = offset_s
+        self.jump_ms = 0
+
+    def wall_ms(self) -> int:
+        return WALL_MS_AT_START + self.jump_ms + int(self._world.now * 1000)
+
+    def monotonic(self) -> float:
+        return self._world.now + self.offset_s
+
+    def boottime(self) -> float:
+        return self._world.now + self.offset_s
+
+
+class Machine:
+    """Named; links know it by that name. At most one process runs on it at a time.
+
+    `on_stop` hears when a process is gone, with whether its machine can say so to others: a killed
+    process's connections are reset, those of a machine without power just fall silent.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self._rng = world.rng(f"machine {name}")
+        self.clock = MachineClock(world, self._rng.random() * 100_000)
+        self.boots = 0
+        self.is_up = True
+        self.loop: ProcessLoop | None = None
+        self.on_stop: list[Callable[[bool], object]] = []
+        self.on_power_loss: list[Callable[[], object]] = []
+        self._graves: list[ProcessLoop] = []
+        self._boot_id = ""
+        self._boot()
+
+    def boot_id(self) -> str:
+        """As the port `Proc` wants it."""
+        return self._boot_id
+
+    def pid(self) -> int:
+        return 1 + len(self._graves)
+
+    def start(
+        self, main: Callable[[ProcessLoop], Coroutine[Any, Any, object]], sockets: Sockets | None
+    ) -> ProcessLoop:
+        """Run `main` in a new process. Raises RuntimeError while another runs."""
+        if self.loop is not None:
+            raise RuntimeError(f"a process runs on {self.name} already")
+        name = f"{self.name}.{self.pid()}"
+        self.world.note(f"start {name}")
+        loop = _MAKE(self.world, name, sockets=sockets, clock_offset=self.clock.offset_s)
+        self.loop = loop
+        self.is_up = True
+        coroutine = main(loop)
+        # A task may only be made where its loop runs.
+        loop.call_soon(lambda: loop.create_task(coroutine, name="main"))
+        return loop
+
+    def kill(self) -> None:
+        """SIGKILL, or the process has come to its end. No error if none runs."""
+        self._end(heard=True)
+
+    def lose_power(self) -> None:
+        """What was not synced may be gone; the next start is another boot."""
+        self.world.note(f"power loss {self.name}")
+        self.is_up = False
+        self._end(heard=False)
+        for action in self.on_power_loss:
+            action()
+        self._boot()
+
+    def bury(self) -> None:
+        """At the end of the run."""
+        self.kill()
+        for loop in self._graves:
+            loop.bury()
+
+    def _end(self, *, heard: bool) -> None:
+        loop, self.loop = self.loop, None
+        if loop is None:
+            return
+        self.world.note(f"end {loop.name}")
+        loop.kill()
+        self._graves.append(loop)
+        for action in self.on_stop:
+            action(heard)
+
+    def _boot(self) -> None:
+        self.boots += 1
+        self._boot_id = str(uuid.UUID(bytes=self._rng.randbytes(16)))

@@ -1,0 +1,1 @@
+"""The simulation itself: what everything else that it shows rests on."""
