@@ -10,6 +10,7 @@ from typing import Final
 
 from pybroker.coordinator.controller.reading import read_states, read_topic_names, read_topics
 from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.schemas import LogDirEvent
 from pybroker.errors import CoordError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord
@@ -57,7 +58,8 @@ async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequen
 class DirectoryFailures:
     """Between `start` and `stop`: takes the replicas of a failed directory out of service and tells
     the controller (`/log_dir_event_notification`), also of directories that were not there at the
-    start. `lost` is told when no directory is left: then there is nothing to serve."""
+    start, and of replicas that would rather not lead. `lost` is told when no directory is left:
+    then there is nothing to serve."""
 
     def __init__(
         self,
@@ -73,7 +75,8 @@ class DirectoryFailures:
         self._logs = logs
         self._replicas = replicas
         self._lost = lost
-        self._failed = asyncio.Event()
+        self._untold: set[LogDirEvent] = set()
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -85,6 +88,7 @@ class DirectoryFailures:
                 loop.call_soon_threadsafe(self._on_failure, path, error)
 
         self._logs.listen(listen)
+        self._replicas.reluctance.on_change = self.replicas_changed
         for path, error in self._logs.failed_directories.items():
             self._replicas.directory_failed(path, error)
         self.registered()
@@ -93,7 +97,17 @@ class DirectoryFailures:
         """The broker stands in ZooKeeper, for the first time or again: the controller knows nothing
         of its directories."""
         if self._logs.failed_directories or self._logs.lost_directories:
-            self._failed.set()
+            self._say(LogDirEvent.DIRECTORY_FAILED)
+        if self._replicas.reluctance.reasons:
+            self.replicas_changed()
+
+    def replicas_changed(self) -> None:
+        """Replicas here would rather not lead, or have stepped aside by themselves."""
+        self._say(LogDirEvent.REPLICAS_CHANGED)
+
+    def _say(self, event: LogDirEvent) -> None:
+        self._untold.add(event)
+        self._wake.set()
 
     async def stop(self) -> None:
         """Idempotent."""
@@ -106,17 +120,19 @@ class DirectoryFailures:
         self._replicas.directory_failed(path, error)
         if not self._logs.usable_directories:
             self._lost(f"all log directories have failed, the last: {error}")
-        self._failed.set()
+        self._say(LogDirEvent.DIRECTORY_FAILED)
 
     async def _tell(self) -> None:
-        """One node says it of all directories that have failed by then."""
+        """One node says it of all directories that have failed, or all replicas, by then."""
         while True:
-            await self._failed.wait()
-            self._failed.clear()
-            try:
-                content = schemas.encode_log_dir_failure(self._broker_id)
-                await self._coord.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
-            except CoordError as error:
-                log.warning("log directory failure not told, trying again error=%r", error)
-                self._failed.set()
-                await asyncio.sleep(_RETRY_S)
+            await self._wake.wait()
+            self._wake.clear()
+            while self._untold:
+                event = self._untold.pop()
+                try:
+                    content = schemas.encode_log_dir_event(self._broker_id, event)
+                    await self._coord.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
+                except CoordError as error:
+                    log.warning("%s not told, trying again error=%r", event.name, error)
+                    self._untold.add(event)
+                    await asyncio.sleep(_RETRY_S)

@@ -12,11 +12,12 @@ import pytest
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
-from pybroker.coordinator.zookeeper.schemas import TopicAssignment
+from pybroker.coordinator.zookeeper.schemas import LogDirEvent, TopicAssignment
 from pybroker.errors import StorageError
 from pybroker.log_directories import DirectoryFailures, given_up, has_had_partitions
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.reluctance import Reluctance
 from pybroker.storage.manager import LogManager
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 
@@ -33,6 +34,7 @@ class Disks:
         self.usable_directories = ["/a"]
         self.out_of_service: list[str] = []
         self.fail: Callable[[str, StorageError], None] | None = None
+        self.reluctance = Reluctance(1)
 
     def listen(self, listener: Callable[[str, StorageError], None]) -> None:
         self.fail = listener
@@ -91,6 +93,23 @@ async def test_a_directory_that_fails_is_told_now_and_after_each_registration(
     broker.disks.fail("/b", BROKEN)
     assert await broker.told() == 1
     assert broker.disks.out_of_service == ["/b"]
+    broker.failures.registered()
+    assert await broker.told() == 2
+
+
+async def test_a_replica_that_should_not_lead_is_told_now_and_after_each_registration(
+    broker: Broker,
+) -> None:
+    broker.failures.start()
+    broker.disks.reluctance.add(T0, "its disk is full")
+    broker.disks.reluctance.add(T0, "its disk is full")
+    assert await broker.told() == 1
+    name = (await broker.coord.children(paths.LOG_DIR_EVENTS))[0]
+    told, _ = await broker.coord.get(f"{paths.LOG_DIR_EVENTS}/{name}")
+    assert schemas.decode_log_dir_event("", told) == (1, LogDirEvent.REPLICAS_CHANGED)
+    broker.failures.registered()
+    assert await broker.told() == 2
+    broker.disks.reluctance.remove(T0)
     broker.failures.registered()
     assert await broker.told() == 2
 

@@ -2,76 +2,90 @@
 cannot be used for it (`/log_dir_event_notification`, KIP-112).
 
 A notification names the broker only. Which replicas it has lost comes out when they are told their
-roles once more: those in the failed directory answer KAFKA_STORAGE_ERROR.
+roles once more: those in the failed directory answer KAFKA_STORAGE_ERROR. The same way a broker
+says that a replica would rather not lead, or has stepped aside, though no directory failed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.events import ReplicasAccepted, ReplicasRefused
-from pybroker.coordinator.controller.writes import FencedWriter, Write
+from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.writes import Write
 from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.schemas import LogDirEvent
 from pybroker.errors import MalformedNode, NoNode
-from pybroker.model import TopicPartition
-from pybroker.ports import Coord, DeleteOp, Watch
+from pybroker.model import NO_LEADER, TopicPartition
+from pybroker.ports import DeleteOp, Watch
 
 logger = logging.getLogger(__name__)
-
-TellAgain = Callable[[int], None]
-"""Tells a broker once more which replicas it leads and follows."""
 
 
 class LogDirFailures:
     """Of one reign; changes the context's failed directories and offline replicas."""
 
-    def __init__(
-        self,
-        coord: Coord,
-        writer: FencedWriter,
-        context: ClusterContext,
-        watch: Watch,
-        tell_again: TellAgain,
-    ) -> None:
-        self._coord = coord
-        self._writer = writer
-        self._context = context
+    def __init__(self, office: Office, watch: Watch) -> None:
+        self._office = office
+        self._context = office.context
         self._watch = watch
-        self._tell_again = tell_again
 
     async def take(self) -> None:
         """Read and remove the notifications. Raises CoordError, ControllerMoved."""
         try:
-            names = await self._coord.children(paths.LOG_DIR_EVENTS, self._watch)
+            names = await self._office.coord.children(paths.LOG_DIR_EVENTS, self._watch)
         except NoNode:
             return
         nodes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
-        for node in nodes:
-            broker_id = await self._read(node)
-            if broker_id in self._context.brokers:
+        for broker_id, event in sorted({await self._read(node) for node in nodes}):
+            if broker_id not in self._context.brokers:
+                continue
+            if event is LogDirEvent.DIRECTORY_FAILED:
                 logger.warning("log_dir_failed broker=%d", broker_id)
                 self._context.failed_log_dirs.add(broker_id)
-                self._tell_again(broker_id)
+            else:
+                logger.warning("replicas_changed broker=%d", broker_id)
+                await self._look_at(broker_id)
+            self._office.teller.tell_roles_again(broker_id)
         if nodes:
-            await self._writer.write_all([Write((DeleteOp(node),)) for node in nodes])
+            await self._office.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
-    async def _read(self, node: str) -> int:
-        """The broker; -1 if the node is gone or says nothing."""
+    async def _look_at(self, broker_id: int) -> None:
+        """Take what that broker has stored of its replicas, and tell the leaders of it; a partition
+        that it does not lead any more gets another leader."""
+        office = self._office
+        keys = [
+            partition.topic_partition
+            for partition in self._context.kept_partitions()
+            if broker_id in partition.replicas
+        ]
+        before = {key: self._context.partitions[key].version for key in keys}
+        await office.machine.refresh(keys)
+        changed = [key for key in keys if self._context.partitions[key].version > before[key]]
+        for key in changed:
+            office.teller.changed_state(key)
+        await office.repair(key for key in changed if self._is_orphan(key))
+
+    def _is_orphan(self, key: TopicPartition) -> bool:
+        state = self._context.partitions[key].state
+        return state is not None and state.leader == NO_LEADER
+
+    async def _read(self, node: str) -> tuple[int, LogDirEvent]:
+        """The broker, -1 if the node is gone or says nothing, and its reason."""
         try:
-            return schemas.decode_log_dir_failure(node, (await self._coord.get(node))[0])
+            return schemas.decode_log_dir_event(node, (await self._office.coord.get(node))[0])
         except NoNode:
-            return -1
+            return -1, LogDirEvent.DIRECTORY_FAILED
         except MalformedNode as error:
             logger.error("log_dir_event_ignored reason=%s", error)
-            return -1
+            return -1, LogDirEvent.DIRECTORY_FAILED
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
         """What a broker could not open, or could after all: the replicas for which that is new.
-        Without a notification a refusal counts only where somebody else can lead instead: a replica
-        that has to be copied first, or has a hole. Else it is tried again where it is, as after a
-        full disk."""
+        Where no directory failed a refusal counts only if somebody else can lead instead: a replica
+        that has to be copied first, has a hole, or no room on its disk. Else it is tried again
+        where it is."""
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)
         if broker is None or broker.epoch != event.broker_epoch:

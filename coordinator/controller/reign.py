@@ -71,13 +71,7 @@ class Reign:
         self._loader = Loader(coord, office.writer, office.context, watches, rng)
         self._topics = TopicChanges(office, self._loader, watches)
         self._deletions = Deletions(office, watches.deletions, self._topics.look)
-        self._log_dirs = LogDirFailures(
-            coord,
-            office.writer,
-            office.context,
-            lambda _: enqueue(LogDirsFailed()),
-            office.teller.tell_roles_again,
-        )
+        self._log_dirs = LogDirFailures(office, lambda _: enqueue(LogDirsFailed()))
         self._isr_notices = IsrNotices(office, lambda _: enqueue(IsrChanged()))
         self._brokers = BrokerChanges(office, watches.brokers, self._log_dirs, self._deletions)
         self._elections = AskedElections(office, lambda _: enqueue(PreferredElectionRequested()))

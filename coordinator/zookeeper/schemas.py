@@ -11,6 +11,7 @@ here.
 
 from __future__ import annotations
 
+import enum
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -243,13 +244,27 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
     )
 
 
-def encode_log_dir_failure(broker_id: int) -> bytes:
-    return dump({"version": 1, "broker": broker_id, "event": 1})
+class LogDirEvent(enum.IntEnum):
+    """Why a broker wants its replicas looked at. Kafka knows the first only, and does with any what
+    it does with that."""
+
+    DIRECTORY_FAILED = 1
+    REPLICAS_CHANGED = 2
+    """It would not lead some replica any more, or has left its in-sync replicas by itself."""
 
 
-def decode_log_dir_failure(path: str, data: bytes) -> int:
-    """The id of the broker that lost a log directory."""
-    return load_object(path, data).integer("broker")
+def encode_log_dir_event(broker_id: int, event: LogDirEvent) -> bytes:
+    return dump({"version": 1, "broker": broker_id, "event": int(event)})
+
+
+def decode_log_dir_event(path: str, data: bytes) -> tuple[int, LogDirEvent]:
+    """The id of the broker, and why it tells; what is not known counts as a failed directory."""
+    content = load_object(path, data)
+    is_changed = (
+        "event" in content.names() and content.integer("event") == LogDirEvent.REPLICAS_CHANGED
+    )
+    event = LogDirEvent.REPLICAS_CHANGED if is_changed else LogDirEvent.DIRECTORY_FAILED
+    return content.integer("broker"), event
 
 
 def encode_consumer(registration: ConsumerRegistration) -> bytes:

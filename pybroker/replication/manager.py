@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from pybroker.errors import BrokerError, CoordError, ErrorCode, PybrokerError, StorageError
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
 from pybroker.metrics import Metrics
 from pybroker.model import (
     INTERNAL_TOPICS,
@@ -33,8 +33,8 @@ from pybroker.replication.leader_state import FollowerFetch, IsrChange
 from pybroker.replication.opening import LogOpener, TopicConfigReader, cannot_exist
 from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
+from pybroker.replication.reluctance import Reluctance
 from pybroker.storage.log import Log
-from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import Flushable
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import ReplicaMove
@@ -94,6 +94,7 @@ class ReplicaManager:
         """Changes that leaders here have proposed and nobody has begun to write;
         `isr_change_wanted` is set when one is added."""
         self.isr_change_wanted = asyncio.Event()
+        self.reluctance = Reluctance(broker_id)
         self._exists = exists
         self._logs = logs
         self._blocking = blocking
@@ -271,7 +272,7 @@ class ReplicaManager:
                 answers[facts.topic_partition] = code or ErrorCode.NONE
                 if code is None:
                     news.append(facts)
-            configs = await self._configs_of(news)
+            configs = await self._opener.configs_of(news, self._partitions)
             await self._let_go(facts.topic_partition for facts in news)
             orders = [(facts, configs[facts.topic_partition.topic]) for facts in news]
             opened = await self._opener.open(orders)
@@ -290,6 +291,9 @@ class ReplicaManager:
             for (key, _), failure in zip(leading, saved, strict=True):
                 if failure is not None:
                     answers[key] = self._cannot_open(key, failure)
+            for facts in command.partitions:
+                if answers[facts.topic_partition] is ErrorCode.NONE:
+                    answers[facts.topic_partition] = self.reluctance.answer(facts)
             assigned = self._all_roles.after(command)
             if assigned is not None:
                 await self._set_strays_aside(assigned)
@@ -374,23 +378,6 @@ class ReplicaManager:
             return error.code
         return None if is_news else ErrorCode.NONE
 
-    async def _configs_of(self, news: Sequence[PartitionFacts]) -> dict[str, LogConfig]:
-        """By topic. What is open here goes by its topic's configuration already (`reconfigure`), so
-        that a broker without ZooKeeper can still be told that it leads no longer."""
-        known: dict[str, LogConfig] = {}
-        for facts in news:
-            partition = self._partitions.get(facts.topic_partition)
-            if partition is not None and partition.topic_id == facts.topic_id:
-                known[facts.topic_partition.topic] = partition.log.config
-        unknown = {facts.topic_partition.topic for facts in news} - known.keys()
-        try:
-            return known | await self._opener.configs(unknown)
-        except CoordError as error:
-            raise BrokerError(
-                ErrorCode.NETWORK_EXCEPTION,
-                f"the configuration of topics cannot be read: {error!r}",
-            ) from error
-
     def _cannot_open(self, key: TopicPartition, error: PybrokerError) -> ErrorCode:
         """Remember why, for who asks; the controller tries again and again, but it is said once."""
         reason = error.detail if isinstance(error, BrokerError) else str(error)
@@ -470,6 +457,7 @@ class ReplicaManager:
         self._disturbed(key)
         if item.delete:
             self._dropped.pop(key, None)
+            self.reluctance.remove(key)
             try:
                 await self._blocking.run(self._logs.delete, key)
             except StorageError as error:

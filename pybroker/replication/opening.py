@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
+from pybroker.errors import BrokerError, CoordError, ErrorCode, PybrokerError, StorageError
 from pybroker.model import (
     NO_LEADER,
     NO_TOPIC_ID,
@@ -16,6 +16,7 @@ from pybroker.model import (
     topic_name_fault,
 )
 from pybroker.ports import Blocking
+from pybroker.replication.partition import Partition
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
@@ -70,6 +71,26 @@ class LogOpener:
                 zip(some, await asyncio.gather(*map(self._topic_config, some)), strict=True)
             )
         return found
+
+    async def configs_of(
+        self, news: Sequence[PartitionFacts], open_here: Mapping[TopicPartition, Partition]
+    ) -> dict[str, LogConfig]:
+        """By topic. What is open here goes by its topic's configuration already, so that a broker
+        without ZooKeeper can still be told that it leads no longer. Raises BrokerError
+        NETWORK_EXCEPTION if ZooKeeper has to be asked and cannot be."""
+        known: dict[str, LogConfig] = {}
+        for facts in news:
+            partition = open_here.get(facts.topic_partition)
+            if partition is not None and partition.topic_id == facts.topic_id:
+                known[facts.topic_partition.topic] = partition.log.config
+        unknown = {facts.topic_partition.topic for facts in news} - known.keys()
+        try:
+            return known | await self.configs(unknown)
+        except CoordError as error:
+            raise BrokerError(
+                ErrorCode.NETWORK_EXCEPTION,
+                f"the configuration of topics cannot be read: {error!r}",
+            ) from error
 
     async def open(
         self, orders: Sequence[tuple[PartitionFacts, LogConfig]]

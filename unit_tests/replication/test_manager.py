@@ -104,6 +104,21 @@ async def test_an_unknown_or_later_broker_epoch_is_accepted(
     assert await replicas.told(facts(), broker_epoch=broker_epoch) == [ErrorCode.NONE]
 
 
+async def test_who_would_rather_not_lead_leads_on_and_says_so(replicas: Replicas) -> None:
+    await replicas.told(facts(isr=(ME, 2)), facts(T1, isr=(ME, 2)))
+    replicas.manager.reluctance.add(T0, "its disk is full")
+    storage = ErrorCode.KAFKA_STORAGE_ERROR
+    again = [facts(isr=(ME, 2)), facts(T1, isr=(ME, 2))]
+    assert await replicas.told(*again) == [storage, ErrorCode.NONE]
+    assert await replicas.told(facts(epoch=1)) == [storage]
+    assert replicas.partition().is_leader
+    assert replicas.refusal() is ErrorCode.NONE
+    assert await replicas.told(facts(leader=2, epoch=2, isr=(2,), replicas=(ME, 2))) == [0]
+    assert await replicas.told(facts(epoch=3)) == [storage]
+    replicas.manager.reluctance.remove(T0)
+    assert await replicas.told(facts(epoch=3)) == [ErrorCode.NONE]
+
+
 async def test_an_older_leader_epoch_is_11_for_that_partition_only(replicas: Replicas) -> None:
     await replicas.told(facts(T0, epoch=3))
     answers = await replicas.told(facts(T0, epoch=2, leader=2, isr=(2, ME)), facts(T1))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pybroker.coordinator.zookeeper import paths, schemas
-from pybroker.model import TopicPartition
+from pybroker.coordinator.zookeeper.schemas import LogDirEvent
+from pybroker.model import PartitionState, TopicPartition
 from unit_tests.coordinator.controller.cluster import Cluster, until
 
 ORDERS_0 = TopicPartition("orders", 0)
@@ -11,7 +14,11 @@ ORDERS_0 = TopicPartition("orders", 0)
 
 async def lose_directory(cluster: Cluster, broker_id: int, *lost: TopicPartition) -> None:
     cluster.offline[broker_id] = set(lost)
-    content = schemas.encode_log_dir_failure(broker_id)
+    await tell(cluster, broker_id, LogDirEvent.DIRECTORY_FAILED)
+
+
+async def tell(cluster: Cluster, broker_id: int, event: LogDirEvent) -> None:
+    content = schemas.encode_log_dir_event(broker_id, event)
     await cluster.tool.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
 
 
@@ -79,6 +86,52 @@ async def test_who_refuses_to_lead_is_replaced_by_who_can(cluster: Cluster) -> N
     cluster.offline.clear()
     await cluster.told(1, "lead orders-0 leader=2 epoch=1 isr=2 new")
     assert not [line for line in cluster.lines(2) if line.startswith("lead orders-1 leader=2")]
+
+
+async def test_who_would_rather_not_lead_is_replaced_while_it_leads(cluster: Cluster) -> None:
+    await cluster.member(1)
+    await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (1, 2), 1: (1, 2)})
+    await cluster.told(2, "metadata orders-1 leader=1 epoch=0")
+    cluster.offline[1] = {ORDERS_0}
+    await tell(cluster, 1, LogDirEvent.REPLICAS_CHANGED)
+    await cluster.told(2, "lead orders-0 leader=2 epoch=1 isr=2")
+    await until(lambda: not notified(cluster))
+    assert not [line for line in cluster.lines(2) if line.startswith("lead orders-1 leader=2")]
+
+
+async def test_who_would_rather_not_lead_goes_on_where_nobody_else_can(cluster: Cluster) -> None:
+    await cluster.member(1)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    cluster.offline[1] = {ORDERS_0}
+    told = cluster.lines(1).count("lead orders-0 leader=1 epoch=0 isr=1")
+    await tell(cluster, 1, LogDirEvent.REPLICAS_CHANGED)
+    await until(lambda: cluster.lines(1).count("lead orders-0 leader=1 epoch=0 isr=1") > told + 1)
+    assert not [line for line in cluster.lines(1) if "leader=-1" in line]
+
+
+@pytest.mark.parametrize("replica", [1, 2])
+async def test_who_has_stepped_aside_by_itself_is_done_without(
+    cluster: Cluster, replica: int
+) -> None:
+    """Its log has a hole: it left the in-sync replicas before it told anybody."""
+    await cluster.member(1)
+    await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (1, 2)})
+    await cluster.told(2, "metadata orders-0 leader=1 epoch=0")
+    was_led = replica == 1
+    state = PartitionState(-1 if was_led else 1, 1 if was_led else 0, (3 - replica,), 1)
+    await cluster.tool.set(paths.partition_state(ORDERS_0), schemas.encode_state(state))
+    await tell(cluster, replica, LogDirEvent.REPLICAS_CHANGED)
+    if was_led:
+        await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=2")
+        await cluster.told(1, "lead orders-0 leader=2 epoch=2 isr=2")
+    else:
+        await cluster.told(1, "lead orders-0 leader=1 epoch=0 isr=1")
+        await cluster.told(2, "lead orders-0 leader=1 epoch=0 isr=1")
 
 
 async def test_strange_notifications_go_without_harm(cluster: Cluster) -> None:

@@ -1,0 +1,51 @@
+"""Replicas of this broker that should not lead, though they can: their disk is full, for one. They
+lead on until the controller has found another one that is in sync, if there is any.
+
+The controller hears of it as of a failed log directory: by a notification, and then by the answer
+KAFKA_STORAGE_ERROR to the command to lead, which is carried out all the same. It asks again and
+again; so a replica that comes into the ISR later takes over then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from pybroker.errors import ErrorCode
+from pybroker.model import PartitionFacts, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class Reluctance:
+    """Used from the event loop only."""
+
+    def __init__(self, broker_id: int) -> None:
+        self._broker_id = broker_id
+        self._reasons: dict[TopicPartition, str] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Told when the controller should ask again who leads and follows what here."""
+
+    @property
+    def reasons(self) -> Mapping[TopicPartition, str]:
+        """Why each of these replicas should not lead. Not a snapshot."""
+        return self._reasons
+
+    def add(self, key: TopicPartition, reason: str) -> None:
+        """Let another replica lead, if there is one. Once said it holds until `remove`."""
+        if key not in self._reasons:
+            log.warning("replica would rather not lead partition=%s reason=%s", key, reason)
+            self._reasons[key] = reason
+            self.on_change()
+
+    def remove(self, key: TopicPartition) -> None:
+        """The replica may lead again. No error if it always could."""
+        if self._reasons.pop(key, None) is not None:
+            log.info("replica may lead again partition=%s", key)
+
+    def answer(self, facts: PartitionFacts) -> ErrorCode:
+        """To a command that was carried out."""
+        leads = facts.state.leader == self._broker_id
+        if leads and facts.topic_partition in self._reasons:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
