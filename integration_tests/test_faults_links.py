@@ -11,8 +11,8 @@ import pytest
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import PRODUCERS, READERS
 from integration_tests.faults.tormented import LAG_S, SESSION_S, Tormented
-from integration_tests.history import measures
-from integration_tests.history.model import NANOSECONDS, History
+from pybroker.testing.history import measures
+from pybroker.testing.history.model import NANOSECONDS, History
 
 pytestmark = pytest.mark.ours
 

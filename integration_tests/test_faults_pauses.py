@@ -13,8 +13,8 @@ from integration_tests.apache import session_at
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import READERS
 from integration_tests.faults.tormented import SESSION_S, Tormented
-from integration_tests.history import measures
-from integration_tests.history.checker import check
+from pybroker.testing.history import measures
+from pybroker.testing.history.checker import check
 
 pytestmark = pytest.mark.ours
 

@@ -9,8 +9,8 @@ import pytest
 
 from integration_tests.faults.rig import Rig
 from integration_tests.faults.tormented import SESSION_S, Tormented
-from integration_tests.history import measures
-from integration_tests.history.model import NANOSECONDS
+from pybroker.testing.history import measures
+from pybroker.testing.history.model import NANOSECONDS
 
 pytestmark = pytest.mark.ours
 

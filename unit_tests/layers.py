@@ -69,6 +69,7 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.tools": 7,
     "pybroker.spark": 7,
     "pybroker.testing": 7,
+    "pybroker.testing.history": 6,
     "pybroker.app": 7,
     "pybroker.classic": 7,
     "pybroker.__main__": 8,
@@ -105,6 +106,13 @@ FORBIDDEN: Final[Mapping[str, tuple[str, ...]]] = {
         "pybroker.replication",
         "pybroker.handlers",
         "pybroker.server",
+    ),
+    "pybroker.testing.history": tuple(
+        f"pybroker.{room}"
+        for room in (
+            *("errors", "model", "ports", "wire", "records", "storage", "coordinator"),
+            *("replication", "handlers", "client", "server"),
+        )
     ),
 }
 """What a room may not import, beyond the order of the layers."""

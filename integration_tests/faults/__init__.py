@@ -2,5 +2,5 @@
 
 `workload` is the process that hosts the clients; `producers` and `consumers` are the clients;
 `replicas` reads what brokers have on disk; `rig` joins them with a cluster and has the history
-judged (`integration_tests.history`).
+judged (`pybroker.testing.history`).
 """

@@ -14,10 +14,10 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from integration_tests.faults.settings import Settings
-from integration_tests.history.ops import OpsLog
 from pybroker.client import Consumer
 from pybroker.client import TopicPartition as OurPartition
 from pybroker.client.errors import ClientError, OffsetUnavailable
+from pybroker.testing.history.ops import OpsLog
 
 POLL_S: Final = 0.1
 ASK_S: Final = 0.2

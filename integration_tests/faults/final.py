@@ -13,10 +13,10 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from integration_tests.faults import replicas
 from integration_tests.faults.consumers import confluent_consumer
-from integration_tests.history.ops import OpsLog
 from integration_tests.process import WaitFailed
 from pybroker.client import Consumer
 from pybroker.client import TopicPartition as OurPartition
+from pybroker.testing.history.ops import OpsLog
 
 READ_SECONDS_MAX: Final = 30.0
 SETTLE_SECONDS_MAX: Final = 5.0

@@ -20,10 +20,10 @@ import confluent_kafka
 from confluent_kafka import KafkaError, Message
 
 from integration_tests.faults.settings import Settings
-from integration_tests.history.ops import OpsLog
-from integration_tests.history.values import Identity, make_value
 from pybroker.client import Producer, RecordMetadata
 from pybroker.client.errors import ClientError
+from pybroker.testing.history.ops import OpsLog
+from pybroker.testing.history.values import Identity, make_value
 
 TICK_S: Final = 0.04
 UNANSWERED_MAX: Final = 400

@@ -32,15 +32,15 @@ from integration_tests.faults import final
 from integration_tests.faults.settings import PRODUCERS, READERS, Settings
 from integration_tests.faults.tormented import Tormented
 from integration_tests.faults.watch import NOBODY, PartitionNow, Watch
-from integration_tests.history import measures
-from integration_tests.history.checker import LOSSY, RULES, check, repeated, report
-from integration_tests.history.loader import load
-from integration_tests.history.model import History
-from integration_tests.history.ops import OpsLog
 from integration_tests.process import ChildProcess, WaitFailed, wait_until
 from pybroker.client import Admin, NewTopic
 from pybroker.client.errors import ClientError, ResponseError
 from pybroker.errors import ErrorCode
+from pybroker.testing.history import measures
+from pybroker.testing.history.checker import LOSSY, RULES, check, repeated, report
+from pybroker.testing.history.loader import load
+from pybroker.testing.history.model import History
+from pybroker.testing.history.ops import OpsLog
 
 PARTITIONS: Final = 4
 REPLICAS: Final = 3

@@ -16,7 +16,7 @@ import kazoo.client  # type: ignore[import-untyped]
 import kazoo.exceptions  # type: ignore[import-untyped]
 import kazoo.handlers.threading  # type: ignore[import-untyped]
 
-from integration_tests.history.ops import OpsLog
+from pybroker.testing.history.ops import OpsLog
 
 READ_S: Final = 0.1
 _FAILURES: Final = (

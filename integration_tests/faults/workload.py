@@ -17,7 +17,7 @@ from typing import Protocol
 
 from integration_tests.faults import consumers, producers
 from integration_tests.faults.settings import decode
-from integration_tests.history.ops import OpsLog
+from pybroker.testing.history.ops import OpsLog
 
 
 def main() -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from integration_tests.history.loader import from_ops
-from integration_tests.history.model import History
-from integration_tests.history.ops import Op
-from integration_tests.history.values import Identity, TopicPartition, make_value
+from pybroker.testing.history.loader import from_ops
+from pybroker.testing.history.model import History
+from pybroker.testing.history.ops import Op
+from pybroker.testing.history.values import Identity, TopicPartition, make_value
 
 T0: TopicPartition = ("t", 0)
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from integration_tests.history.checker import RULES, check
-from integration_tests.history.client_rules import sightings
-from integration_tests.history.model import History
+from pybroker.testing.history.checker import RULES, check
+from pybroker.testing.history.client_rules import sightings
+from pybroker.testing.history.model import History
 from unit_tests.history.script import Script
 
 PRODUCERS = ("a", "b", "c", "leader-only")

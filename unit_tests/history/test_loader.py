@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.history.loader import from_ops, load
-from integration_tests.history.ops import OpsLog, read_ops
-from integration_tests.history.values import Identity, make_value, read_value
+from pybroker.testing.history.loader import from_ops, load
+from pybroker.testing.history.ops import OpsLog, read_ops
+from pybroker.testing.history.values import Identity, make_value, read_value
 from unit_tests.history.script import T0, Script, value
 
 

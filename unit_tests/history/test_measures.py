@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from integration_tests.history import measures
+from pybroker.testing.history import measures
 from unit_tests.history.script import T0, Script
 
 MS = 1_000_000

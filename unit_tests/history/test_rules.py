@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from integration_tests.history.checker import RULES, check, repeated, report
+from pybroker.testing.history.checker import RULES, check, repeated, report
 from unit_tests.history.script import T0, Script, value
 
 Story = Callable[[Script], None]

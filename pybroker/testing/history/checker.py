@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from integration_tests.history import client_rules, cluster_rules
-from integration_tests.history.model import History, Violation
+from pybroker.testing.history import client_rules, cluster_rules
+from pybroker.testing.history.model import History, Violation
 
 Rule = Callable[[History], Iterator[Violation]]
 

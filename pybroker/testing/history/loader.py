@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from integration_tests.history.model import (
+from pybroker.testing.history.model import (
     Assignment,
     Batch,
     Fault,
@@ -23,8 +23,8 @@ from integration_tests.history.model import (
     Send,
     State,
 )
-from integration_tests.history.ops import SUFFIX, Op, read_ops
-from integration_tests.history.values import TopicPartition, read_value
+from pybroker.testing.history.ops import SUFFIX, Op, read_ops
+from pybroker.testing.history.values import TopicPartition, read_value
 
 
 def load(folder: Path) -> History:

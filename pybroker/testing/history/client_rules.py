@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from integration_tests.history.model import UNTOLD, History, Poll, Send, Violation
-from integration_tests.history.values import TopicPartition, read_value
+from pybroker.testing.history.model import UNTOLD, History, Poll, Send, Violation
+from pybroker.testing.history.values import TopicPartition, read_value
 
 
 class Sighting(NamedTuple):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
-from integration_tests.history.model import (
+from pybroker.testing.history.model import (
     UNTOLD,
     Batch,
     History,
@@ -16,7 +16,7 @@ from integration_tests.history.model import (
     State,
     Violation,
 )
-from integration_tests.history.values import TopicPartition
+from pybroker.testing.history.values import TopicPartition
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:

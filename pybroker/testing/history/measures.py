@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-from integration_tests.history.model import NANOSECONDS, Fault, History
-from integration_tests.history.values import TopicPartition
+from pybroker.testing.history.model import NANOSECONDS, Fault, History
+from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from integration_tests.history.values import Identity, TopicPartition
+from pybroker.testing.history.values import Identity, TopicPartition
 
 UNTOLD: Final = -1
 """In place of an offset or an epoch that a client does not tell."""
