@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 PARTS_OF_APP: Final = (
+    "pybroker.assembly",
     "pybroker.broker_channel",
     "pybroker.controlled_shutdown",
     "pybroker.controller_journal",
@@ -79,7 +80,7 @@ SIDEWAYS: Final = frozenset(
     (importer, imported)
     for importer in ("pybroker.app", "pybroker.tools", "pybroker.testing", *PARTS_OF_APP)
     for imported in ("pybroker.app", *PARTS_OF_APP)
-    if imported != "pybroker.app" or importer not in PARTS_OF_APP or importer == "pybroker.run"
+    if imported != "pybroker.app" or importer not in PARTS_OF_APP or importer == "pybroker.assembly"
 )
 """Imports between rooms of one layer that are allowed: (importer, imported)."""
 
