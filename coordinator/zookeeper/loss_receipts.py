@@ -21,7 +21,8 @@ from pybroker.ports import Coord
 UNCLEAN_ELECTION: Final = "unclean-election"
 """A replica leads that may lack committed records, since no other was left."""
 POWER_LOSS: Final = "power-loss"
-"""The machine of the last replica went down, and what was not on disk is gone."""
+"""The machine of the last replica went down, or its disk failed, and what was not on disk is
+gone."""
 ACCEPTED_LOSS: Final = "accepted-loss"
 """The log directory of the last replica is gone, and the operator has said that it is so."""
 

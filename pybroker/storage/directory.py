@@ -6,6 +6,7 @@ are the manager's.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
@@ -26,6 +27,7 @@ from pybroker.storage.filename import (
     BOOT,
     CLEAN_MARK,
     DIRECTORY_FILES,
+    FAILED,
     FAMILY,
     HIGH_WATERMARKS,
     LOCK,
@@ -101,6 +103,9 @@ class LogDirectory:
         self.same_boot = False
         """Whether it began to write after the last boot of the kernel: then what it wrote is in
         the files, synced or not."""
+        self.has_failed = False
+        """Whether its disk failed after that: then what was not synced by then need not be on it,
+        although it can be read."""
         self.failure: StorageError | None = None
         """Why the directory is offline; None while it is used."""
         self.missing: dict[TopicPartition, int] = {}
@@ -268,7 +273,8 @@ class LogDirectory:
             left = meta.decode_boot(self._disk.read(self._path(BOOT)))
         except FileNotFoundError:
             left = None
-        self.same_boot = left is not None and left.boot_id == boot_id
+        self.has_failed = self._disk.exists(self._path(FAILED))
+        self.same_boot = left is not None and left.boot_id == boot_id and not self.has_failed
         for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
             checkpoint.load()
         self._finish_leftovers()
@@ -278,7 +284,17 @@ class LogDirectory:
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
         self._disk.unlink(self._path(CLEAN_MARK))
+        self._disk.unlink(self._path(FAILED))
         self._disk.sync_dir(self.path)
+
+    def fail(self, error: StorageError) -> None:
+        """The disk has failed: the directory is offline, and says so to the next start if the disk
+        still takes that. By renaming a file, as there may be no room for another."""
+        self.failure = error
+        with contextlib.suppress(StorageError, FileNotFoundError):
+            if self._boot is not None:
+                self._disk.rename(self._path(BOOT), self._path(FAILED))
+                self._disk.sync_dir(self.path)
 
     def _finish_leftovers(self) -> None:
         """Remove what deleted topics left, and name what does not belong here."""

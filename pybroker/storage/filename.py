@@ -21,6 +21,8 @@ META_PROPERTIES: Final = "meta.properties"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 BOOT: Final = "pybroker.boot"
+FAILED: Final = "pybroker.failed"
+"""The disk has failed since the last start: what was not synced may be in memory only."""
 FAMILY: Final = "pybroker.directories"
 ACCEPTED_LOSS: Final = "pybroker.accept-loss"
 """Made by the operator: names log directories, by path or id, that will not come back."""
@@ -41,6 +43,7 @@ DIRECTORY_FILES: Final = frozenset(
         CLEAN_MARK,
         LOCK,
         BOOT,
+        FAILED,
         FAMILY,
         ACCEPTED_LOSS,
         HIGH_WATERMARKS,

@@ -54,13 +54,15 @@ class Known:
     """What is known of a log before it is opened. None: the checkpoint does not say.
 
     `clean`: it was closed properly. `floor_offset`: what lies below had been written as a whole
-    and can only be gone through damage.
+    and can only be gone through damage. `may_be_in_memory_only`: the disk failed when it was to
+    take what lies above the recovery point.
     """
 
     clean: bool = False
     recovery_point: int | None = None
     log_start_offset: int | None = None
     floor_offset: int = 0
+    may_be_in_memory_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ def open_log(
     """Open what is in `directory`. Raises StorageError."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
+    if known.may_be_in_memory_only:
+        loader.write_anew()
     found = loader.find_end()
     segments = Segments(directory, disk, found.segments)
     end = segments.active.next_offset
@@ -186,6 +190,25 @@ class _Loader:
         self._names = frozenset(names)
         self._bases = sorted(bases)
         self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
+
+    def write_anew(self) -> None:
+        """Put copies in the place of all segments that are not durable as a whole. After a sync
+        that failed the system takes pages for written that never came to the disk: they can be
+        read as long as they are in memory, and another sync of the same file does nothing."""
+        durable = self._known.recovery_point or 0
+        ends = [*self._bases[1:], None]
+        for base, end in zip(self._bases, ends, strict=True):
+            if end is not None and end <= durable:
+                continue
+            path = f"{self._directory}/{segment_file(base, _LOG)}"
+            copy = f"{path}{TEMPORARY_SUFFIX}"
+            self._disk.unlink(copy)
+            file = self._disk.open(path)
+            recovery.copy_from(file, 0, self._disk, copy)
+            file.close()
+            self._disk.rename(copy, path)
+            _logger.info("segment written anew after the disk had failed path=%s", path)
+        self._disk.sync_dir(self._directory)
 
     def _segments(self) -> list[Segment]:
         segments: list[Segment] = []

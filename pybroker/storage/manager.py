@@ -487,7 +487,7 @@ class LogManager:
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         if directory.failure is not None:
             return
-        directory.failure = error
+        directory.fail(error)
         _logger.error("log directory failed path=%s error=%s", directory.path, error)
         logs = self._table.within(directory)
         self.moves.directory_failed(directory, logs)

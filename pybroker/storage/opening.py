@@ -22,7 +22,8 @@ _logger = logging.getLogger(__name__)
 
 
 def is_suspect(home: LogDirectory) -> bool:
-    """Whether the logs of a directory may lack records that they had before the machine went down.
+    """Whether the logs of a directory may lack records that they had before the machine went down,
+    or before the disk failed.
     The files do not tell: of a log that was appended to after its last sync, nothing of that need
     have reached the disk, not even that the file grew."""
     return not (home.was_clean or home.same_boot)
@@ -118,6 +119,7 @@ class Opening:
                 recovery_point=directory.recovery_points.offsets.get(partition),
                 log_start_offset=directory.log_starts.offsets.get(partition),
                 floor_offset=high_watermark if directory.same_boot else 0,
+                may_be_in_memory_only=directory.has_failed,
             ),
             now_ms=self._now_ms,
         )

@@ -220,7 +220,7 @@ def _cut(segments: Sequence[Segment], number: int, end: ScanEnd, disk: Disk) -> 
     kept_at = ""
     if not _all_zero(file, end.position):
         kept_at = _free_name(segment, end.position, disk)
-        _copy_tail(file, end.position, disk, kept_at)
+        copy_from(file, end.position, disk, kept_at)
     file.truncate(end.position)
     for later in segments[number + 1 :]:
         torn += later.size
@@ -256,7 +256,8 @@ def _all_zero(file: File, position: int) -> bool:
     return True
 
 
-def _copy_tail(file: File, position: int, disk: Disk, path: str) -> None:
+def copy_from(file: File, position: int, disk: Disk, path: str) -> None:
+    """Make a durable file at `path` of what another holds from `position` on."""
     copy = disk.open(path, create=True)
     size = file.size()
     while position < size:

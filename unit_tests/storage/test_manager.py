@@ -318,7 +318,7 @@ def test_no_clean_mark_after_a_failed_sync(host: Host) -> None:
         fill(existing(manager))
     manager.shutdown({})
     assert not (host.data / ".kafka_cleanshutdown").exists()
-    assert (host.data / "pybroker.boot").exists()
+    assert (host.data / "pybroker.failed").exists()
 
 
 def test_no_clean_mark_when_the_end_cannot_be_written(host: Host) -> None:

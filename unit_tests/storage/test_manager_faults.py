@@ -149,3 +149,30 @@ def test_a_deletion_cut_off_by_a_kill_leaves_nothing_missing(
         with pytest.raises(KeyboardInterrupt):
             manager.delete(A)
     assert host.kill().create(A, SMALL, TOPIC_ID).log_end_offset == 0
+
+
+def test_what_a_failed_sync_left_in_memory_is_written_anew(host: Host) -> None:
+    """Another sync of that file would succeed without doing anything: the system takes its pages
+    for written. And what is there may be less than there was."""
+    disk = host.disk = FaultyDisk()
+    manager = host.start()
+    log = make(manager, A, 40)
+    log.flush()
+    make(manager, B)
+    manager.write_checkpoints({A: 40, B: 3})
+    fill(log, 3)
+    durable, *_, unsure = sorted(Path(log.directory).glob("*.log"))
+    before = durable.stat().st_ino, unsure.stat().st_ino
+    disk.faults.sync_fails = True
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        log.flush()
+    disk.faults.sync_fails = False
+    disk.faults.syncs.clear()
+    for _ in range(2):
+        manager = host.kill()
+        assert manager.suspects() == {A, B}
+        assert existing(manager).log_end_offset == 43
+    assert durable.stat().st_ino == before[0] and unsure.stat().st_ino != before[1]
+    assert f"{unsure}.tmp" in disk.faults.syncs and str(durable) not in disk.faults.syncs
+    manager.record_incarnation(1)
+    assert host.kill().suspects() == frozenset()
