@@ -7,6 +7,7 @@ their order are the same.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -80,6 +81,25 @@ class Surroundings:
     """Raises StartupError if the cluster that the data belong to cannot be served here."""
     tell: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
     """Hears how far the start is, and of the rooms once they are there."""
+
+
+async def serve_until(
+    ended: asyncio.Future[str | None], start: Callable[[AsyncExitStack], Awaitable[object]]
+) -> str | None:
+    """Start, wait for the end, stop; gives the reason of the end, None if it was asked for. An end
+    during the start gives that up."""
+    async with AsyncExitStack() as stack:
+        starting = asyncio.ensure_future(start(stack))
+        ended.add_done_callback(lambda _: starting.cancel())
+        try:
+            await starting
+        except asyncio.CancelledError:
+            if not ended.done():
+                raise
+        reason = await ended
+        log.info("shutting down reason=%s", reason or "signal")
+    log.info("shut down")
+    return reason
 
 
 async def start_broker(

@@ -18,7 +18,13 @@ from pathlib import Path
 
 from pybroker.admin.service import AdminService, bind_http
 from pybroker.admin.view import BrokerView, Phase, Rooms
-from pybroker.assembly import EMBEDDED_DIRECTORY, SESSION_FILE, Surroundings, start_broker
+from pybroker.assembly import (
+    EMBEDDED_DIRECTORY,
+    SESSION_FILE,
+    Surroundings,
+    serve_until,
+    start_broker,
+)
 from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
@@ -67,17 +73,7 @@ async def _run(config: BrokerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
-    async with AsyncExitStack() as stack:
-        starting = asyncio.create_task(_start(config, stack, end), name="start")
-        ended.add_done_callback(lambda _: starting.cancel())
-        try:
-            await starting
-        except asyncio.CancelledError:
-            if not ended.done():
-                raise
-        reason = await ended
-        log.info("shutting down reason=%s", reason or "signal")
-    log.info("shut down")
+    reason = await serve_until(ended, lambda stack: _start(config, stack, end))
     if reason is not None:
         raise StartupError(reason)
 

@@ -23,7 +23,7 @@ class Retries:
     def __init__(self, enqueue: Callable[[Event], None], backoff: Backoff) -> None:
         self._enqueue = enqueue
         self._backoff = backoff
-        self._events: set[Event] = set()
+        self._events: dict[Event, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._attempts = 0
         self.partitions: set[TopicPartition] = set()
@@ -32,12 +32,12 @@ class Retries:
     def repeat_if(self, reasons: Collection[object], event: Event) -> None:
         """Handle `event` once more if there is a reason."""
         if reasons:
-            self._events.add(event)
+            self._events[event] = None
 
     def take(self) -> set[TopicPartition]:
         """It is time: the events are queued again; gives the partitions to try again."""
         self._timer = None
-        events, self._events = self._events, set()
+        events, self._events = self._events, {}
         for event in events:
             self._enqueue(event)
         keys, self.partitions = self.partitions, set()

@@ -98,7 +98,8 @@ class Server:
         self._rate = CreationRate(limits.connections_per_second_max, clock)
         self._memory = RequestMemory(limits.request_memory_bytes_max)
         self._refusals = RefusalLog(clock)
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
+        """In the order in which they came, so that a run can be repeated."""
         self._per_ip: Counter[str] = Counter()
         self._unsent_bytes = 0
         self._empty = asyncio.Event()
@@ -200,7 +201,7 @@ class Server:
     def _admit(self, connection: Connection) -> str | None:
         """Count a new connection; a reason if a limit refuses it (it is then closed at once)."""
         host, listener = connection.peer.host, connection.peer.listener
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._metrics.accepted[listener] = self._metrics.accepted.get(listener, 0) + 1
         self._empty.clear()
         self._per_ip[host] += 1
@@ -223,7 +224,7 @@ class Server:
             longest_silent.abort()
 
     def _forget(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._metrics.connection_closed(connection.close_reason)
         host = connection.peer.host
         self._per_ip[host] -= 1

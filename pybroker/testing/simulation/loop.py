@@ -319,6 +319,10 @@ class LoopBlocking:
     def resize(self, threads: int) -> None:
         """The number of threads is what it is."""
 
+    def close(self) -> None:
+        """What has not begun is dropped."""
+        self._waiting.clear()
+
     def _begin(self) -> None:
         while self._free and self._waiting:
             self._free -= 1
