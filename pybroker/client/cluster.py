@@ -195,7 +195,7 @@ class Cluster:
     async def _refresh(self) -> None:
         asked = set(self._topics)
         view = await self.metadata(
-            asked,
+            sorted(asked),
             auto_create=self._auto_create_topics,
             timeout_s=self.options.request_timeout_ms / 1_000,
         )

@@ -107,11 +107,11 @@ class Consumer:
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Of these, or of all that are assigned."""
-        self._jump(partitions or self.assignment(), None, EARLIEST)
+        self._jump(partitions or [*self._fetcher.readers], None, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Of these, or of all that are assigned; only records appended later are read."""
-        self._jump(partitions or self.assignment(), None, LATEST)
+        self._jump(partitions or [*self._fetcher.readers], None, LATEST)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Give no records of these until `resume`."""

@@ -18,11 +18,12 @@ class TaskOwner:
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._on_failure = on_failure
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """In the order of their start, in which they are ended too."""
 
     def start(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
@@ -35,7 +36,7 @@ class TaskOwner:
             await asyncio.wait(tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("event=task-failed name=%s", task.get_name(), exc_info=error)

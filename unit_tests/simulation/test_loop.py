@@ -123,6 +123,18 @@ def test_a_pipe_keeps_the_order_holds_what_meets_a_cut_and_goes_on_after_it() ->
     assert heard == list(range(60))
 
 
+def test_the_same_seed_gives_the_same_trace_again_in_one_process() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ProcessLoop)
+        tasks = {asyncio.create_task(asyncio.sleep(0.1), name=str(each)) for each in range(5)}
+        for task in tasks:  # the order of a set is that of the hashes
+            loop.world.note(task.get_name())
+        await asyncio.wait(tasks)
+
+    assert len({run(main).digest for _ in range(20)}) == 1
+
+
 PROGRAM = """
 import asyncio
 from pybroker.testing.simulation.machine import Machine

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 import socket
 from asyncio import events
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _HICCUP_PROBABILITY: Final = 0.05
 _HICCUP_S_MAX: Final = 0.003
-_numbers = itertools.count()
 
 
 class Sockets(Protocol):
@@ -49,11 +47,11 @@ class Sockets(Protocol):
 
 
 class _Task(asyncio.Task[T]):
-    """Its hash is a number: sets of tasks have the same order in every process."""
+    """Its hash is a number: sets of tasks have the same order in every run of a world."""
 
-    def __new__(cls, *_args: Any, **_options: Any) -> _Task[T]:
+    def __new__(cls, *_args: Any, loop: ProcessLoop, **_options: Any) -> _Task[T]:
         made = super().__new__(cls)
-        made.number = next(_numbers)
+        made.number = loop.world.number()
         return made
 
     number: int
@@ -63,9 +61,9 @@ class _Task(asyncio.Task[T]):
 
 
 class _Future(asyncio.Future[T]):
-    def __new__(cls, *_args: Any, **_options: Any) -> _Future[T]:
+    def __new__(cls, *, loop: ProcessLoop) -> _Future[T]:
         made = super().__new__(cls)
-        made.number = next(_numbers)
+        made.number = loop.world.number()
         return made
 
     number: int
