@@ -1,0 +1,250 @@
+"""Bugs that only the simulation can switch on, to find out whether it would notice them.
+
+Each takes one rule of the broker away, by replacing functions of the real code for the time of a
+run; the code itself has no switch. The same rules are taken away from the arithmetic by the model
+checker of the unit tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pybroker.coordinator.controller.writes import FencedWriter
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import CoordError
+from pybroker.handlers import fetch_reading, produce
+from pybroker.model import NO_EPOCH, NO_OFFSET
+from pybroker.replication import fetcher, follower, isr_changes, leader_state, shortening
+from pybroker.replication.isr_changes import IsrChanges
+from pybroker.replication.leader_state import NOBODY, LeaderState
+from pybroker.replication.partition import Partition
+from pybroker.storage.producer_state import ProducerState
+
+_ANY_VERSION: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """`make` is given what `owner` has under `name`, and gives what takes its place."""
+
+    owner: Any
+    name: str
+    make: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """`meaning` is the rule that is gone."""
+
+    name: str
+    meaning: str
+    replacements: tuple[Replacement, ...]
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The bug of that name is in the code; "" for none. Raises KeyError for an unknown one."""
+    with ExitStack() as undo:
+        for each in BY_NAME[name].replacements if name else ():
+            original = each.owner.__dict__[each.name]
+            undo.callback(setattr, each.owner, each.name, original)
+            setattr(each.owner, each.name, each.make(original))
+        yield
+
+
+# ---- what takes the place of the code
+
+
+def _without_epochs(position: Any) -> Any:
+    """The leader is not asked whether the logs are one."""
+
+    def changed(log: Any, leader_epoch: int) -> Any:
+        return dataclasses.replace(position(log, leader_epoch), last_epoch=NO_EPOCH)
+
+    return changed
+
+
+def _cut_at_high_watermark(follow: Any) -> Any:
+    """As Kafka did before KIP-101."""
+
+    def changed(self: Partition, facts: Any) -> None:
+        follow(self, facts)
+        if self.high_watermark < self.log.log_end_offset:
+            self.truncate_to(self.high_watermark)
+
+    return changed
+
+
+def _any_epoch(read_partition: Any) -> Any:
+    """A follower's fetch counts in whichever epoch it was made."""
+
+    def changed(services: Any, key: Any, wanted: Any, reading: Any) -> Any:
+        partition = services.replicas.partitions.get(key)
+        if reading.follower is not None and partition is not None:
+            epoch = partition.leader_epoch
+            wanted = dataclasses.replace(wanted, current_leader_epoch=epoch)
+        return read_partition(services, key, wanted, reading)
+
+    return changed
+
+
+def _unconditional(operations: Any) -> Any:
+    def changed(change: Any, data: bytes) -> Any:
+        blind = dataclasses.replace(change, expected_version=_ANY_VERSION)
+        return operations(blind, data)
+
+    return changed
+
+
+def _blind(look: Any) -> Any:
+    """What has been stored meanwhile does not matter."""
+
+    async def changed(self: IsrChanges, change: Any) -> Any:
+        try:
+            data, _ = await self._coord.get(paths.partition_state(change.topic_partition))
+        except CoordError:
+            return await look(self, change)
+        return data if self._leader_of(change) is not None else None
+
+    return changed
+
+
+def _any_incarnation(operations: Any) -> Any:
+    """Who was to join may have been started anew; it only has to be there."""
+
+    def changed(change: Any, data: bytes) -> Any:
+        ops = operations(change, data)
+        return ops if change.joins == NOBODY else [ops[0], ops[0], *ops[2:]]
+
+    return changed
+
+
+def _as_soon_as_appended(is_decided: Any) -> Any:
+    def changed(services: Any, item: Any) -> Any:
+        return is_decided(services, dataclasses.replace(item, acks=1))
+
+    return changed
+
+
+def _whatever_epoch_start(may_join: Any) -> Any:
+    def changed(follower_end: int, *, high_watermark: int, epoch_start: int) -> Any:
+        return may_join(follower_end, high_watermark=high_watermark, epoch_start=0)
+
+    return changed
+
+
+def _only_stored(_recount: Any) -> Any:
+    """Who is about to join does not count, and who has come in, but nobody knows, neither."""
+
+    def changed(self: LeaderState) -> None:
+        joining = set() if self.pending is None else {self.pending.joins}
+        members = {*self.facts.state.isr, *self._awaited} - joining
+        self._counted = tuple(
+            each for replica, each in self.followers.items() if replica in members
+        )
+
+    return changed
+
+
+def _to_where_the_epoch_began(common_end: Any) -> Any:
+    """Cuts the whole last common epoch, not what lies behind it."""
+
+    def changed(log: Any, leader_epoch: int, leader_end: int) -> Any:
+        _, start = log.epoch_end_offset(leader_epoch - 1)
+        end: int = common_end(log, leader_epoch, leader_end)
+        return end if start == NO_OFFSET else min(end, start)
+
+    return changed
+
+
+def _nothing_is_committed(_gives_up: Any) -> Any:
+    return lambda log, high_watermark, step: False
+
+
+def _forgetful(lead: Any) -> Any:
+    """A new leader knows nothing of the producers of what it has copied."""
+
+    def changed(self: Partition, facts: Any, now: float) -> None:
+        if not self.is_leader:
+            self.log.producers.take_over(ProducerState())
+        lead(self, facts, now)
+
+    return changed
+
+
+def _unfenced(_multi: Any) -> Any:
+    async def changed(self: FencedWriter, ops: Any) -> Any:
+        return await self._coord.multi([*ops])
+
+    return changed
+
+
+# ---- the table
+
+PLANTED: Final = (
+    Planted(
+        "no-epoch-truncation",
+        "a follower cuts its log where epochs part, not at its high watermark (KIP-101)",
+        (
+            Replacement(fetcher, "position", _without_epochs),
+            Replacement(Partition, "follow", _cut_at_high_watermark),
+        ),
+    ),
+    Planted(
+        "no-fetch-fencing",
+        "a leader takes fetches of its own epoch only (KIP-320)",
+        (Replacement(fetch_reading, "_read_partition", _any_epoch),),
+    ),
+    Planted(
+        "isr-without-compare-and-set",
+        "the ISR is written on the condition of the state node's version",
+        (
+            Replacement(isr_changes, "_operations", _unconditional),
+            Replacement(IsrChanges, "_look", _blind),
+        ),
+    ),
+    Planted(
+        "ack-before-high-watermark",
+        "acks=all is answered when the high watermark has passed the record",
+        (Replacement(produce, "_is_decided", _as_soon_as_appended),),
+    ),
+    Planted(
+        "join-without-epoch-start",
+        "who joins the ISR has all that was there when the leader's epoch began (KIP-320)",
+        (Replacement(leader_state, "may_join", _whatever_epoch_start),),
+    ),
+    Planted(
+        "pending-isr-ignored",
+        "the high watermark waits for who may have joined (KIP-497)",
+        (Replacement(LeaderState, "_recount", _only_stored),),
+    ),
+    Planted(
+        "stale-incarnation-joins",
+        "who was started anew since its fetch does not join (KIP-903)",
+        (Replacement(isr_changes, "_operations", _any_incarnation),),
+    ),
+    Planted(
+        "truncation-below-high-watermark",
+        "what is committed is not cut away",
+        (
+            Replacement(follower, "common_end", _to_where_the_epoch_began),
+            Replacement(shortening, "gives_up_committed", _nothing_is_committed),
+        ),
+    ),
+    Planted(
+        "duplicate-after-fail-over",
+        "a new leader knows the producers of what it has copied",
+        (Replacement(Partition, "lead", _forgetful),),
+    ),
+    Planted(
+        "controller-without-epoch-check",
+        "a deposed controller changes nothing",
+        (Replacement(FencedWriter, "_multi", _unfenced),),
+    ),
+)
+
+BY_NAME: Final[Mapping[str, Planted]] = {each.name: each for each in PLANTED}

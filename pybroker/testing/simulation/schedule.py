@@ -1,0 +1,177 @@
+"""What is done to a cluster in one run, as plain data with a text form.
+
+A schedule is everything that a seed decides up front: what the cluster is like, and which faults
+come when. It may be printed, edited and read again; what is random beside it (delays, turns, dice
+of the disks) hangs on the seed alone, so a schedule with fewer events runs under the same dice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.errors import PybrokerError
+from pybroker.testing.simulation.kinds import BY_NAME, Kind, is_target
+
+TITLE: Final = "# a schedule of pybroker's simulation, form 1"
+
+
+class ScheduleError(PybrokerError):
+    """A text is no schedule: which line, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the cluster and its load are like. Times in virtual seconds."""
+
+    brokers: int = 3
+    zookeepers: int = 3
+    partitions: int = 2
+    min_isr: int = 2
+    flush: int = 0
+    """1: flush.messages=1, every acknowledged record is on the disks."""
+    lossy: int = 0
+    """1: unclean elections are allowed, and what is lost is judged by the receipts."""
+    segment_bytes: int = 65_536
+    session_s: float = 3.0
+    lag_s: float = 2.0
+    fetch_wait_ms: int = 50
+    fetch_bytes: int = 65_536
+    """The most that a fetch gives for a partition."""
+    producers: int = 2
+    records_per_s: float = 20.0
+    """Of each producer."""
+    batch_bytes: int = 16_384
+    linger_ms: int = 5
+    consumers: int = 1
+    churn: int = 0
+    """1: topics come, grow and go beside the load, and preferred leaders are elected."""
+    faults_s: float = 12.0
+    """How long faults may come."""
+    planted: str = ""
+    """The planted bug that is switched on, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """One fault: `kind` befalls `target` from `at` to `until`, in seconds since the faults began.
+
+    `until` equals `at` where a fault is over as it comes. See `kinds.py` for kinds, targets and
+    parameters.
+    """
+
+    at: float
+    kind: str
+    target: str
+    until: float
+    parameters: tuple[tuple[str, float], ...] = ()
+
+    def parameter(self, name: str) -> float:
+        """As given here, or as usual for the kind."""
+        return dict(self.parameters).get(name, BY_NAME[self.kind].usual(name))
+
+    def __str__(self) -> str:
+        words = [_number(self.at), self.kind, self.target]
+        if self.until != self.at:
+            words.append(f"until={_number(self.until)}")
+        words += [f"{name}={_number(value)}" for name, value in self.parameters]
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`events` are in order of their times."""
+
+    seed: str
+    options: Options = field(default_factory=Options)
+    events: tuple[FaultEvent, ...] = ()
+
+    def with_events(self, events: Iterable[FaultEvent]) -> Schedule:
+        ordered = tuple(sorted(events, key=lambda event: event.at))
+        return dataclasses.replace(self, events=ordered)
+
+    def with_options(self, **changes: float | str) -> Schedule:
+        options = dataclasses.replace(self.options, **changes)  # type: ignore[arg-type]
+        return dataclasses.replace(self, options=options)
+
+    def __str__(self) -> str:
+        """Options that are as usual are left out."""
+        lines = [TITLE, f"seed {self.seed}"]
+        usual = Options()
+        for each in dataclasses.fields(Options):
+            value = getattr(self.options, each.name)
+            if value != getattr(usual, each.name):
+                shown = value if isinstance(value, str) else _number(value)
+                lines.append(f"option {each.name} {shown}")
+        return "\n".join([*lines, *map(str, self.events)]) + "\n"
+
+
+def parse(text: str) -> Schedule:
+    """The schedule that prints as this text; empty lines, and what follows a #, are passed over.
+
+    Raises ScheduleError.
+    """
+    seed = ""
+    options: dict[str, float | str] = {}
+    events = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        try:
+            if not words:
+                continue
+            if words[0] == "seed":
+                (seed,) = words[1:]
+            elif words[0] == "option":
+                name, value = words[1:]
+                options[name] = _option(name, value)
+            else:
+                events.append(_event(words))
+        except (ValueError, ScheduleError) as error:
+            raise ScheduleError(f"line {number}, {line.strip()!r}: {error}") from error
+    if not seed:
+        raise ScheduleError("there is no line with the seed, as in: seed 17")
+    return Schedule(seed, Options(**options)).with_events(events)  # type: ignore[arg-type]
+
+
+_OPTION_TYPES: Final[Mapping[str, type]] = {
+    each.name: type(each.default) for each in dataclasses.fields(Options)
+}
+
+
+def _option(name: str, value: str) -> float | str:
+    if name not in _OPTION_TYPES:
+        raise ScheduleError(f"there is no option {name}; known are {', '.join(_OPTION_TYPES)}")
+    made: float | str = _OPTION_TYPES[name](value)
+    return made
+
+
+def _event(words: list[str]) -> FaultEvent:
+    if len(words) < 3:
+        raise ScheduleError("expected: seconds, kind, target, then name=value")
+    at, name, target, *rest = words
+    kind = BY_NAME.get(name)
+    if kind is None:
+        raise ScheduleError(f"there is no fault {name}; known are {', '.join(BY_NAME)}")
+    if not is_target(kind.target, target):
+        raise ScheduleError(f"{name} befalls {kind.target.value}, not {target!r}")
+    given: dict[str, float] = {}
+    for word in rest:
+        parameter, _, value = word.partition("=")
+        given[parameter] = float(value)
+    until = given.pop("until", float(at))
+    _check(kind, given, float(at), until)
+    return FaultEvent(float(at), name, target, until, tuple(given.items()))
+
+
+def _check(kind: Kind, given: Mapping[str, float], at: float, until: float) -> None:
+    unknown = given.keys() - {each.name for each in kind.parameters}
+    if unknown:
+        raise ScheduleError(f"{kind.name} knows no {', '.join(sorted(unknown))}")
+    if not 0 <= at <= until:
+        raise ScheduleError(f"expected 0 <= {at} <= {until}")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)

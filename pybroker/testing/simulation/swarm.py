@@ -1,0 +1,126 @@
+"""From a seed to a schedule.
+
+Each seed picks a few kinds of faults and how often they come (swarm testing): what all kinds
+together hide, because one keeps undoing what another needs, some subset shows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from pybroker.testing.simulation.kinds import BY_NAME, KINDS, Harm, Kind, Target
+from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule
+
+_KINDS_MOST: Final = 6
+_EVENTS_PER_KIND: Final = (1, 1, 2, 2, 3, 5)
+_DIGITS: Final = 3
+_BURST: Final = 0.3
+"""How often the next fault of a kind comes at the time of an earlier fault of any kind, or a little
+later: many bugs need two things at once."""
+_BURST_S: Final = 0.5
+
+_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
+    ("partitions", (1, 1, 2, 2, 3)),
+    ("min_isr", (2, 2, 2, 2, 2, 1)),
+    ("flush", (0, 0, 1)),
+    ("lossy", (0,) * 15 + (1,)),
+    ("segment_bytes", (65_536, 65_536, 16_384, 4_096)),
+    ("session_s", (3.0, 3.0, 1.5, 6.0)),
+    ("lag_s", (2.0, 2.0, 1.0, 4.0)),
+    ("fetch_wait_ms", (50, 50, 10, 500)),
+    ("fetch_bytes", (65_536, 65_536, 4_096, 512)),
+    ("producers", (2, 2, 1, 3)),
+    ("records_per_s", (20.0, 20.0, 5.0, 60.0)),
+    ("batch_bytes", (16_384, 16_384, 256)),
+    ("linger_ms", (5, 0, 30)),
+    ("churn", (0, 0, 0, 1)),
+)
+
+
+def generate(seed: str, *, kinds: tuple[Kind, ...] = KINDS) -> Schedule:
+    """The schedule of that seed: always the same."""
+    options = _options(seed)
+    picked = _picked(seed, [kind for kind in kinds if _fits(kind, options)])
+    times: list[float] = []
+    events: list[FaultEvent] = []
+    for kind in picked:
+        rng = random.Random(f"{seed}/faults/{kind.name}")
+        for _ in range(rng.choice(_EVENTS_PER_KIND)):
+            at = _time(rng, options, times)
+            times.append(at)
+            events.append(_event(kind, at, rng, options))
+    return Schedule(seed, options).with_events(events)
+
+
+def _options(seed: str) -> Options:
+    rng = random.Random(f"{seed}/options")
+    drawn = {name: rng.choice(values) for name, values in _OPTIONS}
+    return Options(**drawn)  # type: ignore[arg-type]
+
+
+def _fits(kind: Kind, options: Options) -> bool:
+    """Not where it would have to destroy what was promised to be kept. What one machine may lose
+    is counted during the run (`nemesis.py`); all at once keep what they synced, and no more."""
+    return kind.harm is not Harm.UNSYNCED or kind.target is not Target.ALL or bool(options.flush)
+
+
+def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:
+    rng = random.Random(f"{seed}/kinds")
+    count = min(rng.randint(1, _KINDS_MOST), len(kinds))
+    names = {kind.name for kind in rng.sample(kinds, count)}
+    return (BY_NAME[kind.name] for kind in kinds if kind.name in names)
+
+
+def _time(rng: random.Random, options: Options, times: list[float]) -> float:
+    if times and rng.random() < _BURST:
+        at = rng.choice(times) + rng.random() * _BURST_S
+    else:
+        at = rng.random() * options.faults_s
+    return round(min(at, options.faults_s), _DIGITS)
+
+
+def _event(kind: Kind, at: float, rng: random.Random, options: Options) -> FaultEvent:
+    least, most = kind.lasts_s
+    # Mostly short: a long fault is one state, and the changes are what is hard.
+    lasts_s = least + (most - least) * rng.random() ** 2
+    parameters = tuple(
+        (each.name, round(rng.uniform(each.least, each.most), 0 if each.whole else _DIGITS))
+        for each in kind.parameters
+    )
+    until = max(at, round(at + lasts_s, _DIGITS))
+    return FaultEvent(at, kind.name, _TARGETS[kind.target](rng, options), until, parameters)
+
+
+def _broker(rng: random.Random, options: Options) -> str:
+    """Who has a part to play is hit more often than by lot."""
+    partition = rng.randrange(options.partitions)
+    return rng.choice(
+        [
+            f"leader/{partition}",
+            f"leader/{partition}",
+            f"follower/{partition}",
+            "controller",
+            str(rng.randint(1, options.brokers)),
+            str(rng.randint(1, options.brokers)),
+        ]
+    )
+
+
+def _pair(rng: random.Random, options: Options) -> str:
+    one, other = rng.sample(range(1, options.brokers + 1), 2)
+    partition = rng.randrange(options.partitions)
+    names = rng.choice([(str(one), str(other)), (f"leader/{partition}", f"follower/{partition}")])
+    if rng.random() < 0.5:
+        names = names[::-1]
+    return rng.choice("->").join(names)
+
+
+_TARGETS: Final[dict[Target, Callable[[random.Random, Options], str]]] = {
+    Target.BROKER: _broker,
+    Target.PAIR: _pair,
+    Target.ALL: lambda rng, options: "all",
+    Target.ZOOKEEPER: lambda rng, options: f"zk/{rng.randint(1, options.zookeepers)}",
+    Target.ENSEMBLE: lambda rng, options: "zk",
+}

@@ -1,0 +1,191 @@
+"""Each planted bug takes away the rule that it names, in the real code, for the time of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pybroker.coordinator.controller.writes import ControllerMoved, FencedWriter, Write
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import ErrorCode
+from pybroker.ports import CreateOp
+from pybroker.records.batch import read_header
+from pybroker.records.builder import BatchBuilder
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.planted import BY_NAME, PLANTED, planted
+from pybroker.wire.api import ApiKey
+from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, produce_request
+from unit_tests.handlers.test_produce import shared
+from unit_tests.handlers.test_replica_fetch import follow, lead
+from unit_tests.replication.copying import Group
+from unit_tests.replication.leading import LAG_S, Leading, until
+from unit_tests.replication.test_copying import behind, failed
+from unit_tests.replication.test_leader_state import Stage
+from unit_tests.replication.vocabulary import ME, Replicas, facts
+
+
+async def epochs_decide_where_a_log_is_cut(home: Path) -> bool:
+    group = Group(home)
+    await group.lead(1, 0)
+    group[1].append(b"first")
+    await group.copied(1)
+    group.high_watermark_max = 1
+    group[1].append(b"second")
+    await group.until(lambda: group[1].partition().high_watermark == 2)
+    group.cut.add((2, 1))
+    await group.lead(1, 1)
+    end = group[2].partition().log.log_end_offset
+    await group.close()
+    return end == 2
+
+
+async def a_fetch_of_an_earlier_epoch_is_refused(home: Path) -> bool:
+    async with Bench(home) as bench:
+        await bench.create("t", 2)
+        await lead(bench)
+        answer = await follow(bench, 0, current_leader_epoch=0)
+        return code(answer) is ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def what_another_has_stored_is_not_overwritten(home: Path) -> bool:
+    scene = Leading(home)
+    await scene.start()
+    await scene.lead()
+    scene.replicas.append()
+    scene.fetch(2, 1)
+    await scene.meddle(leader=2, leader_epoch=1, isr=(2, ME))
+    await scene.pass_time(LAG_S + 1, 2)
+    await until(lambda: scene.metrics.isr_update_failures or scene.metrics.isr_shrinks)
+    leader = scene.node.leader
+    await scene.stop()
+    return leader == 2
+
+
+async def acks_all_waits_for_the_isr(home: Path) -> bool:
+    async with Bench(home) as bench:
+        await bench.create("t", 2)
+        await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID, 2), 1))
+        request = produce_request("t", {0: batch()}, timeout_ms=60_000)
+        task = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request))
+        waits = bench.app.replicas.produces
+        for _ in itertools.takewhile(lambda _: not (len(waits) or task.done()), itertools.count()):
+            await asyncio.sleep(0)
+        was_done = task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        return not was_done
+
+
+async def who_joins_has_all_from_before_the_epoch(_home: Path) -> bool:
+    stage = Stage((ME, 2), required=2, end=10, hw=0)
+    stage.do(0, "fetch", 3, 9)
+    return stage.leader.pending is None
+
+
+async def who_may_have_joined_is_waited_for(_home: Path) -> bool:
+    stage = Stage((ME,), required=1, end=0, hw=0)
+    stage.do(0, "fetch", 2, 0)
+    assert stage.leader.pending is not None
+    stage.do(0, "append", 10)
+    return stage.hw == 0
+
+
+async def who_was_started_anew_does_not_join(home: Path) -> bool:
+    scene = Leading(home)
+    await scene.start()
+    await scene.lead(isr=(ME,))
+    scene.coord.suspend()
+    scene.fetch(2, 0, incarnation=0)
+    scene.coord.resume()
+    await scene.register(2)
+    await until(lambda: scene.metrics.isr_update_failures or scene.metrics.isr_expands)
+    isr = scene.node.isr
+    await scene.stop()
+    return isr == (ME,)
+
+
+async def what_is_committed_is_kept(home: Path) -> bool:
+    group = Group(home)
+    await behind(group)
+    log = group[1].partition().log
+    await group.until(lambda: failed(group) or log.log_end_offset < 2)
+    was_kept = failed(group)
+    await group.close()
+    return was_kept
+
+
+async def a_new_leader_knows_the_producers(home: Path) -> bool:
+    replicas = Replicas(home)
+    await replicas.told(facts(leader=2, isr=(ME, 2)))
+    builder = BatchBuilder()
+    builder.append(NOW_MS, None, b"value")
+    data = bytearray(builder.build(producer_id=7, producer_epoch=0, base_sequence=0))
+    replicas.partition().append_replicated(
+        data, leader_high_watermark=1, leader_log_start=0, now_ms=NOW_MS
+    )
+    await replicas.told(facts(epoch=1, isr=(ME, 2)))
+    result = replicas.partition().append(memoryview(data), read_header(data), acks=1, now_ms=NOW_MS)
+    replicas.logs.shutdown({})
+    return result.first_offset == 0
+
+
+async def a_deposed_controller_writes_nothing(_home: Path) -> bool:
+    coord = MemoryCoord(MemoryTree(), name="controller")
+    await coord.start()
+    await coord.create(paths.CONTROLLER_EPOCH, b"1")
+    await coord.set(paths.CONTROLLER_EPOCH, b"2")
+    try:
+        outcomes = await FencedWriter(coord, 0).write_all([Write((CreateOp("/a"),))])
+    except ControllerMoved:
+        return True
+    finally:
+        await coord.close()
+    assert outcomes == [["/a"]]
+    return False
+
+
+RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
+    "no-epoch-truncation": epochs_decide_where_a_log_is_cut,
+    "no-fetch-fencing": a_fetch_of_an_earlier_epoch_is_refused,
+    "isr-without-compare-and-set": what_another_has_stored_is_not_overwritten,
+    "ack-before-high-watermark": acks_all_waits_for_the_isr,
+    "join-without-epoch-start": who_joins_has_all_from_before_the_epoch,
+    "pending-isr-ignored": who_may_have_joined_is_waited_for,
+    "stale-incarnation-joins": who_was_started_anew_does_not_join,
+    "truncation-below-high-watermark": what_is_committed_is_kept,
+    "duplicate-after-fail-over": a_new_leader_knows_the_producers,
+    "controller-without-epoch-check": a_deposed_controller_writes_nothing,
+}
+
+
+def test_every_planted_bug_is_tried() -> None:
+    assert RULES.keys() == BY_NAME.keys()
+    assert len(PLANTED) == len(BY_NAME) == 10
+
+
+@pytest.mark.parametrize("name", RULES)
+async def test_it_takes_its_rule_away_and_gives_it_back(name: str, tmp_path: Path) -> None:
+    with planted(name):
+        assert not await RULES[name](tmp_path / "without")
+    assert await RULES[name](tmp_path / "with")
+
+
+def test_everything_is_as_before_also_after_a_failure() -> None:
+    before = [each.owner.__dict__[each.name] for bug in PLANTED for each in bug.replacements]
+    for bug in PLANTED:
+        with pytest.raises(ZeroDivisionError), planted(bug.name):
+            _ = 1 // 0
+    after = [each.owner.__dict__[each.name] for bug in PLANTED for each in bug.replacements]
+    assert all(was is now for was, now in zip(before, after, strict=True))
+
+
+def test_no_name_plants_nothing_and_an_unknown_one_is_refused() -> None:
+    with planted(""):
+        pass
+    with pytest.raises(KeyError), planted("no-such-bug"):
+        pass
