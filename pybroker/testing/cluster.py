@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
@@ -38,9 +38,10 @@ from pybroker.testing.cluster_parts import (
 from pybroker.testing.cluster_waits import Waits
 from pybroker.testing.loop_thread import LoopThread
 from pybroker.testing.place import Place
+from pybroker.testing.relay import Direction, Tap
 from pybroker.testing.sockets import free_ports
 
-__all__ = ["Cluster", "ClusterError"]
+__all__ = ["Cluster", "ClusterError", "Direction", "Tap"]
 
 WAIT_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 30.0
@@ -256,17 +257,35 @@ class Cluster:
         `direction` may also be "in" (what is sent to the broker is lost) or "out". Raises
         ClusterError unless the cluster was made with `proxied=True`.
         """
-        if self._links is None:
-            raise ClusterError("links can be cut in Cluster(proxied=True) only")
         others: list[int | str]
         if from_ is None:
             others = ["zookeeper", *(other for other in self.ids if other != broker)]
         else:
             others = [from_] if isinstance(from_, int | str) else list(from_)
-        self._loop.call(self._links.cut, broker, others, Side(direction))
+        self._loop.call(self._proxies().cut, broker, others, Side(direction))
+
+    def delay(self, seconds: float, *, jitter: float = 0.0) -> None:
+        """Make every link slow: each piece of up to 64 KiB is held for so long, and for a random
+        part of `jitter` seconds more; order stays. Only with `proxied=True`."""
+        self._loop.call(self._proxies().delay, seconds, jitter)
+
+    def reset(self, broker: int) -> None:
+        """Break all connections of a broker, with whomever; new ones can be made at once. Only with
+        `proxied=True`."""
+        self._loop.call(self._proxies().reset, broker)
+
+    def tap(self, broker: int, from_: str, make: Callable[[], Tap] | None) -> None:
+        """Show what passes between a broker and `"zookeeper"` or `"clients"` to taps.
+
+        The connections are broken, and `make()` gives a tap for each new one: a callable that is
+        given a `Direction` and the bytes about to be passed on, and answers whether they are;
+        otherwise the connection is broken. It runs in a thread of the cluster. None, or `heal`,
+        ends it. Only with `proxied=True`.
+        """
+        self._loop.call(self._proxies().tap, broker, from_, make)
 
     def heal(self) -> None:
-        """End all cuts; what was held is delivered."""
+        """End all cuts, delays and taps; what was held is delivered."""
         if self._links is not None:
             self._loop.call(self._links.heal)
 
@@ -323,6 +342,11 @@ class Cluster:
                 f"there is no broker {broker}" if self._brokers else "the cluster was not started"
             )
         return found
+
+    def _proxies(self) -> Links:
+        if self._links is None:
+            raise ClusterError("links can be harmed in Cluster(proxied=True) only")
+        return self._links
 
     def _reachable(self) -> list[BrokerProcess]:
         """Those of whom answers can be expected."""

@@ -7,12 +7,12 @@ event loop.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 
 from pybroker.coordinator.zookeeper.connect_string import ConnectString
 from pybroker.testing.cluster_parts import BROKERS, CLIENTS, BrokerProcess, ClusterError
-from pybroker.testing.relay import ANYBODY, Direction, Relay
+from pybroker.testing.relay import ANYBODY, Direction, Relay, Tap
 from pybroker.testing.sockets import owner_of_port
 
 
@@ -91,8 +91,32 @@ class Links:
                 self._relays[peer, BROKERS].cut(str(broker), side.of_caller())
         self.cut_off = frozenset({*self.cut_off, broker})
 
+    def delay(self, seconds: float, jitter: float) -> None:
+        """Hold every piece on every link for so long, and for a random part of `jitter` more."""
+        for relay in self._all():
+            relay.delay(seconds, jitter)
+
+    def reset(self, broker: int) -> None:
+        """Break all connections of a broker."""
+        self._known(broker)
+        for relay in self._zookeeper[broker]:
+            relay.reset()
+        for (other, _), relay in self._relays.items():
+            relay.reset(ANYBODY if other == broker else str(broker))
+
+    def tap(self, broker: int, other: str, make: Callable[[], Tap] | None) -> None:
+        """Have what passes between a broker and `"zookeeper"` or `"clients"` seen by taps."""
+        self._known(broker)
+        if other == "zookeeper":
+            for relay in self._zookeeper[broker]:
+                relay.tap(make)
+        elif other == "clients":
+            self._relays[broker, CLIENTS].tap(make)
+        else:
+            raise ClusterError(f'{other!r} is neither "zookeeper" nor "clients"')
+
     def heal(self) -> None:
-        """End all cuts."""
+        """End all cuts, delays and taps."""
         for relay in self._all():
             relay.heal()
         self.cut_off = frozenset()

@@ -3,12 +3,13 @@ fail. `relay.py` says what each failure is like."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 
 from pybroker.testing.loop_thread import LoopThread
-from pybroker.testing.relay import ANYBODY, BOTH, Direction, Relay
+from pybroker.testing.relay import ANYBODY, BOTH, Direction, Relay, Tap
 
-__all__ = ["ANYBODY", "BOTH", "Direction", "TcpProxy"]
+__all__ = ["ANYBODY", "BOTH", "Direction", "Tap", "TcpProxy"]
 
 
 class TcpProxy:
@@ -44,9 +45,17 @@ class TcpProxy:
         """Break the connections and refuse new ones."""
         self._loop.call(self._relay.refuse)
 
-    def delay(self, seconds: float) -> None:
-        """Slow the link down."""
-        self._loop.call(self._relay.delay, seconds)
+    def delay(self, seconds: float, jitter: float = 0.0) -> None:
+        """Slow the link down, by a random part of `jitter` seconds more for each piece."""
+        self._loop.call(self._relay.delay, seconds, jitter)
+
+    def reset(self) -> None:
+        """Break the connections that there are."""
+        self._loop.call(self._relay.reset)
+
+    def tap(self, make: Callable[[], Tap] | None) -> None:
+        """Break the connections that there are, and show what passes on new ones to taps."""
+        self._loop.call(self._relay.tap, make)
 
     def heal(self) -> None:
         """End every fault."""

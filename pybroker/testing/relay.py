@@ -1,4 +1,5 @@
-"""A TCP relay whose link can fail: go silent in one direction or both, refuse, be slow, heal.
+"""A TCP relay whose link can fail: go silent in one direction or both, refuse, break, be slow and
+uneven, end where a tap says so, heal.
 
 Silence is that of a cable that was pulled: nothing passes, nobody is told, and after healing TCP
 delivers what was sent meanwhile, as it would by sending it again. The one difference: a new
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 from collections.abc import Callable
@@ -34,11 +36,16 @@ class Direction(Enum):
 
 BOTH: Final = frozenset(Direction)
 
+Tap = Callable[[Direction, bytes], bool]
+"""Sees every piece of one connection before it is passed on; False: the connection is broken
+instead."""
+
 
 @dataclass(eq=False, slots=True)
 class _Connection:
     peer: str
     writers: tuple[asyncio.StreamWriter, ...]
+    tap: Tap | None = None
 
     def close(self) -> None:
         """End it; what was written still arrives."""
@@ -77,6 +84,9 @@ class Relay:
         self._silent: set[tuple[str, Direction]] = set()
         self._refused: set[str] = set()
         self._delay_s = 0.0
+        self._jitter_s = 0.0
+        self._dice = random.Random(0)
+        self._make_tap: Callable[[], Tap] | None = None
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -105,16 +115,32 @@ class Relay:
             if self._is_refused(connection.peer):
                 connection.reset()
 
-    def delay(self, seconds: float) -> None:
-        """Hold every piece of up to 64 KiB for so long before it is passed on."""
-        self._delay_s = seconds
+    def reset(self, peer: str = ANYBODY) -> None:
+        """Break the connections that there are; new ones may come."""
+        for connection in list(self._connections):
+            if peer in (ANYBODY, connection.peer):
+                connection.reset()
+
+    def delay(self, seconds: float, jitter: float = 0.0) -> None:
+        """Hold every piece of up to 64 KiB for so long before it is passed on, and for a random
+        part of `jitter` seconds more. Pieces of one connection stay in order."""
+        self._delay_s, self._jitter_s = seconds, jitter
+
+    def tap(self, make: Callable[[], Tap] | None) -> None:
+        """Break the connections that there are; each new one has a tap of its own from its first
+        byte on."""
+        self._make_tap = make
+        self.reset()
 
     def heal(self, peer: str = ANYBODY) -> None:
         """End what was done to this peer, or everything."""
         if peer == ANYBODY:
             self._silent.clear()
             self._refused.clear()
-            self._delay_s = 0.0
+            self._delay_s = self._jitter_s = 0.0
+            self._make_tap = None
+            for connection in self._connections:
+                connection.tap = None
         else:
             self._silent = {rule for rule in self._silent if rule[0] != peer}
             self._refused.discard(peer)
@@ -142,6 +168,8 @@ class Relay:
             connection.peer = self._who(writer.get_extra_info("peername")[1])
             if self._is_refused(connection.peer):
                 return
+            if self._make_tap is not None:
+                connection.tap = self._make_tap()
             await self._passable(connection.peer, Direction.TO_TARGET)
             async with asyncio.timeout(_CONNECT_SECONDS_MAX):
                 far_reader, far_writer = await asyncio.open_connection(*self._target)
@@ -175,9 +203,11 @@ class Relay:
             except OSError:
                 broken = True
             await self._passable(connection.peer, direction)
-            if self._delay_s:
-                await asyncio.sleep(self._delay_s)
+            if self._delay_s or self._jitter_s:
+                await asyncio.sleep(self._delay_s + self._dice.uniform(0, self._jitter_s))
                 await self._passable(connection.peer, direction)
+            if connection.tap is not None and data and not connection.tap(direction, data):
+                broken = True
             if broken:
                 connection.reset()
                 return

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from pybroker.testing.proxy import Direction, TcpProxy
+from pybroker.testing.proxy import Direction, Tap, TcpProxy
 
 PATIENCE_S: Final = 10.0
 SILENCE_S: Final = 0.15
@@ -171,6 +171,57 @@ def test_a_slow_link_is_slow_both_ways(proxy: TcpProxy) -> None:
         begin = time.monotonic()
         assert answer(connection, b"slowly") == b"slowly"
         assert time.monotonic() - begin >= 0.1
+
+
+def test_an_uneven_link_keeps_the_order(proxy: TcpProxy) -> None:
+    with client(proxy) as connection:
+        proxy.delay(0, jitter=0.01)
+        for piece in (b"one", b"two", b"three"):
+            connection.sendall(piece)
+        assert receive(connection, 11) == b"onetwothree"
+
+
+def test_a_reset_breaks_what_is_open_and_nothing_that_comes(proxy: TcpProxy) -> None:
+    with client(proxy) as connection:
+        assert answer(connection, b"one") == b"one"
+        proxy.reset()
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+    with client(proxy) as connection:
+        assert answer(connection, b"two") == b"two"
+
+
+def test_a_tap_sees_all_of_a_connection_and_breaks_it_instead_of_passing_on(
+    proxy: TcpProxy,
+) -> None:
+    taps: list[list[tuple[Direction, bytes]]] = []
+
+    def make() -> Tap:
+        seen: list[tuple[Direction, bytes]] = []
+        taps.append(seen)
+
+        def passes(direction: Direction, data: bytes) -> bool:
+            seen.append((direction, data))
+            return (direction, data) != (Direction.FROM_TARGET, b"two")
+
+        return passes
+
+    with client(proxy) as before:
+        assert answer(before, b"zero") == b"zero"
+        proxy.tap(make)
+        with pytest.raises(ConnectionResetError):
+            before.recv(1)
+    for _ in range(2):
+        with client(proxy) as connection:
+            assert answer(connection, b"one") == b"one"
+            connection.sendall(b"two")
+            with pytest.raises(ConnectionResetError):
+                connection.recv(1)
+    there, back = Direction.TO_TARGET, Direction.FROM_TARGET
+    assert taps == [[(there, b"one"), (back, b"one"), (there, b"two"), (back, b"two")]] * 2
+    proxy.heal()
+    with client(proxy) as connection:
+        assert answer(connection, b"two") == b"two"
 
 
 def test_nobody_behind_it_is_told_by_a_reset() -> None:

@@ -1,0 +1,121 @@
+"""Taps for links (`Cluster.tap`) that know the protocol: the link breaks when a certain request was
+sent, or when it was carried out and its answer is on the way back.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import Counter
+from typing import Final
+
+from pybroker.testing.cluster import Direction, Tap
+
+_PRODUCE: Final = 0
+_LENGTH: Final = struct.Struct(">i")
+_REQUEST_HEAD: Final = struct.Struct(">hhi")
+"""Kafka: api key, its version, correlation id."""
+_ZOOKEEPER_HEAD: Final = struct.Struct(">ii")
+"""ZooKeeper: xid, type."""
+_WRITES: Final = {1: "create", 2: "delete", 5: "set", 14: "multi", 15: "create"}
+"""ZooKeeper's types of requests that change something."""
+
+
+class _Frames:
+    """Cuts a stream into its frames, each behind its length."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that end in `data`."""
+        self._rest += data
+        found = []
+        while len(self._rest) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._rest)[0]
+            if len(self._rest) < end:
+                break
+            found.append(self._rest[_LENGTH.size : end])
+            self._rest = self._rest[end:]
+        return found
+
+
+class LostAnswers:
+    """Breaks connections instead of passing answers of Produce on: one in `one_in`."""
+
+    def __init__(self, one_in: int, seed: int) -> None:
+        self._one_in = one_in
+        self._dice = random.Random(seed)
+        self.lost = 0
+
+    def make(self) -> Tap:
+        """A tap for one connection of a client."""
+        requests, answers = _Frames(), _Frames()
+        asked: set[int] = set()
+
+        def passes(direction: Direction, data: bytes) -> bool:
+            if direction is Direction.TO_TARGET:
+                for frame in requests.feed(data):
+                    key, _, correlation = _REQUEST_HEAD.unpack_from(frame)
+                    if key == _PRODUCE:
+                        asked.add(correlation)
+                return True
+            for frame in answers.feed(data):
+                (correlation,) = _LENGTH.unpack_from(frame)
+                if correlation in asked:
+                    asked.discard(correlation)
+                    if self._dice.randrange(self._one_in) == 0:
+                        self.lost += 1
+                        return False
+            return True
+
+        return passes
+
+
+class LostWrites:
+    """Breaks connections with ZooKeeper around writes: in turn before the request arrives, and
+    after it was carried out; one in `one_in` of those whose bytes hold one of `paths`."""
+
+    def __init__(self, *paths: bytes, one_in: int, seed: int) -> None:
+        self._paths = paths
+        self._one_in = one_in
+        self._dice = random.Random(seed)
+        self._turns: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
+        """How often, by what was lost: "set /path: request" or "set /path: answer"."""
+
+    def make(self) -> Tap:
+        """A tap for one connection of a broker."""
+        requests, answers = _Frames(), _Frames()
+        awaited: dict[int, str] = {}
+        seen: Counter[Direction] = Counter()
+
+        def frames(direction: Direction, data: bytes) -> list[bytes]:
+            found = (requests if direction is Direction.TO_TARGET else answers).feed(data)
+            is_first = seen[direction] == 0 and bool(found)
+            seen[direction] += len(found)
+            return found[1:] if is_first else found  # the first one opens the session
+
+        def passes(direction: Direction, data: bytes) -> bool:
+            for frame in frames(direction, data):
+                xid, kind = _ZOOKEEPER_HEAD.unpack_from(frame)
+                if direction is Direction.FROM_TARGET:
+                    if xid in awaited:
+                        self.lost[f"{awaited[xid]}: answer"] += 1
+                        return False
+                elif (what := self._chosen(kind, frame)) is not None:
+                    self._turns[what] += 1
+                    if self._turns[what] % 2:
+                        awaited[xid] = what
+                    else:
+                        self.lost[f"{what}: request"] += 1
+                        return False
+            return True
+
+        return passes
+
+    def _chosen(self, kind: int, frame: bytes) -> str | None:
+        path = next((path for path in self._paths if path in frame), None)
+        if kind not in _WRITES or path is None or self._dice.randrange(self._one_in):
+            return None
+        return f"{_WRITES[kind]} {path.decode()}"
