@@ -10,7 +10,7 @@ import pytest
 
 from integration_tests.faults import machines
 from integration_tests.faults.machines import Machine, forget_unsynced
-from integration_tests.faults.replicas import files_of
+from integration_tests.faults.replicas import log_end
 from integration_tests.faults.rig import PARTITIONS, Rig
 from integration_tests.faults.tormented import SESSION_S, Tormented
 from integration_tests.process import wait_until
@@ -129,19 +129,16 @@ def test_late_isr_expand_of_a_wiped_follower(slow: Tormented, tmp_path: Path) ->
         slow.cluster.heal()
         run.wait(1.0)
         state = run.watch.all()[partition]
-        end = log_end(slow, run.topic, partition, follower)
-        assert follower not in state.isr or end >= log_end(slow, run.topic, partition, leader) - 50
+        end = log_end(slow.log_dir(follower), (run.topic, partition))
+        assert (
+            follower not in state.isr
+            or end >= log_end(slow.log_dir(leader), (run.topic, partition)) - 50
+        )
         slow.resume(follower)
         run.finish(allowed_errors=["log directory lost"])
 
 
-def log_end(cluster: Tormented, topic: str, partition: int, broker: int) -> int:
-    """The offset behind the last record in a broker's files."""
-    batches = files_of(cluster.log_dir(broker), (topic, partition), stopped=False)["batches"]
-    return batches[-1][1] + 1 if batches else 0
-
-
 def caught_up(cluster: Tormented, topic: str, partition: int, leader: int, follower: int) -> bool:
     """Whether the follower has now what the leader had a moment ago."""
-    end = log_end(cluster, topic, partition, leader)
-    return log_end(cluster, topic, partition, follower) >= end > 0
+    end = log_end(cluster.log_dir(leader), (topic, partition))
+    return log_end(cluster.log_dir(follower), (topic, partition)) >= end > 0

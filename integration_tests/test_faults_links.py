@@ -1,8 +1,10 @@
-"""Links that fall silent: between brokers, between a broker and ZooKeeper, or both. Who is cut off
-refuses what it cannot keep, and takes over what the others decided when the link is back."""
+"""Links that fall silent, in one direction or in both: between brokers, between a broker and
+ZooKeeper, or both. Who is cut off refuses what it cannot keep, and takes over what the others
+decided when the link is back."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 
@@ -19,6 +21,10 @@ pytestmark = pytest.mark.ours
 REFUSALS = {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"}
 NOTICED_S = LAG_S + 2.0
 """By then a leader has taken those who lag out of the ISR."""
+
+ISR_CHANGES_MAX = 4
+"""Of one partition while one link is silent, or is back: somebody leaves, and joins again; and as
+many once more, as a busy machine may be late."""
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +123,62 @@ def test_isolate_and_heal(rig: Rig) -> None:
     delays = measures.election_delay(history, begin, leader)
     assert delays
     assert all(delay < SESSION_S + 2 for delay in delays.values()), delays
+
+
+def isr_changes(history: History, begin: int, end: int) -> dict[int, int]:
+    """How often the ISR of each partition was another one than before, in that time."""
+    found = dict.fromkeys(range(PARTITIONS), 0)
+    for partition in found:
+        states = [state for state in history.states if state.partition[1] == partition]
+        for before, after in itertools.pairwise(sorted(states, key=lambda s: s.version)):
+            found[partition] += begin <= after.at <= end and set(before.isr) != set(after.isr)
+    return found
+
+
+def judge_isr(history: History, what: str, count: int) -> None:
+    """Nobody leaves and joins in turn while nothing changes."""
+    begins = [measures.fault(history, what, number)[0] for number in range(count)]
+    for begin, end in itertools.pairwise([*begins, begins[-1] + 3600 * NANOSECONDS]):
+        changes = isr_changes(history, begin, end)
+        assert max(changes.values()) <= ISR_CHANGES_MAX, changes
+
+
+def test_one_way_partitions(rig: Rig) -> None:
+    """What one broker sends to another is lost, requests and answers, and the other direction is
+    open. Whichever of the two leads: the third is in sync, so all partitions go on."""
+    pairs = list(itertools.permutations(rig.cluster.brokers, 2))
+    with rig.run("one-way-partitions", clients=(*PRODUCERS, "prober", *READERS)) as run:
+        run.wait_for_progress(10)
+        for sender, receiver in pairs:
+            with run.fault("one-way", f"{sender}->{receiver}"):
+                rig.cluster.cut(sender, receiver, direction="out")
+                run.wait(LAG_S)
+                run.wait_for_progress(5)
+            rig.cluster.heal()
+            run.wait_for_full_isr()
+        history = run.finish()
+    judge_isr(history, "one-way", len(pairs))
+    begin, end = measures.fault(history, "one-way")[0], measures.fault(history, "one-way", 5)[1]
+    assert isr_changes(history, begin, end) != dict.fromkeys(range(PARTITIONS), 0), "it was felt"
+    print(f"one-way-partitions: {measures.longest_pauses(history, begin, end)}")
+
+
+def test_bridge_partition(rig: Rig) -> None:
+    """Two brokers cannot reach each other, and a third reaches both: once the controller is that
+    third, and once it is one of the two."""
+    with rig.run("bridge-partition", clients=(*PRODUCERS, "prober", *READERS)) as run:
+        run.wait_for_progress(10)
+        controller = run.controller()
+        first, second = (broker for broker in rig.cluster.brokers if broker != controller)
+        for one, other in ((first, second), (controller, first)):
+            with run.fault("bridge", f"{one}-{other}"):
+                rig.cluster.cut(one, other)
+                led = led_by(run, one) + led_by(run, other)
+                assert led
+                for partition in led:
+                    run.wait_for_state(partition, lambda s: len(s.isr) == 2, "one of two is out")
+                run.wait_for_progress(5)
+            rig.cluster.heal()
+            run.wait_for_full_isr()
+        history = run.finish()
+    judge_isr(history, "bridge", 2)

@@ -94,3 +94,9 @@ def _producers(folder: Path) -> list[str]:
 def _told(entry: ProducerEntry) -> str:
     batches = [(batch.last_sequence, batch.last_offset) for batch in entry.batches]
     return f"producer {entry.producer_id} epoch {entry.epoch}: {batches}"
+
+
+def log_end(log_dir: Path, partition: tuple[str, int]) -> int:
+    """The offset behind the last record in a broker's files."""
+    batches = files_of(log_dir, partition, stopped=False)["batches"]
+    return batches[-1][1] + 1 if batches else 0

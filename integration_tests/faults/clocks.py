@@ -1,0 +1,65 @@
+"""Brokers whose wall clocks a test sets: a library of ours, compiled with gcc, is preloaded into
+each and shifts what the kernel says by an offset that the test writes into a file."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from pybroker.testing.place import Place
+
+_SOURCE: Final = Path(__file__).with_name("shifted_clock.c")
+_OFFSET: Final = struct.Struct("=q")
+_COMPILE_SECONDS_MAX: Final = 60.0
+_NANOSECONDS: Final = 1_000_000_000
+
+
+@functools.cache
+def reason_to_skip() -> str | None:
+    """Why clocks cannot be shifted here; None if they can."""
+    if shutil.which("gcc") is None:
+        return "gcc is missing: apt-get install gcc libc6-dev"
+    with tempfile.TemporaryDirectory() as folder:
+        done = _compiled(Path(folder) / "shim.so")
+        if done.returncode != 0:
+            return f"gcc cannot compile {_SOURCE.name}: {done.stderr.strip()}"
+    return None
+
+
+class WallClocks:
+    """A clock for each of these brokers, right at first. Made in `folder`, which stays in use."""
+
+    def __init__(self, folder: Path, brokers: tuple[int, ...]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        library = folder / "shifted_clock.so"
+        done = _compiled(library)
+        assert done.returncode == 0, done.stderr
+        self._files = {broker: folder / f"clock-{broker}" for broker in brokers}
+        self.places: dict[int, Place] = {}
+        for broker, file in self._files.items():
+            file.write_bytes(_OFFSET.pack(0))
+            words = ("env", f"LD_PRELOAD={library}", f"PYBROKER_CLOCK_OFFSET={file}")
+            self.places[broker] = Place(prefix=words)
+
+    def set(self, broker: int, seconds: float) -> None:
+        """From now on the broker's clock is that far ahead of the right time (or behind it)."""
+        with self._files[broker].open("r+b", buffering=0) as file:
+            os.pwrite(file.fileno(), _OFFSET.pack(round(seconds * _NANOSECONDS)), 0)
+
+    def set_right(self) -> None:
+        """All tell the right time."""
+        for broker in self._files:
+            self.set(broker, 0)
+
+
+def _compiled(library: Path) -> subprocess.CompletedProcess[str]:
+    words = ["gcc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(_SOURCE)]
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=_COMPILE_SECONDS_MAX, check=False
+    )

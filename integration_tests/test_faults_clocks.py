@@ -1,0 +1,82 @@
+"""Wall clocks that are set by an hour while the brokers run: they stamp records and age segments,
+and nothing else asks them. Sessions, leases, lag and pauses are measured by clocks that only go
+forward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from integration_tests.faults import clocks
+from integration_tests.faults.clocks import WallClocks
+from integration_tests.faults.rig import PARTITIONS, Rig
+from integration_tests.faults.tormented import SESSION_S, Tormented
+from pybroker.records.batch import iter_headers
+from pybroker.testing.history import measures
+
+pytestmark = pytest.mark.ours
+
+HOUR_S: Final = 3600.0
+STAMPED_BY_BROKER: Final = {"message.timestamp.type": "LogAppendTime"}
+PAUSE_SECONDS_MAX: Final = SESSION_S + 2.0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tormented, WallClocks]]:
+    reason = clocks.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("clocks")
+    walls = WallClocks(folder, Tormented.brokers)
+    with Tormented(folder, places=walls.places) as started:
+        yield started, walls
+
+
+def hours_off(log_dir: Path, topic: str) -> set[int]:
+    """By how many hours the stamps of the batches in a broker's files differ from the right time
+    (nothing else takes half an hour)."""
+    now_ms = time.time() * 1000
+    return {
+        round((header.max_timestamp - now_ms) / (HOUR_S * 1000))
+        for path in log_dir.glob(f"{topic}-*/*.log")
+        for _, header in iter_headers(path.read_bytes())
+    }
+
+
+def test_clock_jumps(made: tuple[Tormented, WallClocks], tmp_path: Path) -> None:
+    """Each broker's clock jumps ahead, back behind the right time, and right again, alone and
+    together with the others. Nobody leaves an ISR, nobody is elected, nothing expires."""
+    cluster, walls = made
+    rig = Rig(cluster.fit(), tmp_path)
+    with rig.run("clock-jumps", configs=STAMPED_BY_BROKER) as run:
+        run.wait_for_progress(10)
+        before = run.watch.all()
+        registered = [*run.watch.nodes("/brokers/ids"), *run.watch.nodes("/controller")]
+        with run.fault("clocks"):
+            for broker in cluster.brokers:
+                for hours in (1, -1):
+                    walls.set(broker, hours * HOUR_S)
+                    run.wait_for_progress(5)
+            run.wait(SESSION_S)  # all are behind
+            for broker in cluster.brokers:
+                walls.set(broker, HOUR_S)
+            run.wait(SESSION_S)
+            run.wait_for_progress(5)
+            walls.set_right()
+            run.wait_for_progress(5)
+        assert run.watch.all() == before, "no leader, ISR or epoch is another one"
+        assert [*run.watch.nodes("/brokers/ids"), *run.watch.nodes("/controller")] == registered
+        history = run.finish(stop=True)
+    stamps = Counter(h for b in cluster.brokers for h in hours_off(cluster.log_dir(b), run.topic))
+    assert stamps == {hours: len(cluster.brokers) for hours in (-1, 0, 1)}, "clocks really jumped"
+    begin, end = measures.fault(history, "clocks")
+    pauses = measures.longest_pauses(history, begin, end)
+    assert all(pause < PAUSE_SECONDS_MAX for pause in pauses.values()), pauses
+    assert all(read.start == 0 for read in history.finals), "nothing was too old"
+    assert {read.partition[1] for read in history.finals} == set(range(PARTITIONS))
