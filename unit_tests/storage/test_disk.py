@@ -1,9 +1,11 @@
-"""What every `Disk` does: run on the real one and on the faulty twin while it has no faults."""
+"""What every `Disk` does: run on the real one, on the faulty twin while it has no faults, and on
+the simulated one."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,27 @@ import pytest
 from pybroker.errors import StorageError
 from pybroker.ports import Disk
 from pybroker.storage.files import SystemDisk
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.world import World
 from unit_tests.storage.faulty_disk import FaultyDisk
 
 
-@pytest.fixture(params=[SystemDisk, FaultyDisk])
-def disk(request: pytest.FixtureRequest) -> Disk:
-    made: Disk = request.param()
-    return made
+def simulated_disk(home: Path) -> Disk:
+    disk = SimDisk(World("1"), "m").of_process()
+    disk.make_dirs(str(home))
+    return disk
+
+
+MAKERS: Mapping[str, Callable[[Path], Disk]] = {
+    "system": lambda home: SystemDisk(),
+    "faulty": lambda home: FaultyDisk(),
+    "simulated": simulated_disk,
+}
+
+
+@pytest.fixture(params=MAKERS)
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    return MAKERS[request.param](tmp_path)
 
 
 @pytest.fixture
@@ -107,6 +123,85 @@ def test_a_lock_has_one_holder(disk: Disk, path: str) -> None:
 def test_errors_name_path_and_operation(disk: Disk, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"list {tmp_path}/none: No such file"):
         disk.list_dir(f"{tmp_path}/none")
+
+
+def test_open_files_survive_renames_and_deletions(disk: Disk, tmp_path: Path) -> None:
+    disk.make_dirs(f"{tmp_path}/old")
+    file = disk.open(f"{tmp_path}/old/a", create=True)
+    file.append(b"one")
+    disk.rename(f"{tmp_path}/old/a", f"{tmp_path}/old/b")
+    disk.rename(f"{tmp_path}/old", f"{tmp_path}/new")
+    file.append(b"two")
+    assert disk.read(f"{tmp_path}/new/b") == b"onetwo"
+    disk.unlink(f"{tmp_path}/new/b")
+    file.append(b"three")
+    file.sync()
+    assert file.pread(0, 100) == b"onetwothree"
+    assert disk.list_dir(f"{tmp_path}/new") == []
+
+
+def test_a_closed_file_is_not_used(disk: Disk, path: str) -> None:
+    file = disk.open(path, create=True)
+    file.close()
+    with pytest.raises(StorageError, match=f"use {path}: the file is closed"):
+        file.append(b"x")
+
+
+def test_a_name_is_taken_over_by_what_is_renamed_to_it(disk: Disk, path: str) -> None:
+    disk.write(path, b"old")
+    before = disk.open(path)
+    assert before.pread(0, 9) == b"old"
+    disk.write(f"{path}2", b"new")
+    disk.rename(f"{path}2", path)
+    assert disk.read(path) == b"new"
+    assert before.pread(0, 9) == b"old"
+    disk.rename(path, path)
+    assert disk.read(path) == b"new"
+
+
+def test_what_cannot_be_renamed(disk: Disk, tmp_path: Path) -> None:
+    disk.make_dirs(f"{tmp_path}/full/inner")
+    disk.make_dirs(f"{tmp_path}/empty")
+    disk.write(f"{tmp_path}/file", b"")
+    for old, new, why in (
+        ("none", "other", "No such file"),
+        ("file", "none/file", "No such file"),
+        ("file", "full", "Is a directory"),
+        ("full", "file", "Not a directory"),
+        ("empty", "full", "Directory not empty"),
+        ("full", "full/inner/deep", "Invalid argument"),
+    ):
+        with pytest.raises(StorageError, match=f"rename {tmp_path}/{old}: {why}"):
+            disk.rename(f"{tmp_path}/{old}", f"{tmp_path}/{new}")
+    disk.rename(f"{tmp_path}/full", f"{tmp_path}/empty")
+    assert disk.list_dir(str(tmp_path)) == ["empty", "file"]
+
+
+def test_files_are_no_directories(disk: Disk, path: str) -> None:
+    disk.write(path, b"x")
+    for operation in (disk.list_dir, disk.sync_dir, disk.remove_tree):
+        with pytest.raises(StorageError, match=f"{path}: Not a directory"):
+            operation(path)
+    with pytest.raises(StorageError, match=f"make directory {path}: File exists"):
+        disk.make_dirs(path)
+    with pytest.raises(StorageError, match=f"make directory {path}/a: Not a directory"):
+        disk.make_dirs(f"{path}/a")
+    with pytest.raises(StorageError, match="Not a directory"):
+        disk.unlink(f"{path}/a")
+    assert not disk.exists(f"{path}/a")
+
+
+def test_directories_are_no_files(disk: Disk, path: str) -> None:
+    disk.make_dirs(path)
+    for operation in (disk.read, disk.unlink):
+        with pytest.raises(StorageError, match=f"{path}: Is a directory"):
+            operation(path)
+    with pytest.raises(StorageError, match=f"write {path}: Is a directory"):
+        disk.write(path, b"x")
+    with pytest.raises(StorageError, match=f"open {path}: Is a directory"):
+        disk.open(path, create=True)
+    with pytest.raises(StorageError, match=f"rename {path}.tmp: Is a directory"):
+        disk.replace(path, b"x")
 
 
 # the real one

@@ -1,0 +1,236 @@
+"""The disk of a simulated machine, and the ports `Disk` and `File` as a process on it sees them.
+
+What the process does to its files is visible at once and durable later (`inodes.py`); killing it
+loses nothing, losing power what was pending. A process can be killed at any operation that changes
+something: it gets `ProcessKilled`, and so does whatever it tries afterwards.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Final
+
+from pybroker.ports import Clock
+from pybroker.testing.simulation.disk_faults import CrashPoint, DiskFaults, When, os_error
+from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.inodes import DirectoryNode, FileNode, Renaming, lose_names
+from pybroker.testing.simulation.machine import Machine
+from pybroker.testing.simulation.world import WALL_MS_AT_START, World
+
+KINDS_OF_LOSS: Final = ("none", "all", "torn", "torn", "holes", "mixed")
+"""What may become of a file's pending changes; see `FileNode.lose_power`."""
+_FREE_BYTES: Final = 1 << 40
+_WRITE_BACK_S_LEAST: Final = 0.5
+_WRITE_BACK_S_MOST: Final = 30.0
+
+
+class SimDisk:
+    """Its root exists; directories are made as on any disk. Operations that change
+    something are named `create`, `append`, `write`, `truncate`, `sync`, `rename`, `delete`, `make
+    directory` and `sync directory`; `read` can fail, too."""
+
+    def __init__(self, world: World, name: str, *, clock: Clock | None = None) -> None:
+        self.world = world
+        self.name = name
+        self._clock = clock
+        self.root = DirectoryNode()
+        self.capacity: int | None = None
+        """In bytes of content; None: whatever is written fits."""
+        self.used_bytes = 0
+        self.miss_probability = 0.05
+        """How often `pread_cached` does not find its bytes in memory."""
+        self.kinds_of_loss: tuple[str, ...] = KINDS_OF_LOSS
+        self.writes_back = True
+        """Whether what is pending becomes durable by itself after a while."""
+        self.slow_s = 0.0
+        """How much longer work that waits for the disk takes, at most."""
+        self.faults = DiskFaults()
+        self._changes = 0
+        self._views: list[DiskView] = []
+        self.luck = world.rng(f"cache of disk {name}").random
+        self._rng = world.rng(f"disk {name}")
+        self._power = world.rng(f"power of disk {name}")
+
+    @classmethod
+    def of_machine(cls, machine: Machine) -> SimDisk:
+        """The disk of that machine: it hears when a process there ends and when power is lost."""
+        disk = cls(machine.world, machine.name, clock=machine.clock)
+        machine.on_stop.append(lambda heard: disk.process_ended())
+        machine.on_power_loss.append(disk.lose_power)
+        return disk
+
+    # processes and power
+
+    def of_process(self) -> DiskView:
+        """The disk for a process that starts now."""
+        view = DiskView(self)
+        self._views.append(view)
+        return view
+
+    def process_ended(self) -> None:
+        """Killed or not: its locks are free, and it changes nothing any more."""
+        views, self._views = self._views, []
+        for view in views:
+            view.end()
+
+    def lose_power(self) -> None:
+        """What is pending survives as far as the dice say."""
+        self.process_ended()
+        files = [node for node in self.root.all_nodes() if isinstance(node, FileNode)]
+        kinds = [node.lose_power(self._power, self.kinds_of_loss) for node in files]
+        names = lose_names(self.root, self._power)
+        self.used_bytes = 0
+        for node in self.root.nodes():
+            if isinstance(node, FileNode):
+                node.is_locked = False
+                self.used_bytes += len(node.data)
+        self.world.note(f"{self.name} loses power names {names} files {' '.join(kinds)}")
+
+    def delay_s(self) -> float:
+        """How long the next piece of work that waits for the disk takes; for
+        `LoopBlocking.delay_s`."""
+        return self._rng.random() * (0.001 + self.slow_s)
+
+    # faults
+
+    def kill_at(
+        self, when: When, action: Callable[[], object], *, after_bytes: int = 0
+    ) -> CrashPoint:
+        """Let the process die in an operation that changes something: `action()`, which marks it
+        dead (`Machine.kill`, `Machine.lose_power`), then ProcessKilled comes out of it. See
+        `CrashPoint`."""
+        return self.faults.kill_at(when, action, after_bytes)
+
+    def fail(
+        self, operation: str, part: str = "", *, times: int = 1, number: int = errno.EIO
+    ) -> None:
+        """Let the next `times` operations of that kind fail, on paths that contain `part`. A sync
+        that fails loses what it should have made durable: the system takes it for written, and
+        later syncs go well."""
+        self.faults.fail(operation, part, times, number)
+
+    def mend(self) -> None:
+        """No faults from now on, and room enough; what was lost is lost."""
+        self.faults.forget()
+        self.capacity = None
+        self.slow_s = 0.0
+
+    def flip(self, path: str, bit: int) -> None:
+        """Turn one bit of the file over, on the disk and in the cache. Raises FileNotFoundError,
+        IndexError."""
+        node = self.find(path)
+        if not isinstance(node, FileNode):
+            raise FileNotFoundError(errno.ENOENT, f"{path} is no file of the disk {self.name}")
+        node.settle()
+        for content in (node.data, node.durable):
+            if bit // 8 < len(content) or content is node.data:
+                content[bit // 8] ^= 1 << bit % 8
+        self.world.note(f"{self.name} flips {path} bit {bit}")
+
+    def flip_random(self, ending: str) -> tuple[str, int] | None:
+        """Turn over a bit of a file whose name ends so (`.log`, `.timeindex`, `checkpoint`); gives
+        path and bit, or None if all such files are empty."""
+        paths = [path for path, node in self.files() if path.endswith(ending) and node.data]
+        if not paths:
+            return None
+        path = paths[self._rng.randrange(len(paths))]
+        node = self.find(path)
+        assert isinstance(node, FileNode)
+        bit = self._rng.randrange(len(node.data) * 8)
+        self.flip(path, bit)
+        return path, bit
+
+    def files(self) -> list[tuple[str, FileNode]]:
+        """Path and node of every file, by path."""
+        found: list[tuple[str, FileNode]] = []
+        waiting = [("", self.root)]
+        while waiting:
+            path, directory = waiting.pop()
+            for name, node in directory.entries.items():
+                if isinstance(node, FileNode):
+                    found.append((f"{path}/{name}", node))
+                else:
+                    waiting.append((f"{path}/{name}", node))
+        return sorted(found, key=lambda each: each[0])
+
+    # names
+
+    def find(self, path: str) -> FileNode | DirectoryNode | None:
+        """What has that path, None if nothing has."""
+        try:
+            return self.walk(path)
+        except OSError:
+            return None
+
+    def walk(self, path: str) -> FileNode | DirectoryNode:
+        """Raises OSError."""
+        node: FileNode | DirectoryNode = self.root
+        for name in path.split("/"):
+            if not name:
+                continue
+            if isinstance(node, FileNode):
+                raise os_error(errno.ENOTDIR)
+            found = node.entries.get(name)
+            if found is None:
+                raise os_error(errno.ENOENT)
+            node = found
+        return node
+
+    def parent(self, path: str) -> tuple[DirectoryNode, str]:
+        """The directory in which the path's last name stands, and that name. Raises OSError."""
+        before, _, name = path.rstrip("/").rpartition("/")
+        directory = self.walk(before)
+        if isinstance(directory, FileNode):
+            raise os_error(errno.ENOTDIR)
+        return directory, name
+
+    def change_names(
+        self,
+        node: FileNode | DirectoryNode,
+        source: tuple[DirectoryNode, str] | None,
+        target: tuple[DirectoryNode, str] | None,
+    ) -> None:
+        """Let a node come to be, move, or go."""
+        self._changes += 1
+        displaced = None
+        if source is not None:
+            del source[0].entries[source[1]]
+        if target is not None:
+            displaced = target[0].entries.get(target[1])
+            target[0].entries[target[1]] = node
+        change = Renaming(self._changes, node, source, target, displaced)
+        if source is None and isinstance(node, DirectoryNode):
+            node.made = change
+        gone = displaced if target is not None else node
+        if gone is not None:
+            gone.is_linked = False
+            if isinstance(gone, FileNode):
+                self.used_bytes -= len(gone.data)
+        for directory in {id(place[0]): place[0] for place in (source, target) if place}.values():
+            directory.pending.append(change)
+            self.await_write_back(directory)
+
+    # what happens by itself
+
+    def await_write_back(self, node: FileNode | DirectoryNode) -> None:
+        if self.writes_back and not node.is_awaited:
+            node.is_awaited = True
+            span_s = _WRITE_BACK_S_MOST - _WRITE_BACK_S_LEAST
+            due_s = _WRITE_BACK_S_LEAST + self._rng.random() * span_s
+            self.world.after(due_s, self._write_back, node)
+
+    def _write_back(self, node: FileNode | DirectoryNode) -> None:
+        node.is_awaited = False
+        if self.writes_back:
+            node.settle()
+
+    def free_bytes(self) -> int:
+        limit = _FREE_BYTES if self.capacity is None else self.capacity
+        return max(0, limit - self.used_bytes)
+
+    def wall_ms(self) -> int:
+        clock = self._clock
+        if clock is None:
+            return WALL_MS_AT_START + int(self.world.now * 1000)
+        return clock.wall_ms()

@@ -1,0 +1,104 @@
+"""What goes wrong with a simulated disk, and where the process that uses it dies."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from pybroker.errors import DiskFull, StorageError
+
+When = int | Callable[[str, str], bool]
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class ProcessKilled(BaseException):
+    """The process has just been killed, in the middle of what it was doing, or is long dead."""
+
+
+@dataclass(slots=True)
+class CrashPoint:
+    """Where the process is to die: at the operation of that number, counted from 0 when this was
+    set, or at the first that the predicate (operation, path) picks; when `after_bytes` of what it
+    writes are written."""
+
+    when: When
+    action: Callable[[], object]
+    after_bytes: int
+    passed: int = 0
+    """How many operations were let through."""
+
+    def is_here(self, operation: str, path: str) -> bool:
+        if isinstance(self.when, int):
+            here = self.passed == self.when
+        else:
+            here = self.when(operation, path)
+        self.passed += not here
+        return here
+
+
+@dataclass(slots=True)
+class Fault:
+    """The next `times` operations of that kind on a path that contains `part` fail."""
+
+    operation: str
+    part: str
+    times: int
+    number: int
+
+
+class DiskFaults:
+    """Those of one disk. `is_any` is asked first; most of the time there is none."""
+
+    def __init__(self) -> None:
+        self.is_any = False
+        self._crash_point: CrashPoint | None = None
+        self._faults: list[Fault] = []
+
+    def kill_at(self, when: When, action: Callable[[], object], after_bytes: int) -> CrashPoint:
+        self._crash_point = CrashPoint(when, action, after_bytes)
+        self.is_any = True
+        return self._crash_point
+
+    def fail(self, operation: str, part: str, times: int, number: int) -> None:
+        self._faults.append(Fault(operation, part, times, number))
+        self.is_any = True
+
+    def forget(self) -> None:
+        """Nothing fails any more; the process still dies where it was to die."""
+        self._faults.clear()
+        self.is_any = self._crash_point is not None
+
+    def death(self, operation: str, path: str) -> CrashPoint | None:
+        """Whether the process dies in this operation."""
+        point = self._crash_point
+        return point if point is not None and point.is_here(operation, path) else None
+
+    def die(self, point: CrashPoint) -> NoReturn:
+        """Raises ProcessKilled."""
+        self._crash_point = None
+        self.is_any = bool(self._faults)
+        point.action()
+        raise ProcessKilled(f"at operation {point.passed} of the disk")
+
+    def meet(self, operation: str, path: str) -> None:
+        """Raises OSError if the operation is to fail."""
+        for fault in self._faults:
+            if fault.operation == operation and fault.part in path:
+                fault.times -= 1
+                if fault.times <= 0:
+                    self._faults.remove(fault)
+                    self.is_any = bool(self._faults) or self._crash_point is not None
+                raise os_error(fault.number)
+
+
+def os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def refusal(operation: str, path: str, error: OSError, *, is_write: bool = False) -> StorageError:
+    """What the real disk raises for it. Only of writes it tells whether there was no room."""
+    kind = DiskFull if is_write and error.errno in _NO_ROOM else StorageError
+    return kind(f"{operation} {path}: {error.strerror}")

@@ -1,0 +1,298 @@
+"""What lies on a disk and in the page cache above it: files and directories, each as the processes
+see it and as a power loss would leave it.
+
+Every change is first pending. It becomes durable by a sync, or by itself after a while; of what is
+pending a power loss keeps what the dice say, but never an impossible file system: no file has two
+names, and what a later change rests on is not undone by an earlier one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+SECTOR_BYTES: Final = 512
+"""What a disk writes as a whole."""
+
+
+class Write(NamedTuple):
+    """Bytes of a file that are not durable yet."""
+
+    position: int
+    data: bytes
+
+
+class Cut(NamedTuple):
+    """The file is given a length."""
+
+    size: int
+
+
+class FileNode:
+    """A file. `data` is what processes read; `durable` what the disk holds."""
+
+    __slots__ = (
+        "data",
+        "durable",
+        "home",
+        "is_awaited",
+        "is_linked",
+        "is_locked",
+        "modified_ms",
+        "pending",
+        "settled_at",
+    )
+
+    def __init__(self, modified_ms: int) -> None:
+        self.data = bytearray()
+        self.durable = bytearray()
+        self.pending: list[Write | Cut] = []
+        self.modified_ms = modified_ms
+        self.home: tuple[DirectoryNode, str] | None = None
+        """Its name on the disk, if that has one."""
+        self.settled_at = 0
+        """The number of the last change of its name that is durable."""
+        self.is_linked = True
+        self.is_locked = False
+        self.is_awaited = False
+        """Whether it will become durable by itself before long."""
+
+    def write(self, position: int, data: bytes) -> int:
+        """Gives by how much the file has grown."""
+        held = self.data
+        size = len(held)
+        if position == size:
+            held += data
+        else:
+            _overlay(held, position, data)
+        self.pending.append(Write(position, data))
+        return len(held) - size
+
+    def cut(self, size: int) -> int:
+        """Give the file that length, with zeros where it gets longer; gives by how much it has
+        grown."""
+        grown = size - len(self.data)
+        _resize(self.data, size)
+        self.pending.append(Cut(size))
+        return grown
+
+    def settle(self) -> None:
+        """All of it is on the disk."""
+        if self.pending:
+            for change in self.pending:
+                _apply(self.durable, change)
+            self.pending.clear()
+
+    def forget_pending(self) -> None:
+        """The disk has refused it, and the system takes it for written all the same: it is there
+        until the next boot."""
+        self.pending.clear()
+
+    def lose_power(self, rng: random.Random, kinds: tuple[str, ...]) -> str:
+        """Only what the disk holds is left: of what was pending as much as the dice say. Gives the
+        kind of loss."""
+        kind = rng.choice(kinds) if self.pending else "-"
+        if kind == "all":
+            self.settle()
+        elif kind == "torn":
+            self._tear(rng)
+        elif kind == "holes":
+            self._pierce(rng)
+        elif kind == "mixed":
+            self._mix(rng)
+        self.pending.clear()
+        self.data = bytearray(self.durable)
+        return kind
+
+    def _tear(self, rng: random.Random) -> None:
+        """The changes up to one of them, and of that one a part, up to the end of a sector."""
+        count = rng.randrange(len(self.pending) + 1)
+        for change in self.pending[:count]:
+            _apply(self.durable, change)
+        if count < len(self.pending):
+            change = self.pending[count]
+            if isinstance(change, Write):
+                parts = [*_sectors(change)]
+                for part in parts[: rng.randrange(len(parts) + 1)]:
+                    _apply(self.durable, part)
+
+    def _pierce(self, rng: random.Random) -> None:
+        """The length is on the disk, but only some sectors of what was written."""
+        for change in self.pending:
+            if isinstance(change, Cut):
+                _apply(self.durable, change)
+                continue
+            for part in _sectors(change):
+                if rng.random() < 0.7:
+                    _apply(self.durable, part)
+                else:
+                    reach = part.position + len(part.data)
+                    _resize(self.durable, max(len(self.durable), reach))
+
+    def _mix(self, rng: random.Random) -> None:
+        """Each change by itself; so what was cut off may be there again behind what was written in
+        its place."""
+        for change in self.pending:
+            if isinstance(change, Cut):
+                if rng.random() < 0.5:
+                    _apply(self.durable, change)
+            else:
+                for part in _sectors(change):
+                    if rng.random() < 0.7:
+                        _apply(self.durable, part)
+
+
+def _sectors(change: Write) -> Iterator[Write]:
+    """The write, cut where the disk would."""
+    done, data = 0, change.data
+    while done < len(data):
+        begin = change.position + done
+        length = SECTOR_BYTES - begin % SECTOR_BYTES
+        yield Write(begin, data[done : done + length])
+        done += length
+
+
+def _apply(content: bytearray, change: Write | Cut) -> None:
+    if isinstance(change, Write):
+        _overlay(content, change.position, change.data)
+    else:
+        _resize(content, change.size)
+
+
+def _overlay(content: bytearray, position: int, data: bytes) -> None:
+    if position > len(content):
+        content += bytes(position - len(content))
+    content[position : position + len(data)] = data
+
+
+def _resize(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content += bytes(size - len(content))
+
+
+class Renaming(NamedTuple):
+    """A change of names: of a new node (no `source`), of one that goes (no `target`), or of one
+    that moves. Atomic."""
+
+    number: int
+    node: FileNode | DirectoryNode
+    source: tuple[DirectoryNode, str] | None
+    target: tuple[DirectoryNode, str] | None
+    displaced: FileNode | DirectoryNode | None
+    """What had the target's name before."""
+
+    def settle(self) -> None:
+        """It is on the disk, unless something later about the same node is already."""
+        node = self.node
+        if node.settled_at >= self.number:
+            return
+        node.settled_at = self.number
+        _take_home(node)
+        if self.displaced is not None:
+            _displace(self.displaced, self.number)
+        if self.target is not None:
+            directory, name = self.target
+            made = directory.made
+            if self.source is not None and directory.home is None and made is not None:
+                made.settle()  # or what is moved into it would be gone with it
+            other = directory.durable.get(name)
+            if other is not None:
+                _displace(other, self.number)
+            directory.durable[name] = node
+            node.home = self.target
+
+
+def _take_home(node: FileNode | DirectoryNode) -> None:
+    if node.home is not None:
+        directory, name = node.home
+        del directory.durable[name]
+        node.home = None
+
+
+def _displace(node: FileNode | DirectoryNode, number: int) -> None:
+    """Another node has its name: nothing earlier brings it back."""
+    if node.settled_at < number:
+        node.settled_at = number
+        _take_home(node)
+
+
+class DirectoryNode:
+    """A directory. `entries` is what processes see; `durable` what the disk holds."""
+
+    __slots__ = (
+        "durable",
+        "entries",
+        "home",
+        "is_awaited",
+        "is_linked",
+        "made",
+        "pending",
+        "settled_at",
+    )
+
+    def __init__(self) -> None:
+        self.entries: dict[str, FileNode | DirectoryNode] = {}
+        self.durable: dict[str, FileNode | DirectoryNode] = {}
+        self.pending: list[Renaming] = []
+        self.made: Renaming | None = None
+        """The change that made it; of the root None."""
+        self.home: tuple[DirectoryNode, str] | None = None
+        self.settled_at = 0
+        self.is_linked = True
+        self.is_awaited = False
+
+    def settle(self) -> None:
+        """All changes of its names are on the disk."""
+        for change in self.pending:
+            change.settle()
+        self.pending.clear()
+
+    def nodes(self) -> Iterator[FileNode | DirectoryNode]:
+        """What is in it, at any depth."""
+        for node in self.entries.values():
+            yield node
+            if isinstance(node, DirectoryNode):
+                yield from node.nodes()
+
+    def all_nodes(self) -> list[FileNode | DirectoryNode]:
+        """This one and what is in it at any depth, was in it, or may be after a power loss; in an
+        order that hangs on the run alone."""
+        found: dict[int, FileNode | DirectoryNode] = {}
+        waiting: list[FileNode | DirectoryNode] = [self]
+        while waiting:
+            node = waiting.pop()
+            if id(node) in found:
+                continue
+            found[id(node)] = node
+            if isinstance(node, DirectoryNode):
+                waiting += [*node.entries.values(), *node.durable.values()]
+                waiting += [change.node for change in node.pending]
+        return [*found.values()]
+
+    def return_to_durable(self) -> None:
+        """After a power loss: what the disk holds is all there is."""
+        self.pending.clear()
+        self.entries = dict(self.durable)
+        for node in self.entries.values():
+            node.is_linked = True
+            if isinstance(node, DirectoryNode):
+                node.return_to_durable()
+
+
+def lose_names(root: DirectoryNode, rng: random.Random) -> str:
+    """Of the changes of names that are pending those survive that the dice say: all up to one of
+    them, as a journal leaves it, or each by itself. Gives which of the two."""
+    directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
+    pending = {change.number: change for each in directories for change in each.pending}
+    numbers = sorted(pending)
+    in_order = rng.random() < 0.5
+    upto = rng.randrange(len(numbers) + 1)
+    share = rng.random()
+    for place, number in enumerate(numbers):
+        if place < upto if in_order else rng.random() < share:
+            pending[number].settle()
+    root.return_to_durable()
+    return f"{upto}/{len(numbers)}" if in_order else f"each/{len(numbers)}"
