@@ -82,6 +82,7 @@ class Pipe:
     """One direction between two machines. `deliver` gets each item at the target, in order."""
 
     __slots__ = (
+        "_is_forgotten",
         "_is_held",
         "_items",
         "_last",
@@ -110,6 +111,7 @@ class Pipe:
         self._items: deque[Any] = deque()
         self._last = 0.0
         self._is_held = False
+        self._is_forgotten = False
 
     def send(self, item: object) -> None:
         """It arrives later, after all that was sent before, unless the pipe is closed first."""
@@ -127,6 +129,12 @@ class Pipe:
         self.closed = True
         self._items.clear()
 
+    def forget(self) -> None:
+        """Nobody is left who would send it again: what meets a cut from now on is lost."""
+        self._is_forgotten = True
+        if self._is_held:
+            self.close()
+
     def go_on(self) -> None:
         self._is_held = False
         if self.closed:
@@ -139,6 +147,9 @@ class Pipe:
         if self.closed or self._is_held or not self._items:
             return
         if not self._links.passes(self.source, self.target):
+            if self._is_forgotten:
+                self.close()
+                return
             self._is_held = True
             self._links.hold(self)
             return

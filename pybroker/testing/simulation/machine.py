@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -46,6 +47,7 @@ class Machine:
         self.boots = 0
         self.is_up = True
         self.loop: ProcessLoop | None = None
+        self._main: asyncio.Task[object] | None = None
         self.on_stop: list[Callable[[bool], object]] = []
         self.on_power_loss: list[Callable[[], object]] = []
         self._graves: list[ProcessLoop] = []
@@ -72,8 +74,12 @@ class Machine:
         self.is_up = True
         coroutine = main(loop)
         # A task may only be made where its loop runs.
-        loop.call_soon(lambda: loop.create_task(coroutine, name="main"))
+        loop.call_soon(self._begin, loop, coroutine)
         return loop
+
+    def _begin(self, loop: ProcessLoop, coroutine: Coroutine[Any, Any, object]) -> None:
+        # Kept: the collector takes tasks that nobody knows but what they wait for.
+        self._main = loop.create_task(coroutine, name="main")
 
     def kill(self) -> None:
         """SIGKILL, or the process has come to its end. No error if none runs."""

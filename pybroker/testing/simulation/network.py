@@ -1,0 +1,284 @@
+"""The network of a simulation: a host per machine, connections between them, and what goes wrong.
+
+Connections are those of `tcp`, over the links of `links`; `sockets` is what the loops of a
+machine's processes ask. A connection can be lost in every way in which real ones are: refused, held
+up by a cut or by a machine without power, ended or reset by a process that goes, left half-open by
+a reset that meets a cut or a machine that falls silent. What a nemesis can do beyond links and
+machines is said at the methods of `Network`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import heapq
+import itertools
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, cast
+
+from pybroker.testing.simulation.links import Links
+from pybroker.testing.simulation.loop import ProcessLoop, Sockets
+from pybroker.testing.simulation.machine import Machine
+from pybroker.testing.simulation.tcp import ConnectedSocket, ListeningSocket
+from pybroker.testing.simulation.transport import StreamTransport
+
+WINDOW_BYTES: Final = 128 * 1024
+"""Under way or unread in one direction of a connection, at most."""
+_PORT_FIRST: Final = 32_768
+_DESCRIPTOR_FIRST: Final = 3
+_HERE: Final = ("localhost", "127.0.0.1")
+_EVERYWHERE: Final = ("", "0.0.0.0")
+
+
+class Host:
+    """What a machine's processes see of the network: the `Sockets` of their loops."""
+
+    def __init__(self, network: Network, machine: Machine, address: str) -> None:
+        self.machine = machine
+        self.address = address
+        self._network = network
+        self._by_port: dict[int, ListeningSocket] = {}
+        self._by_descriptor: dict[int, ListeningSocket] = {}
+        self._connected: dict[ConnectedSocket, None] = {}
+        self._free: list[int] = []
+        self._descriptors = itertools.count(_DESCRIPTOR_FIRST)
+        self._ports = itertools.count(_PORT_FIRST)
+        machine.on_stop.append(self._stopped)
+
+    @property
+    def loop(self) -> ProcessLoop:
+        """That of the process which runs there."""
+        if self.machine.loop is None:
+            raise RuntimeError(f"no process runs on {self.machine.name}")
+        return self.machine.loop
+
+    @property
+    def connected(self) -> list[ConnectedSocket]:
+        """The oldest first."""
+        return [*self._connected]
+
+    # what loops ask for
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Raises OSError as a real connect does; waits where that waits."""
+        loop = self._running_loop()
+        target = self._network.find(host, self)
+        if self._network.takes_twice(self, target):
+            lost = self._network.pair(self, target, port)
+            lost.is_lost_on_connect = True
+            lost.connect(None)
+            if lost.toss():
+                await asyncio.sleep(0.01)
+                raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        sock = self._network.pair(self, target, port)
+        sock.open()
+        established = loop.create_future()
+        sock.connect(established)
+        try:
+            await established
+        except BaseException:
+            sock.close()
+            raise
+        return await _transport(loop, sock, factory)
+
+    async def adopt(
+        self, factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        return await _transport(self._running_loop(), cast("ConnectedSocket", accepted), factory)
+
+    def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
+        """Raises OSError if that is no listening socket."""
+        listening = self._by_descriptor.get(descriptor)
+        if listening is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        listening.watch(callback)
+
+    def unwatch(self, descriptor: int) -> bool:
+        listening = self._by_descriptor.get(descriptor)
+        if listening is not None:
+            listening.watch(None)
+        return listening is not None
+
+    def _running_loop(self) -> ProcessLoop:
+        """Raises OSError for a process that was killed in the middle of what it does."""
+        running = asyncio.get_running_loop()
+        if running is not self.machine.loop:
+            raise OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
+        return self.loop
+
+    # what sockets ask for
+
+    def listening(self, port: int) -> ListeningSocket | None:
+        found = self._by_port.get(port)
+        return found if found is not None and found.is_listening else None
+
+    def take_descriptor(self) -> int:
+        """The lowest that is free, as a real system does it."""
+        return heapq.heappop(self._free) if self._free else next(self._descriptors)
+
+    def keep(self, sock: ConnectedSocket) -> None:
+        self._connected[sock] = None
+
+    def forget_connected(self, sock: ConnectedSocket) -> None:
+        self._connected.pop(sock, None)
+        if sock.fileno() >= 0:
+            heapq.heappush(self._free, sock.fileno())
+
+    def forget_listening(self, sock: ListeningSocket) -> None:
+        self._by_port.pop(sock.port, None)
+        self._by_descriptor.pop(sock.fileno(), None)
+        heapq.heappush(self._free, sock.fileno())
+
+    # the network's side
+
+    def bind(self, port: int) -> ListeningSocket:
+        port = port or self.take_port()
+        if port in self._by_port:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        bound = ListeningSocket(self, port)
+        self._by_port[port] = self._by_descriptor[bound.fileno()] = bound
+        return bound
+
+    def take_port(self) -> int:
+        return next(self._ports)
+
+    def _stopped(self, is_heard: bool) -> None:
+        """The kernel closes what a process that is gone had open; without power nobody does."""
+        for sock in self.connected:
+            if is_heard:
+                sock.close(reset=sock.toss())
+            else:
+                sock.vanish()
+        for listening in [*self._by_port.values()]:
+            listening.close()
+
+
+async def _transport(
+    loop: ProcessLoop, sock: ConnectedSocket, factory: Callable[[], asyncio.BaseProtocol]
+) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+    """As asyncio does it: the protocol hears of its transport before the caller does."""
+    protocol = factory()
+    transport = StreamTransport(loop, sock, protocol)
+    try:
+        await asyncio.sleep(0)
+    except BaseException:
+        transport.close()
+        raise
+    return transport, protocol
+
+
+class Network:
+    """All hosts and connections. Names are those of machines."""
+
+    def __init__(self, links: Links) -> None:
+        self.links = links
+        self.world = links.world
+        self.splits = 0.1
+        """Which part of what is written arrives in pieces."""
+        self.doubles = 0.0
+        """Which part of all attempts to connect are taken twice: see `double_next`."""
+        self.window_bytes = WINDOW_BYTES
+        """Of connections that are made from now on."""
+        self.cut_after: dict[tuple[str, str], int] = {}
+        self._double_next: Counter[tuple[str, str]] = Counter()
+        self._hosts: dict[str, Host] = {}
+        self._pairs: Counter[tuple[str, str]] = Counter()
+        self._resets = self.world.rng("network resets")
+        self._doubles = self.world.rng("network doubles")
+
+    # who is there
+
+    def sockets(self, machine: Machine) -> Sockets:
+        """For `Machine.start`."""
+        return self.host(machine)
+
+    def host(self, machine: Machine) -> Host:
+        found = self._hosts.get(machine.name)
+        if found is None:
+            address = f"10.0.0.{len(self._hosts) + 1}"
+            found = self._hosts[machine.name] = Host(self, machine, address)
+        return found
+
+    def listen(self, machine: Machine, host: str, port: int) -> socket.socket:
+        """A bound socket, as `server.listener.bind` gives it; port 0 is any that is free. It ends
+        with the process that runs. Raises OSError as bind does."""
+        here = self.host(machine)
+        if host not in (*_EVERYWHERE, *_HERE, machine.name, here.address):
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+        return cast("socket.socket", here.bind(port))
+
+    def find(self, name: str, seen_from: Host) -> Host:
+        """By name or address. Raises socket.gaierror."""
+        if name in _HERE or name in _EVERYWHERE:
+            return seen_from
+        for host in self._hosts.values():
+            if name in (host.machine.name, host.address):
+                return host
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    def pair(self, source: Host, target: Host, port: int) -> ConnectedSocket:
+        """The two ends of a connection to be; gives that of the source."""
+        names = (source.machine.name, target.machine.name)
+        self._pairs[names] += 1
+        stream = f"connection {names[0]} {names[1]} {self._pairs[names]}"
+        near = ConnectedSocket(self, source, source.take_port(), self.world.rng(f"{stream} out"))
+        far = ConnectedSocket(self, target, port, self.world.rng(f"{stream} back"))
+        near.join(far)
+        far.join(near)
+        source.keep(near)
+        return near
+
+    # what goes wrong
+
+    def reset(self, first: str, second: str, *, one: bool = False) -> int:
+        """Break all connections between two machines, or one at random, now and on both sides.
+        What is under way is lost. Gives their number."""
+        host = self._hosts.get(first)
+        found = [] if host is None else self._between(host, second)
+        if one and found:
+            found = [self._resets.choice(found)]
+        for sock in found:
+            sock.lose()
+            sock.peer.lose()
+        return len(found)
+
+    def _between(self, host: Host, other: str) -> list[ConnectedSocket]:
+        found: dict[ConnectedSocket, None] = {}
+        for sock in host.connected:
+            if sock.peer.host.machine.name == other and sock.peer not in found:
+                found[sock] = None
+        return [*found]
+
+    def reset_after(self, source: str, target: str, length: int) -> None:
+        """Break the connection on which byte number `length` from now on gets from the source to
+        the target: the target receives that far, and nothing of what it answers comes back. The
+        source sees a reset at once; the target soon, or not before it sends."""
+        self.cut_after[source, target] = length
+
+    def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:
+        """Count what arrives; how much of it may, if the connection is to break there."""
+        left = self.cut_after.get(direction)
+        if left is None:
+            return None
+        if length < left:
+            self.cut_after[direction] = left - length
+            return None
+        del self.cut_after[direction]
+        return left
+
+    def double_next(self, source: str, target: str) -> None:
+        """Let the target accept the source's next connection without the source's learning of it:
+        its attempt is made again, or fails with a reset. The target has one that stays silent."""
+        self._double_next[source, target] += 1
+
+    def takes_twice(self, source: Host, target: Host) -> bool:
+        names = (source.machine.name, target.machine.name)
+        if self._double_next[names]:
+            self._double_next[names] -= 1
+            return True
+        return self.doubles > 0 and self._doubles.random() < self.doubles

@@ -1,0 +1,445 @@
+"""The kernel's side of the network: sockets, and what travels between the two of a connection.
+
+What a real kernel does about lost packets is done here by `Pipe`: data and the end of data arrive
+in the end if the direction is ever healed. A reset is sent once: one that meets a cut is lost, and
+who sends to a socket that is no more gets another, tried again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from pybroker.testing.simulation.links import Pipe
+
+if TYPE_CHECKING:
+    import random
+
+    from pybroker.testing.simulation.network import Host, Network
+
+_RETRY_S: Final = 0.2
+_RETRY_S_MAX: Final = 3.0
+_TELLING_PIECE_BYTES: Final = 8
+"""Where a split hurts most: inside of a frame's length and what follows it."""
+
+
+class Sign(enum.Enum):
+    """What travels beside data and window updates."""
+
+    SYN = "syn"
+    SYN_ACK = "syn-ack"
+    ACK = "ack"
+    FIN = "fin"
+    RESET = "reset"
+
+
+class SocketBase:
+    """What both kinds of sockets have. Options can be set and do nothing."""
+
+    def __init__(self, host: Host, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._descriptor = -1
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def setsockopt(self, *_arguments: Any) -> None:
+        """Taken as it is."""
+
+    def setblocking(self, _flag: bool) -> None:
+        """No simulated socket ever blocks."""
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.host.address, self.port
+
+
+class ListeningSocket(SocketBase):
+    """Bound; connections are let in from `listen` on."""
+
+    def __init__(self, host: Host, port: int) -> None:
+        super().__init__(host, port)
+        self._descriptor = host.take_descriptor()
+        self._backlog = -1
+        self._waiting: deque[ConnectedSocket] = deque()
+        self._reader: Callable[[], object] | None = None
+        self._is_called = False
+        self.is_closed = False
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._waiting) < self._backlog
+
+    @property
+    def is_listening(self) -> bool:
+        return self._backlog >= 0 and not self.is_closed
+
+    def listen(self, backlog: int) -> None:
+        self._backlog = max(1, backlog)
+
+    def accept(self) -> tuple[ConnectedSocket, tuple[str, int]]:
+        """Raises BlockingIOError if nobody waits."""
+        if not self._waiting:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        accepted = self._waiting.popleft()
+        accepted.open()
+        return accepted, accepted.getpeername()
+
+    def close(self) -> None:
+        """Who waits is reset. Idempotent."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.host.forget_listening(self)
+            self._descriptor = -1
+            while self._waiting:
+                self._waiting.popleft().close(reset=True)
+
+    def watch(self, reader: Callable[[], object] | None) -> None:
+        self._reader = reader
+        self._call()
+
+    def connected(self, socket: ConnectedSocket) -> None:
+        """The handshake is over."""
+        self._waiting.append(socket)
+        self._call()
+
+    def _call(self) -> None:
+        if self._waiting and self._reader is not None and not self._is_called:
+            self._is_called = True
+            self.host.loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_called = False
+        if self._reader is not None and self._waiting:
+            self._reader()
+            if self._waiting and self._reader is not None and not self._is_called:
+                # Time passes, or who does not accept would keep the world from going on.
+                self._is_called = True
+                self.host.loop.call_later(0.00005, self._run)
+
+
+class ConnectedSocket(SocketBase):
+    """One end of a connection. It exists from the first packet on, and is the application's between
+    `open` and `close`."""
+
+    def __init__(self, network: Network, host: Host, port: int, rng: random.Random) -> None:
+        super().__init__(host, port)
+        self.name = f"{host.machine.name}:{port}"
+        self.is_gone = False
+        """Closed, or its process or machine is no more."""
+        self.error: OSError | None = None
+        self.established: asyncio.Future[None] | None = None
+        """Who connects waits for it."""
+        self.is_lost_on_connect = False
+        """It goes without a word as soon as the other side believes in the connection."""
+        self.peer: ConnectedSocket
+        self._out: Pipe
+        self._network = network
+        self._world = network.world
+        self._rng = rng
+        self._listening: ListeningSocket | None = None
+        self._received: deque[bytes] = deque()
+        self._has_ended = False
+        self._end_sent = False
+        self._room = network.window_bytes
+        self._window = network.window_bytes
+        self._taken = 0
+        self._reader: Callable[[], object] | None = None
+        self._writer: Callable[[], object] | None = None
+        self._reader_called = False
+        self._is_telling = False
+        self._direction = ("", "")
+        self._label = ""
+
+    def join(self, peer: ConnectedSocket) -> None:
+        """To be called on both."""
+        self.peer = peer
+        source, target = self.host.machine.name, peer.host.machine.name
+        self._out = Pipe(self._network.links, source, target, self._rng, peer.arrive)
+        self._direction = (target, source)
+        self._label = f"{peer.name}>{self.name}"
+
+    def getpeername(self) -> tuple[str, int]:
+        return self.peer.getsockname()
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether somebody waits for it to be established."""
+        return self.established is not None and not self.established.done()
+
+    # the application's side
+
+    def open(self) -> None:
+        """Take a descriptor."""
+        self._descriptor = self.host.take_descriptor()
+
+    def watch(self, reader: Callable[[], object] | None) -> None:
+        """Call it as long as something can be read: data, the end of data, an error."""
+        self._reader = reader
+        self._call_reader()
+
+    def watch_room(self, writer: Callable[[], object] | None) -> None:
+        """Call it once when something can be sent."""
+        self._writer = writer
+        self._call_writer()
+
+    def send(self, data: bytes) -> int:
+        """How many bytes there was room for. Raises OSError once the connection is lost."""
+        if self.error is not None:
+            raise self.error
+        if self.is_gone or self._end_sent:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        length = len(data)
+        if length > self._room:
+            length = self._room
+            if not length:
+                return 0
+            data = data[:length]
+        self._room -= length
+        if length > 1 and self._rng.random() < self._network.splits:
+            self._send_split(data)
+        else:
+            self._out.send(data)
+        return length
+
+    def _send_split(self, data: bytes) -> None:
+        rng, start = self._rng, 0
+        while start < len(data):
+            near = rng.random() < 0.5
+            least = min(_TELLING_PIECE_BYTES, len(data)) if near else len(data)
+            end = start + rng.randint(1, least)
+            self._out.send(data[start:end])
+            start = end
+
+    def send_end(self) -> None:
+        """Nothing more will be sent. Idempotent."""
+        if not (self._end_sent or self.is_gone or self.error is not None):
+            self._end_sent = True
+            self._out.send(Sign.FIN)
+
+    def receive_into(self, buffer: memoryview) -> int:
+        """How many bytes; 0 is the end. Raises BlockingIOError, and OSError for a lost connection
+        once all that had arrived is read."""
+        received = self._received
+        if not received:
+            return self._nothing_left()
+        room, filled = len(buffer), 0
+        while received:
+            piece = received.popleft()
+            end = filled + len(piece)
+            if end > room:
+                part = room - filled
+                buffer[filled:room] = piece[:part]
+                received.appendleft(piece[part:])
+                filled = room
+                break
+            buffer[filled:end] = piece
+            filled = end
+        self._take(filled)
+        return filled
+
+    def receive(self) -> bytes:
+        """All that is there; b"" is the end. Raises as `receive_into`."""
+        received = self._received
+        if not received:
+            self._nothing_left()
+            return b""
+        data = received.popleft() if len(received) == 1 else b"".join(received)
+        received.clear()
+        self._take(len(data))
+        return data
+
+    def _nothing_left(self) -> int:
+        if self.error is not None:
+            raise self.error
+        if not self._has_ended:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return 0
+
+    def _take(self, length: int) -> None:
+        """As a real kernel, tell of room only when it has become much."""
+        self._taken += length
+        if self._taken * 2 >= self._window:
+            self._out.send(self._taken)
+            self._taken = 0
+
+    def close(self, *, reset: bool = False) -> None:
+        """What was sent arrives, then the end of data, or a reset: if the caller wants one or if
+        something is left unread. Idempotent."""
+        if self.is_gone:
+            return
+        if self.error is None:
+            if reset or self._received:
+                self._world.note(f"{self.name} resets {self.peer.name}")
+                self._out.send(Sign.RESET)
+                self._out.forget()
+            else:
+                self.send_end()
+        self._go()
+
+    def toss(self) -> bool:
+        """Heads or tails, of this connection's own coin."""
+        return self._rng.random() < 0.5
+
+    def vanish(self) -> None:
+        """Its machine has lost power, and with it all that was still to be sent."""
+        self._out.close()
+        self._go()
+        if self.peer.is_connecting:
+            self._tell_of_loss()  # it asks again, and somebody answers once there is power
+
+    def _go(self) -> None:
+        self.is_gone = True
+        self._reader = self._writer = None
+        self._received.clear()
+        self.host.forget_connected(self)
+        self._descriptor = -1
+
+    # the network's side
+
+    def connect(self, established: asyncio.Future[None] | None) -> None:
+        self.established = established
+        self._out.send(Sign.SYN)
+
+    def arrive(self, item: object) -> None:
+        """What the other side has sent."""
+        if type(item) is bytes:
+            self._arrive_data(item)
+        elif type(item) is int:
+            self._room += item
+            self._call_writer()
+        elif item is Sign.SYN:
+            self._asked()
+        elif item is Sign.SYN_ACK:
+            self._answered()
+        elif item is Sign.ACK:
+            self._agreed()
+        elif item is Sign.RESET:
+            self.lose()
+        elif not self.is_gone:
+            self._world.note(f"{self._label} end")
+            self._has_ended = True
+            self._call_reader()
+
+    def _arrive_data(self, piece: bytes) -> None:
+        if self.is_gone or self.error is not None:
+            self._tell_of_loss()
+            return
+        left = None
+        if self._network.cut_after:
+            left = self._network.left_until_cut(self._direction, len(piece))
+            if left is not None:
+                piece = piece[:left]
+        self._world.note(f"{self._label} {len(piece)} {crc32(piece):x}")
+        if piece:
+            self._received.append(piece)
+            if self._reader is not None and not self._reader_called:
+                self._reader_called = True
+                self.host.loop.call_soon(self._run_reader)
+        if left is not None:
+            self.peer.lose()
+            if self._rng.random() < 0.5:
+                self._tell_later(self.peer, self)
+
+    def _call_reader(self) -> None:
+        readable = self._received or self._has_ended or self.error is not None
+        if readable and self._reader is not None and not self._reader_called:
+            self._reader_called = True
+            self.host.loop.call_soon(self._run_reader)
+
+    def _run_reader(self) -> None:
+        self._reader_called = False
+        if self._reader is not None:
+            self._reader()
+            self._call_reader()
+
+    def _call_writer(self) -> None:
+        if self._writer is not None and (self._room > 0 or self.error is not None):
+            self.host.loop.call_soon(self._writer)
+            self._writer = None
+
+    def lose(self) -> None:
+        """A reset has come. What had arrived before can still be read."""
+        if self.is_gone or self.error is not None:
+            return
+        self._world.note(f"{self._label} reset")
+        self._out.close()
+        self.error = ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        if self.established is not None and self.is_connecting:
+            refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            self.established.set_exception(refused)
+        self._call_reader()
+        self._call_writer()
+
+    def _tell_of_loss(self) -> None:
+        """Something has come to a socket that is no more."""
+        if not self._is_telling:
+            self._is_telling = True
+            self._tell(_RETRY_S)
+
+    def _tell(self, wait_s: float) -> None:
+        if self.peer.is_gone or self.peer.error is not None:
+            return
+        if self._can_exchange():
+            self._is_telling = False
+            self._tell_later(self, self.peer)
+        else:
+            self._world.after(wait_s, self._tell, min(2 * wait_s, _RETRY_S_MAX))
+
+    def _tell_later(self, source: ConnectedSocket, target: ConnectedSocket) -> None:
+        source_name, target_name = source.host.machine.name, target.host.machine.name
+        delay = self._network.links.delay(source_name, target_name)
+        self._world.after(delay.draw(self._rng), target.lose)
+
+    def _can_exchange(self) -> bool:
+        """Whether a packet that is sent again reaches this machine, and an answer goes back."""
+        here, there = self.host.machine.name, self.peer.host.machine.name
+        links = self._network.links
+        return self.host.machine.is_up and links.passes(there, here) and links.passes(here, there)
+
+    # the handshake
+
+    def _asked(self, wait_s: float = _RETRY_S) -> None:
+        """Somebody wants to connect here. Without an answer they ask again."""
+        if self.peer.is_gone:
+            return
+        reaches = self._network.links.passes(self.peer.host.machine.name, self.host.machine.name)
+        listening = self.host.listening(self.port)
+        if not reaches or not self.host.machine.is_up or (listening and not listening.has_room):
+            self._world.after(wait_s, self._asked, min(2 * wait_s, _RETRY_S_MAX))
+        elif listening is None:
+            self._world.note(f"{self._label} refused")
+            self._out.send(Sign.RESET)
+            self._out.forget()
+            self.is_gone = True
+        else:
+            self._listening = listening
+            self.host.keep(self)
+            self._out.send(Sign.SYN_ACK)
+
+    def _answered(self) -> None:
+        if self.is_gone:
+            self._tell_of_loss()
+            return
+        self._out.send(Sign.ACK)
+        if self.is_lost_on_connect:
+            self._go()
+        elif self.established is not None and self.is_connecting:
+            self.established.set_result(None)
+
+    def _agreed(self, wait_s: float = _RETRY_S) -> None:
+        if self.is_gone or self._listening is None:
+            return
+        if self._listening.is_closed:
+            self.close(reset=True)
+        elif self._listening.has_room:
+            self._world.note(f"{self._label} connected")
+            self._listening.connected(self)
+        else:  # The other side may send already; its kernel is asked again.
+            self._world.after(wait_s, self._agreed, min(2 * wait_s, _RETRY_S_MAX))
