@@ -47,7 +47,7 @@ from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint
-from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, Rng
+from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, Disk, Rng
 from pybroker.replication.claims import Claims
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.group_commit import GroupCommit
@@ -87,6 +87,7 @@ class World:
     clock: Clock
     rng: Rng
     blocking: Blocking
+    disk: Disk
     earlier_session_ids: Callable[[], Collection[int]] = tuple
     """ZooKeeper sessions that this broker had before; what they registered may be replaced."""
     resize_blocking: Callable[[int], None] = lambda threads: None
@@ -123,7 +124,7 @@ class BrokerApp:
             coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
         )
         self._commands = LocalBrokerChannel(self.replicas, self.metadata)
-        self.journal = ControllerJournal(config.log_directories[0], world.blocking)
+        self.journal = ControllerJournal(logs.directories[0], world.disk, world.blocking)
         self.controller = self._new_controller()
         self.live = self._live_config()
         self._mover = ReplicaMover(logs=logs, replicas=self.replicas, blocking=world.blocking)

@@ -145,6 +145,7 @@ async def start_broker(
             around.clock,
             around.rng,
             blocking,
+            disk,
             lambda: coord.earlier_session_ids,
             blocking.resize,
             around.metrics,

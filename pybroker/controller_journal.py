@@ -8,10 +8,10 @@ import asyncio
 import json
 import logging
 from collections import deque
-from pathlib import Path
 from typing import Final
 
-from pybroker.ports import Blocking
+from pybroker.errors import StorageError
+from pybroker.ports import Blocking, Disk
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +29,10 @@ Entry = dict[str, object]
 class ControllerJournal:
     """Writes between `start` and `stop`; can be read at any time."""
 
-    def __init__(self, directory: str, blocking: Blocking) -> None:
-        self._path = Path(directory) / FILE_NAME
-        self._older = self._path.with_name(OLDER_FILE_NAME)
+    def __init__(self, directory: str, disk: Disk, blocking: Blocking) -> None:
+        self._path = f"{directory}/{FILE_NAME}"
+        self._older = f"{directory}/{OLDER_FILE_NAME}"
+        self._disk = disk
         self._blocking = blocking
         self._waiting: deque[bytes] = deque(maxlen=WAITING_MAX)
         self._wake = asyncio.Event()
@@ -77,7 +78,7 @@ class ControllerJournal:
                 return
             try:
                 await self._blocking.run(self._write, b"".join(lines))
-            except OSError as error:
+            except StorageError as error:
                 if not self._refused:
                     log.warning("journal not written path=%s error=%s", self._path, error)
                 self._refused = True
@@ -86,20 +87,24 @@ class ControllerJournal:
                 self._refused = False
 
     def _write(self, data: bytes) -> None:
-        """Blocking."""
-        if self._path.exists() and self._path.stat().st_size + len(data) > FILE_BYTES_MAX:
-            self._path.replace(self._older)
-        with self._path.open("ab", buffering=0) as file:
-            before = file.tell()
-            if file.write(data) != len(data):
-                file.truncate(before)
-                raise OSError(f"only a part of {len(data)} bytes could be written")
+        """Blocking. Raises StorageError."""
+        disk, path = self._disk, self._path
+        if disk.exists(path) and disk.size(path) + len(data) > FILE_BYTES_MAX:
+            disk.rename(path, self._older)
+        file = disk.open(path, create=True)
+        try:
+            end = file.size()
+            is_torn = end > 0 and file.pread(end - 1, 1) != b"\n"
+            # What a crash cut off must not take the next entry with it.
+            file.append(b"\n" + data if is_torn else data)
+        finally:
+            file.close()
 
     def _read(self, waiting: list[bytes], partition: str | None, limit: int) -> list[Entry]:
         """Blocking. A line that is no entry (cut by a crash) is passed over."""
         found: list[Entry] = []
         wanted = b"" if partition is None else json.dumps(partition).encode()
-        for lines in (waiting, _lines(self._path), _lines(self._older)):
+        for lines in (waiting, self._lines(self._path), self._lines(self._older)):
             for line in reversed(lines):
                 if len(found) >= min(limit, SHOWN_MAX):
                     break
@@ -108,12 +113,11 @@ class ControllerJournal:
                     found.append(entry)
         return found[::-1]
 
-
-def _lines(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().splitlines()
-    except OSError:
-        return []
+    def _lines(self, path: str) -> list[bytes]:
+        try:
+            return self._disk.read(path).splitlines()
+        except (FileNotFoundError, StorageError):
+            return []
 
 
 def _entry(line: bytes) -> Entry | None:

@@ -11,6 +11,10 @@ import pytest
 
 from pybroker import controller_journal
 from pybroker.controller_journal import FILE_NAME, ControllerJournal, Entry
+from pybroker.storage.files import SystemDisk
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_faults import ProcessKilled
+from pybroker.testing.simulation.world import World
 
 T = TypeVar("T")
 
@@ -22,9 +26,16 @@ class Threads:
         return await asyncio.to_thread(function, *args)
 
 
+class Immediate:
+    """The Blocking port: at once."""
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        return function(*args)
+
+
 @pytest.fixture
 async def journal(tmp_path: Path) -> AsyncIterator[ControllerJournal]:
-    made = ControllerJournal(str(tmp_path), Threads())
+    made = ControllerJournal(str(tmp_path), SystemDisk(), Threads())
     made.start()
     yield made
     await made.stop()
@@ -51,14 +62,49 @@ async def test_one_partition_is_picked_out(journal: ControllerJournal) -> None:
 
 
 async def test_entries_survive_the_process_and_a_torn_line(tmp_path: Path) -> None:
-    first = ControllerJournal(str(tmp_path), Threads())
+    first = ControllerJournal(str(tmp_path), SystemDisk(), Threads())
     first.start()
     first.note(entry(1))
     await first.stop()
     with (tmp_path / FILE_NAME).open("ab") as file:
         file.write(b'{"what":"sta')
-    second = ControllerJournal(str(tmp_path), Threads())
+    second = ControllerJournal(str(tmp_path), SystemDisk(), Threads())
     assert await second.read(None, 100) == [entry(1)]
+    second.note(entry(2))
+    await second._flush()
+    assert await second.read(None, 100) == [entry(1), entry(2)]
+
+
+async def test_a_process_killed_at_any_operation_costs_only_what_was_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also while the files take turns, and in the middle of a line."""
+    monkeypatch.setattr(controller_journal, "FILE_BYTES_MAX", 300)
+    was_killed, point = True, 0
+    while was_killed:
+        disk = SimDisk(World("1"), "m")
+        disk.of_process().make_dirs("/data")
+        disk.kill_at(point, disk.process_ended, after_bytes=7)
+        journal = ControllerJournal("/data", disk.of_process(), Immediate())
+        written = 0
+        was_killed = False
+        try:
+            for number in range(12):
+                journal.note(entry(number))
+                await journal._flush()
+                written = number + 1
+        except ProcessKilled:
+            was_killed = True
+        assert was_killed or written == 12
+        disk.process_ended()
+        again = ControllerJournal("/data", disk.of_process(), Immediate())
+        again.note(entry(written))
+        await again._flush()
+        shown = [found["number"] for found in await again.read(None, 100)]
+        assert len(shown) > min(4, written)
+        assert shown == list(range(written + 1))[-len(shown) :]
+        point += 1
+    assert point > 12
 
 
 async def test_the_files_are_bounded(
@@ -80,7 +126,7 @@ async def test_a_disk_that_refuses_costs_only_the_oldest_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(controller_journal, "WAITING_MAX", 10)
-    journal = ControllerJournal(str(tmp_path / "gone"), Threads())
+    journal = ControllerJournal(str(tmp_path / "gone"), SystemDisk(), Threads())
     for number in range(30):
         journal.note(entry(number))
         await journal._flush()
@@ -89,5 +135,5 @@ async def test_a_disk_that_refuses_costs_only_the_oldest_entries(
     assert await journal.read(None, 100) == [entry(number) for number in range(20, 30)]
     (tmp_path / "gone").mkdir()
     await journal._flush()
-    again = ControllerJournal(str(tmp_path / "gone"), Threads())
+    again = ControllerJournal(str(tmp_path / "gone"), SystemDisk(), Threads())
     assert await again.read(None, 100) == [entry(number) for number in range(20, 30)]

@@ -186,7 +186,12 @@ class Bench:
             advertised=self.endpoints,
             logs=self.logs,
             world=World(
-                self.coord, self.clock, rng, self.blocking, lambda: self.coord.earlier_session_ids
+                self.coord,
+                self.clock,
+                rng,
+                self.blocking,
+                self.disk,
+                lambda: self.coord.earlier_session_ids,
             ),
             lost=self._lose,
         )

@@ -69,7 +69,9 @@ class SimDisk:
         return view
 
     def process_ended(self) -> None:
-        """Killed or not: its locks are free, and it changes nothing any more."""
+        """Killed or not: its locks are free, and it changes nothing any more. Where it was to die
+        is forgotten."""
+        self.faults.spare()
         views, self._views = self._views, []
         for view in views:
             view.end()

@@ -66,6 +66,11 @@ class DiskFaults:
         self._faults.append(Fault(operation, part, times, number))
         self.is_any = True
 
+    def spare(self) -> None:
+        """The process does not die here any more."""
+        self._crash_point = None
+        self.is_any = bool(self._faults)
+
     def forget(self) -> None:
         """Nothing fails any more; the process still dies where it was to die."""
         self._faults.clear()
@@ -78,8 +83,7 @@ class DiskFaults:
 
     def die(self, point: CrashPoint) -> NoReturn:
         """Raises ProcessKilled."""
-        self._crash_point = None
-        self.is_any = bool(self._faults)
+        self.spare()
         point.action()
         raise ProcessKilled(f"at operation {point.passed} of the disk")
 
