@@ -23,6 +23,7 @@ class Script:
 
     def __init__(self, partition: TopicPartition = T0) -> None:
         self.ops: list[Op] = []
+        self.waited = 0
         self.partition = partition
         for name, acks, idempotent, keeps_order in (
             ("a", -1, True, True),
@@ -39,6 +40,7 @@ class Script:
     def add(self, client: str, function: str, kind: str, **more: Any) -> int:
         """Returns the operation's time."""
         at = (len(self.ops) + 1) * 1_000_000
+        at += self.waited * 1_000_000
         self.ops.append({"t": at, "w": 0, "p": client, "i": 1, "f": function, "type": kind, **more})
         return at
 
@@ -69,7 +71,7 @@ class Script:
 
     def latest(self, offset: int, asked: int | None = None, client: str = "asker") -> int:
         """Returns when it was answered."""
-        now = len(self.ops) * 1_000_000
+        now = len(self.ops) * 1_000_000 + self.waited * 1_000_000
         question = now + 500_000 if asked is None else asked
         return self.add(client, "latest", "ok", tp=self.partition, off=offset, asked=question)
 
@@ -121,6 +123,29 @@ class Script:
 
     def office(self, epoch: int, broker: int) -> None:
         self.add("watch", "controller", "ok", epoch=epoch, broker=broker)
+
+    def topic(self, *replicas: Sequence[int], min_isr: int = 2) -> None:
+        """It is created, with these replicas of each partition."""
+        numbered = dict(enumerate(map(list, replicas or [(1, 2, 3)])))
+        name = self.partition[0]
+        self.add("watch", "topic", "ok", name=name, min_isr=min_isr, replicas=numbered)
+
+    def deletion(self) -> None:
+        self.add("watch", "topic", "invoke", name=self.partition[0])
+
+    def loss(self) -> None:
+        """It is admitted, in the moment of what was done last."""
+        before = self.ops[-1]["t"]
+        self.add("watch", "loss", "ok", tp=self.partition, reason="unclean-election")
+        self.ops[-1]["t"] = before
+
+    def calm(self, limit_ms: int) -> int:
+        """No fault comes any more."""
+        return self.add("watch", "calm", "ok", limit=limit_ms * 1_000_000)
+
+    def wait(self, milliseconds: int) -> None:
+        """Nothing happens for a while."""
+        self.waited += milliseconds
 
     def history(self) -> History:
         return from_ops(self.ops)

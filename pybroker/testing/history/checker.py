@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from pybroker.testing.history import client_rules, cluster_rules
+from pybroker.testing.history import client_rules, cluster_rules, promises
+from pybroker.testing.history.eras import split
 from pybroker.testing.history.model import History, Violation
 
 Rule = Callable[[History], Iterator[Violation]]
@@ -23,6 +24,9 @@ RULES: Final[dict[str, Rule]] = {
     "replicas-identical": cluster_rules.replicas_identical,
     "epochs": cluster_rules.epochs,
     "clean-elections": cluster_rules.clean_elections,
+    "availability": promises.availability,
+    "refusal": promises.refusal,
+    "admitted-losses": promises.admitted_losses,
 }
 LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs"})
 """What holds even where an unclean election, or too few acks, may have given records up."""
@@ -31,7 +35,8 @@ _SHOWN_PER_RULE: Final = 5
 
 def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violation]:
     """The violations of these rules, rule by rule."""
-    return [violation for name in rules for violation in RULES[name](history)]
+    judged = split(history)
+    return [violation for name in rules for violation in RULES[name](judged)]
 
 
 def report(violations: Sequence[Violation]) -> str:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pybroker.testing.history.model import UNTOLD, History, Poll, Send, Violation
-from pybroker.testing.history.values import TopicPartition, read_value
+from pybroker.testing.history.values import TopicPartition, is_past, read_value
 
 
 class Sighting(NamedTuple):
@@ -52,6 +52,8 @@ def acked_present(history: History) -> Iterator[Violation]:
     values = {key: set(found.values()) for key, found in content.items()}
     for send in _acknowledged(history):
         read = final.get(send.partition)
+        if is_past(send.partition):
+            continue
         if read is None:
             text = f"{send.value} was acknowledged, and the partition was not read at the end"
             yield Violation("acked-present", send.partition, send.offset, text, (str(send),))
@@ -162,6 +164,8 @@ def producer_order(history: History) -> Iterator[Violation]:
             facts = None if send is None else history.facts(send.identity)
             if send is None or facts is None or not facts.keeps_order:
                 continue
+            if send.partition != partition:
+                continue  # begun in an earlier life
             if facts.idempotent or send.outcome == "ok":
                 key = send.identity[:2]
                 by_producer[key].append((offsets[0], send.identity.counter, send))
@@ -178,12 +182,14 @@ def consumer_order(history: History) -> Iterator[Violation]:
     """A consumer of an assigned partition gets rising offsets without leaving out one that exists,
     and never loses its position."""
     rule = "consumer-order"
+    final = history.final()
     for lost in history.lost_positions:
-        yield Violation(rule, None, UNTOLD, f"{lost.client} lost its position: {lost.error}")
-    offsets = {
-        key: sorted(record.offset for record in read.records)
-        for key, read in history.final().items()
-    }
+        read = None if lost.partition is None else final.get(lost.partition)
+        if read is not None and lost.offset < read.start:
+            continue
+        text = f"{lost.client} lost its position: {lost.error}"
+        yield Violation(rule, lost.partition, lost.offset, text)
+    offsets = {key: sorted(record.offset for record in read.records) for key, read in final.items()}
     steps: list[tuple[int, str, TopicPartition, int, Poll | None]] = [
         (item.at, item.client, item.partition, item.offset, None) for item in history.assignments
     ]

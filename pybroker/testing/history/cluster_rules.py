@@ -169,7 +169,9 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """A leader is in sync, and was so, or eligible, before it was elected."""
+    """A leader is in sync, and was so, or eligible, before it was elected; unless it was written
+    down in the same moment that records may be lost by it."""
+    admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:
         versions[state.partition][state.version] = state
@@ -180,6 +182,8 @@ def clean_elections(history: History) -> Iterator[Violation]:
         for version, state in known.items():
             before = known.get(version - 1)
             if before is None or state.leader in (-1, before.leader):
+                continue
+            if (partition, state.at) in admitted:
                 continue
             if state.leader not in before.isr + before.eligible:
                 text = (

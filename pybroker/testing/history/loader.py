@@ -10,10 +10,12 @@ from typing import Final
 from pybroker.testing.history.model import (
     Assignment,
     Batch,
+    Calm,
     Fault,
     FinalRead,
     History,
     Latest,
+    Loss,
     LostPosition,
     Office,
     Poll,
@@ -22,6 +24,7 @@ from pybroker.testing.history.model import (
     ReplicaFiles,
     Send,
     State,
+    TopicLife,
 )
 from pybroker.testing.history.ops import SUFFIX, Op, read_ops
 from pybroker.testing.history.values import TopicPartition, read_value
@@ -91,7 +94,8 @@ def _poll(history: History, op: Op) -> None:
         if records:
             history.polls.append(Poll(op["p"], _partition(op), op["t"], records, op["hw"]))
     elif op["type"] == "fail":
-        history.lost_positions.append(LostPosition(op["p"], op["t"], op["err"]))
+        where = (_partition(op), op["off"]) if "tp" in op else (None, -1)
+        history.lost_positions.append(LostPosition(op["p"], op["t"], op["err"], *where))
 
 
 def _latest(history: History, op: Op) -> None:
@@ -141,6 +145,32 @@ def _fault(history: History, op: Op) -> None:
     history.faults.append(Fault(op["t"], op["type"], op["what"], str(op["target"])))
 
 
+def _topic(history: History, op: Op) -> None:
+    name, kind = str(op["name"]), op["type"]
+    if kind == "ok":
+        history.lives.append(TopicLife(name, op["t"], _replicas(op), op["min_isr"]))
+        return
+    life = next((each for each in reversed(history.lives) if each.topic == name), None)
+    if life is None or life.doomed:
+        raise ValueError(f"a change of a topic that does not exist: {op}")
+    if kind == "info":
+        life.replicas = _replicas(op)
+    else:
+        life.doomed = op["t"]
+
+
+def _replicas(op: Op) -> dict[int, tuple[int, ...]]:
+    return {int(number): tuple(brokers) for number, brokers in op["replicas"].items()}
+
+
+def _loss(history: History, op: Op) -> None:
+    history.losses.append(Loss(_partition(op), op["t"], op["reason"]))
+
+
+def _calm(history: History, op: Op) -> None:
+    history.calm = Calm(op["t"], op["limit"])
+
+
 _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
     "producer": _producer,
     "send": _send,
@@ -152,4 +182,7 @@ _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
     "state": _state,
     "controller": _controller,
     "fault": _fault,
+    "topic": _topic,
+    "loss": _loss,
+    "calm": _calm,
 }

@@ -80,11 +80,13 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LostPosition:
-    """A consumer was told that its position does not exist."""
+    """A consumer was told that its position does not exist; which one, if it knows."""
 
     client: str
     at: int
     error: str
+    partition: TopicPartition | None = None
+    offset: int = UNTOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,36 @@ class Fault:
 
 
 @dataclass(slots=True)
+class TopicLife:
+    """A topic from its creation to its end: another of the same name is another life. `replicas`
+    by partition, with those that were added later."""
+
+    topic: str
+    begun: int
+    replicas: dict[int, tuple[int, ...]]
+    min_isr: int = 1
+    doomed: int = 0
+    """When its deletion was decided; 0: it was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """It was written down for the cluster that the partition may have lost records."""
+
+    partition: TopicPartition
+    at: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """Nothing is done to the cluster any more from `since` on; `limit` ns later it is well."""
+
+    since: int
+    limit: int
+
+
+@dataclass(slots=True)
 class History:
     """All that is known of a run. `polls` and `latest` are in the order of time."""
 
@@ -186,6 +218,15 @@ class History:
     states: list[State] = field(default_factory=list)
     offices: list[Office] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    lives: list[TopicLife] = field(default_factory=list)
+    """In the order of time; empty where no topic is deleted, or nobody knows."""
+    losses: list[Loss] = field(default_factory=list)
+    may_lose: bool = True
+    """Whether what was done excuses losses that are written down."""
+    stale: int = 10 * NANOSECONDS
+    """So many ns after a topic or leadership ended, somebody may still be answered by it: longer
+    than a broker goes on without ZooKeeper, and than a command to it may take."""
+    calm: Calm | None = None
 
     def final(self) -> dict[TopicPartition, FinalRead]:
         """The first final read of each partition."""

@@ -15,7 +15,7 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     send       fail, info      v, err
     assign     ok              tp, off            a consumer begins there, or begins anew
     poll       ok              tp, recs [[offset, value, leader epoch]...], hw (-1: unknown)
-    poll       fail, info      err                fail: the position was lost
+    poll       fail, info      err, and perhaps tp, off   fail: the position was lost
     latest     ok              tp, off, asked     ListOffsets; `asked` in ns
     latest     info            tp, err
     final      ok              tp, source, start, recs     everything there is, read at the end
@@ -25,6 +25,11 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     state      ok              tp, leader, epoch, isr, eligible, version, controller_epoch
     controller ok              epoch, broker
     fault      invoke, ok      what, target
+    topic      ok              name, min_isr, replicas {partition: [broker...]}   it was created
+    topic      info            name, replicas      it has more partitions
+    topic      invoke          name                its deletion was decided
+    loss       ok              tp, reason          what may be lost is written down
+    calm       ok              limit               no fault comes any more; well after so many ns
 
 A leader epoch that a client does not show is -1.
 """

@@ -7,9 +7,11 @@ turns up in another partition is found out.
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 TopicPartition = tuple[str, int]
+PAST: Final = "@"
+"""No topic's name has it: what follows tells an earlier life of the partition (see `eras`)."""
 
 
 class Identity(NamedTuple):
@@ -36,5 +38,11 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
     return Identity(words[0], int(words[1]), int(words[2]))
 
 
+def is_past(partition: TopicPartition) -> bool:
+    """Whether it is a life that ended before the end of the run."""
+    return PAST in partition[0]
+
+
 def _checksum(head: str, partition: TopicPartition) -> int:
-    return zlib.crc32(f"{partition[0]}/{partition[1]}/{head}".encode())
+    topic = partition[0].partition(PAST)[0]
+    return zlib.crc32(f"{topic}/{partition[1]}/{head}".encode())

@@ -1,0 +1,133 @@
+"""Topics that are made anew, and losses that were admitted: what was promised before such a moment
+does not bind what comes after it.
+
+`split` gives every partition as many names as it had eras. The last one keeps the plain name, the
+earlier ones end with PAST and a number, so that the rules judge each by itself. Clients do not know
+in which era they are answered: what they were told while a broker of the era before may still have
+answered belongs to none, and proves nothing but that the value was sent.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pybroker.testing.history.model import UNTOLD, History, Poll, Send, State
+from pybroker.testing.history.values import PAST, TopicPartition
+
+_NONE: Final = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class _Era:
+    """Whoever is answered within belongs to it; `name` goes behind that of the topic."""
+
+    begin: float
+    end: float
+    name: str
+
+
+def split(history: History) -> History:
+    """The same history by eras; itself if there is one only."""
+    if not history.losses and not any(life.doomed for life in history.lives):
+        return history
+    eras = _Eras(history)
+    return replace(
+        history,
+        sends={value: eras.send(send) for value, send in history.sends.items()},
+        polls=[eras.poll(number, poll) for number, poll in enumerate(history.polls)],
+        assignments=[
+            replace(each, partition=partition)
+            for each in history.assignments
+            if (partition := eras.at(each.partition, each.at, each.at)) is not None
+        ],
+        lost_positions=[
+            each
+            for each in history.lost_positions
+            if each.partition is None or eras.is_first(each.partition, each.at)
+        ],
+        latest=[
+            replace(each, partition=partition)
+            for each in history.latest
+            if (partition := eras.at(each.partition, each.asked, each.answered)) is not None
+        ],
+        states=[eras.state(state) for state in history.states],
+    )
+
+
+class _Eras:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._known: dict[TopicPartition, list[_Era]] = {}
+        self._losses: dict[TopicPartition, list[int]] = defaultdict(list)
+        for loss in history.losses:
+            self._losses[loss.partition].append(loss.at)
+        self._begins: dict[str, list[int]] = defaultdict(list)
+        for life in history.lives:
+            self._begins[life.topic].append(life.begun)
+
+    def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
+        """The partition's name at that time; None if it is not certain."""
+        for era in self._of(partition):
+            if era.begin <= begin and end <= era.end:
+                return partition[0] + era.name, partition[1]
+        return None
+
+    def is_first(self, partition: TopicPartition, at: int) -> bool:
+        return at <= self._of(partition)[0].end
+
+    def send(self, send: Send) -> Send:
+        partition = self.at(send.partition, send.begun, send.ended or math.inf)
+        if partition == send.partition:
+            return send
+        if partition is not None:
+            return replace(send, partition=partition)
+        unknown = (f"{send.partition[0]}{PAST}{_NONE}", send.partition[1])
+        outcome = "info" if send.outcome == "ok" else send.outcome
+        return replace(send, partition=unknown, outcome=outcome, offset=UNTOLD)
+
+    def poll(self, number: int, poll: Poll) -> Poll:
+        """One of no era shares its offsets with no other."""
+        topic, index = poll.partition
+        partition = self.at(poll.partition, poll.at, poll.at)
+        return replace(poll, partition=partition or (f"{topic}{PAST}{_NONE}{number}", index))
+
+    def state(self, state: State) -> State:
+        """What was stored for the cluster is of a life for certain; losses do not matter here."""
+        topic, index = state.partition
+        begins = self._begins[topic]
+        life = bisect.bisect_right(begins, state.at)
+        if life in (0, len(begins)):
+            return state
+        return replace(state, partition=(f"{topic}{PAST}life {life}", index))
+
+    def _of(self, partition: TopicPartition) -> list[_Era]:
+        known = self._known.get(partition)
+        if known is None:
+            known = self._known[partition] = self._find(partition)
+        return known
+
+    def _find(self, partition: TopicPartition) -> list[_Era]:
+        history = self._history
+        lives = [life for life in history.lives if life.topic == partition[0]]
+        spans: list[tuple[float, float]] = [
+            (life.begun + history.stale if number else -math.inf, life.doomed or math.inf)
+            for number, life in enumerate(lives)
+        ]
+        for at in sorted(self._losses[partition]):
+            spans = [
+                piece
+                for begin, end in spans or [(-math.inf, math.inf)]
+                for piece in (
+                    ((begin, at), (at + history.stale, end)) if begin < at < end
+                    else ((begin, end),)
+                )
+            ]  # fmt: skip
+        lasts = not lives or not lives[-1].doomed
+        return [
+            _Era(begin, end, "" if lasts and number == len(spans) else f"{PAST}{number}")
+            for number, (begin, end) in enumerate(spans or [(-math.inf, math.inf)], 1)
+        ]

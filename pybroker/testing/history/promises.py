@@ -1,0 +1,95 @@
+"""What a cluster promises as a whole: that it is well again after faults, refuses what it cannot
+keep, and loses nothing unsaid."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from pybroker.testing.history.model import NANOSECONDS, UNTOLD, History, Send, State, Violation
+from pybroker.testing.history.values import TopicPartition, is_past
+
+
+def availability(history: History) -> Iterator[Violation]:
+    """Soon after the last fault every partition takes values, and all its replicas are in sync."""
+    calm = history.calm
+    if calm is None:
+        return
+    rule, end = "availability", calm.since + calm.limit
+    seconds = calm.limit / NANOSECONDS
+    alive = {life.topic: life.replicas for life in history.lives if not life.doomed}
+    gone = {life.topic for life in history.lives} - alive.keys()
+    states: dict[TopicPartition, State] = {}
+    for state in history.states:
+        if state.at <= end and state.partition[0] not in gone and not is_past(state.partition):
+            states[state.partition] = state
+    for partition, state in states.items():
+        replicas = set(alive.get(partition[0], {}).get(partition[1], ()))
+        missing = sorted(replicas - set(state.isr))
+        if missing or state.leader < 0:
+            text = f"{seconds:g} s after the last fault {state.leader} leads, {missing} lag behind"
+            yield Violation(rule, partition, UNTOLD, text, (str(state),))
+    for partition, sends in history.sends_by_partition().items():
+        if partition[0] in gone or is_past(partition):
+            continue
+        asked = [each for each in sends if _waits_for_all(history, each)]
+        asked = [send for send in asked if send.begun >= calm.since]
+        early = [send for send in asked if send.begun <= calm.since + calm.limit // 2]
+        if early and not any(send.outcome == "ok" and send.ended <= end for send in asked):
+            text = f"nothing was acknowledged within {seconds:g} s after the last fault"
+            yield Violation(rule, partition, UNTOLD, text, (str(early[0]),))
+
+
+def refusal(history: History) -> Iterator[Violation]:
+    """Nothing is acknowledged to who waits for all while too few replicas are in sync, or nobody
+    leads, and has been so for as long as a leader may not have heard of it."""
+    states: dict[TopicPartition, list[State]] = defaultdict(list)
+    for state in history.states:
+        states[state.partition].append(state)
+    required = {
+        (life.topic, number): min(life.min_isr, len(replicas))
+        for life in history.lives
+        for number, replicas in life.replicas.items()
+        if not life.doomed
+    }
+    for partition, sends in history.sends_by_partition().items():
+        if partition not in required:
+            continue
+        closed = _closed(states[partition], required[partition])
+        for send in sends if closed else ():
+            if send.outcome != "ok" or not _waits_for_all(history, send):
+                continue
+            for state, begin, end in closed:
+                if begin + history.stale <= send.begun and send.ended <= end:
+                    text = f"{send.value} was acknowledged with {state.isr} in sync"
+                    ops = (str(send), str(state))
+                    yield Violation("refusal", partition, send.offset, text, ops)
+
+
+def _closed(states: list[State], required: int) -> list[tuple[State, float, float]]:
+    """When nobody could acknowledge for all: the first state of each such time, begin and end."""
+    found: list[tuple[State, float, float]] = []
+    first: State | None = None
+    for state in states:
+        if state.leader < 0 or len(state.isr) < required:
+            first = first or state
+        elif first is not None:
+            found.append((first, first.at, state.at))
+            first = None
+    if first is not None:
+        found.append((first, first.at, math.inf))
+    return found
+
+
+def admitted_losses(history: History) -> Iterator[Violation]:
+    """No partition has to admit that it may have lost records, where nothing was done that could
+    cost any."""
+    if not history.may_lose:
+        for loss in history.losses:
+            yield Violation("admitted-losses", loss.partition, UNTOLD, loss.reason)
+
+
+def _waits_for_all(history: History, send: Send) -> bool:
+    facts = history.facts(send.identity)
+    return facts is not None and facts.acks == -1

@@ -1,0 +1,163 @@
+"""A client as a process: on a machine of its own, killed now and then, started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from pybroker.client.errors import ClientError
+from pybroker.model import TopicPartition
+from pybroker.ports import Clock
+from pybroker.testing.simulation.loop import ProcessLoop, Sockets
+from pybroker.testing.simulation.machine import Machine
+from pybroker.testing.simulation.workload.options import WorkloadOptions
+from pybroker.testing.simulation.workload.recorder import Recorder
+from pybroker.testing.simulation.world import World
+
+_AGAIN_S = 0.2
+_DOWN_S_MAX = 2.0
+
+
+class Openable(Protocol):
+    async def start(self) -> None: ...
+
+
+OpenableT = TypeVar("OpenableT", bound=Openable)
+
+
+@dataclass(slots=True)
+class Catalog:
+    """The topics that exist, as far as whoever makes them was told."""
+
+    topics: dict[str, int] = field(default_factory=dict)
+    """Their numbers of partitions."""
+    lives: dict[str, int] = field(default_factory=dict)
+    """How often each name was created."""
+    version: int = 0
+
+    def add(self, topic: str, partitions: int) -> None:
+        self.topics[topic] = partitions
+        self.version += 1
+
+    def born(self, topic: str, partitions: int) -> None:
+        self.lives[topic] = self.lives.get(topic, 0) + 1
+        self.add(topic, partitions)
+
+    def remove(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+        self.version += 1
+
+    def partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, number)
+            for topic, count in self.topics.items()
+            for number in range(count)
+        ]
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all clients of a workload have in common."""
+
+    world: World
+    machine: Callable[[str], Machine]
+    sockets: Callable[[Machine], Sockets]
+    bootstrap: str
+    options: WorkloadOptions
+    recorder: Recorder
+    catalog: Catalog = field(default_factory=Catalog)
+    failures: list[str] = field(default_factory=list)
+    """What no client may come to: errors that are none of `ClientError`."""
+    is_stopping: bool = False
+
+
+class Client:
+    """Its `run` is the process; it is to end soon when `shared.is_stopping`."""
+
+    def __init__(self, shared: Shared, name: str) -> None:
+        self.shared = shared
+        self.name = name
+        self.incarnation = 0
+        self.has_ended = False
+        """It has stopped for good."""
+        self.machine = shared.machine(name)
+        self._fate = shared.world.rng(f"fate of {name}")
+        self.rng = self._fate
+        """Of this life."""
+
+    @property
+    def options(self) -> WorkloadOptions:
+        return self.shared.options
+
+    @property
+    def recorder(self) -> Recorder:
+        return self.shared.recorder
+
+    @property
+    def clock(self) -> Clock:
+        return self.machine.clock
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.shared.is_stopping
+
+    def start(self) -> None:
+        """Begin a life; after the workload was told to stop there is none any more."""
+        if self.machine.loop is not None:
+            return
+        if self.is_stopping:
+            self.has_ended = True
+            return
+        self.incarnation += 1
+        self.rng = self.shared.world.rng(f"life {self.incarnation} of {self.name}")
+        self.machine.start(self._main, self.shared.sockets(self.machine))
+        if self.options.crash_mean_s:
+            lives_s = self._fate.expovariate(1 / self.options.crash_mean_s)
+            self.shared.world.after(lives_s, self._crash, self.incarnation)
+
+    def _crash(self, incarnation: int) -> None:
+        if incarnation == self.incarnation and not self.is_stopping and not self.has_ended:
+            self.machine.kill()
+            self._come_back()
+
+    def _come_back(self) -> None:
+        self.shared.world.after(self._fate.random() * _DOWN_S_MAX, self.start)
+
+    async def _main(self, loop: ProcessLoop) -> None:
+        try:
+            await self.run()
+        except ClientError as error:
+            self.recorder.refused[type(error).__name__] += 1
+        except Exception as error:
+            self.shared.failures.append(f"{loop.name}: {error!r}")
+        self.shared.failures += [f"{loop.name}: {failure}" for failure in loop.failures]
+        self.machine.kill()
+        if self.is_stopping:
+            self.has_ended = True
+        else:
+            self._come_back()
+
+    async def run(self) -> None:
+        raise AssertionError("a client has something to do")
+
+    async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
+        """A client that has reached the cluster; None if the workload stops before."""
+        while not self.is_stopping:
+            client = make()
+            try:
+                await client.start()
+            except ClientError as error:
+                self.recorder.refused[type(error).__name__] += 1
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return client
+        return None
+
+    async def rest(self, mean_s: float) -> None:
+        """Wait about that long, now and then much longer."""
+        options = self.options
+        if options.pause_mean_s and self.rng.random() < mean_s / options.pause_mean_s:
+            await asyncio.sleep(self.rng.random() * options.pause_s_max)
+        await asyncio.sleep(self.rng.expovariate(1 / mean_s))

@@ -1,0 +1,90 @@
+"""Those of a workload who write: numbered values, each written down before it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pybroker.client import Producer, RecordMetadata
+from pybroker.client.errors import ClientError, Closed
+from pybroker.model import TopicPartition
+from pybroker.testing.history.model import ProducerFacts, Send
+from pybroker.testing.history.values import Identity
+from pybroker.testing.simulation.workload.clients import Client, Shared
+from pybroker.testing.simulation.workload.options import PRODUCER_OPTIONS, ProducerKind
+
+_NO_TOPIC_S: Final = 0.1
+
+
+class ProducerClient(Client):
+    """Sends to all partitions of the catalog. A life that was killed leaves values of which nobody
+    knows what became of them."""
+
+    def __init__(self, shared: Shared, name: str, kind: ProducerKind) -> None:
+        super().__init__(shared, name)
+        self.kind = kind
+        self._unanswered = 0
+        self._counter = 0
+
+    async def run(self) -> None:
+        options, kind = self.options, self.kind
+        self._unanswered = self._counter = 0
+        facts = ProducerFacts(kind.acks, kind.is_idempotent, kind.keeps_order)
+        self.recorder.producer(self.name, self.incarnation, facts)
+        producer = await self.opened(self._make)
+        if producer is None:
+            return
+        bursts_per_s = options.records_per_s * 2 / (1 + options.burst_max)
+        while not self.is_stopping:
+            for _ in range(self.rng.randint(1, options.burst_max)):
+                if self._unanswered < options.unanswered_max:
+                    await self._send(producer)
+            await self.rest(1 / bursts_per_s)
+        await producer.close()
+
+    def _make(self) -> Producer:
+        return Producer(
+            self.shared.bootstrap,
+            clock=self.clock,
+            rng=self.rng,
+            client_id=self.name,
+            acks=self.kind.acks,
+            enable_idempotence=self.kind.is_idempotent,
+            compression_type=self.rng.choice(self.options.codecs),
+            linger_ms=self.options.linger_ms,
+            batch_size=self.options.batch_bytes,
+            **PRODUCER_OPTIONS,
+        )
+
+    async def _send(self, producer: Producer) -> None:
+        topics = self.shared.catalog.topics
+        if not topics:
+            await asyncio.sleep(_NO_TOPIC_S)
+            return
+        topic = self.rng.choice([*topics])
+        number = self.options.partition_choice(self.rng, topics[topic])
+        identity = Identity(self.name, self.incarnation, self._counter)
+        send = self.recorder.begun(identity, TopicPartition(topic, number))
+        self._counter += 1
+        self._unanswered += 1
+        padding = b"x" * self.rng.randint(0, self.options.padding_bytes_max)
+        try:
+            delivery = await producer.send(
+                topic, send.value.encode(), key=padding, partition=number
+            )
+        except ClientError as error:
+            self._unanswered -= 1
+            self.recorder.failed(send, error, definite=error.definite)
+            if isinstance(error, Closed):
+                raise
+        else:
+            delivery.add_done_callback(lambda done: self._delivered(send, done))
+
+    def _delivered(self, send: Send, done: asyncio.Future[RecordMetadata]) -> None:
+        self._unanswered -= 1
+        error = done.exception()
+        if error is None:
+            self.recorder.stored(send, done.result().offset)
+        else:
+            definite = isinstance(error, ClientError) and error.definite
+            self.recorder.failed(send, error, definite=definite)

@@ -1,0 +1,109 @@
+"""What the clients of a workload write down: straight into a history, at virtual times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pybroker.client import ConsumerRecord
+from pybroker.model import TopicPartition
+from pybroker.testing.history.model import (
+    NANOSECONDS,
+    Assignment,
+    FinalRead,
+    History,
+    Latest,
+    LostPosition,
+    Poll,
+    ProducerFacts,
+    Record,
+    Send,
+)
+from pybroker.testing.history.values import Identity, make_value
+from pybroker.testing.simulation.world import World
+
+
+def nanoseconds(world: World) -> int:
+    """The time of now in a history; never 0, which means "never" there."""
+    return round(world.now * NANOSECONDS) + 1
+
+
+class Recorder:
+    """The history of one run, and how far its clients are."""
+
+    def __init__(self, world: World) -> None:
+        self.history = History()
+        self.acked: Counter[TopicPartition] = Counter()
+        """Values that were acknowledged by all in-sync replicas, by partition."""
+        self.delivered: Counter[TopicPartition] = Counter()
+        """Records that consumers were given, by partition."""
+        self.refused: Counter[str] = Counter()
+        """What clients were told instead, by the kind of error."""
+        self._world = world
+
+    def now(self) -> int:
+        return nanoseconds(self._world)
+
+    # producers
+
+    def producer(self, name: str, incarnation: int, facts: ProducerFacts) -> None:
+        self.history.producers[name, incarnation] = facts
+
+    def begun(self, identity: Identity, partition: TopicPartition) -> Send:
+        """A value that is about to be sent."""
+        value = make_value(identity, partition)
+        send = Send(identity, partition, value, self.now())
+        self.history.sends[value] = send
+        return send
+
+    def stored(self, send: Send, offset: int) -> None:
+        send.outcome, send.ended, send.offset = "ok", self.now(), offset
+        facts = self.history.facts(send.identity)
+        if facts is not None and facts.acks == -1:
+            self.acked[TopicPartition(*send.partition)] += 1
+
+    def failed(self, send: Send, error: BaseException, *, definite: bool) -> None:
+        cause = f" ({error.__cause__})" if error.__cause__ else ""
+        send.outcome, send.ended = "fail" if definite else "info", self.now()
+        send.error = f"{error}{cause}"
+        self.refused[type(error.__cause__ or error).__name__] += 1
+
+    # consumers
+
+    def assigned(self, client: str, partition: TopicPartition, offset: int) -> None:
+        self.history.assignments.append(Assignment(client, partition, self.now(), offset))
+
+    def polled(
+        self,
+        client: str,
+        partition: TopicPartition,
+        records: Sequence[ConsumerRecord],
+        high_watermark: int | None,
+    ) -> None:
+        end = -1 if high_watermark is None else high_watermark
+        self.history.polls.append(Poll(client, partition, self.now(), as_read(records), end))
+        self.delivered[partition] += len(records)
+
+    def lost(self, client: str, partition: TopicPartition, position: int, error: str) -> None:
+        self.history.lost_positions.append(
+            LostPosition(client, self.now(), error, partition, position)
+        )
+
+    def told_end(self, client: str, partition: TopicPartition, asked: int, offset: int) -> None:
+        self.history.latest.append(Latest(client, partition, asked, self.now(), offset))
+
+    def final(
+        self,
+        client: str,
+        partition: TopicPartition,
+        start: int,
+        records: Sequence[ConsumerRecord],
+    ) -> None:
+        self.history.finals.append(FinalRead(partition, client, start, as_read(records)))
+
+
+def as_read(records: Sequence[ConsumerRecord]) -> tuple[Record, ...]:
+    return tuple(
+        Record(each.offset, (each.value or b"").decode(errors="replace"), each.leader_epoch)
+        for each in records
+    )

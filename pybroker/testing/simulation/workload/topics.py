@@ -1,0 +1,125 @@
+"""The admin of a workload: makes its topics, changes them now and then, asks for elections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from pybroker.client import Admin, ElectionType, NewPartitions, NewTopic, TopicResult
+from pybroker.client.errors import ClientError
+from pybroker.errors import ErrorCode
+from pybroker.testing.history.model import Fault
+from pybroker.testing.simulation.workload.clients import Client
+from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS
+
+_AGAIN_S: Final = 0.2
+_LAST_TRIES: Final = 10
+"""So often it tries on after it was told to stop."""
+_TICK_S: Final = 0.1
+_GROWTH_MAX: Final = 3
+
+
+class AdminClient(Client):
+    """The only one who makes and unmakes topics; what it does is tried until it is decided."""
+
+    async def run(self) -> None:
+        admin = await self.opened(self._make)
+        if admin is None:
+            return
+        for number in range(self.options.topics):
+            if f"load-{number}" not in self.shared.catalog.topics:
+                await self._create(admin, f"load-{number}")
+        while not self.is_stopping:
+            await asyncio.sleep(_TICK_S)
+            for mean_s, act in (
+                (self.options.churn_mean_s, self._churn),
+                (self.options.election_mean_s, self._elect_preferred),
+                (self.options.unclean_mean_s, self._elect_whoever_is_left),
+            ):
+                if mean_s and self.rng.random() < _TICK_S / mean_s:
+                    await act(admin)
+        await admin.close()
+
+    def _make(self) -> Admin:
+        return Admin(
+            self.shared.bootstrap,
+            clock=self.clock,
+            rng=self.rng,
+            client_id=self.name,
+            **CLIENT_OPTIONS,
+        )
+
+    async def _churn(self, admin: Admin) -> None:
+        catalog, names = self.shared.catalog, self._churned_names()
+        name = self.rng.choice(names)
+        if name not in catalog.topics:
+            await self._create(admin, name)
+        elif self.rng.random() < 0.5:
+            await self._delete(admin, name)
+        else:
+            await self._grow(admin, self.rng.choice([*catalog.topics]))
+
+    def _churned_names(self) -> list[str]:
+        return [f"churned-{number}" for number in range(self.options.churned_topics_max)]
+
+    async def _create(self, admin: Admin, name: str) -> None:
+        options = self.options
+        topic = NewTopic(
+            name,
+            partitions=options.partitions,
+            replication_factor=options.replication,
+            configs=options.topic_configs,
+        )
+        if await self._decide(lambda: admin.create_topics([topic]), ErrorCode.TOPIC_ALREADY_EXISTS):
+            self.shared.catalog.born(name, options.partitions)
+
+    async def _delete(self, admin: Admin, name: str) -> None:
+        self.shared.catalog.remove(name)
+        await self._decide(
+            lambda: admin.delete_topics([name]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+
+    async def _grow(self, admin: Admin, name: str) -> None:
+        count = self.shared.catalog.topics[name] + 1
+        if count > self.options.partitions + _GROWTH_MAX:
+            return
+        growth = NewPartitions(name, count)
+        if await self._decide(
+            lambda: admin.create_partitions([growth]), ErrorCode.INVALID_PARTITIONS
+        ):
+            self.shared.catalog.add(name, count)
+
+    async def _decide(
+        self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
+    ) -> bool:
+        """Ask until it is done, or was done by an earlier try of which nothing was heard."""
+        last_tries = _LAST_TRIES
+        while last_tries:
+            last_tries -= self.is_stopping
+            try:
+                (result,) = await ask()
+            except ClientError as error:
+                self.recorder.refused[type(error).__name__] += 1
+            else:
+                if result.error is None or result.error.code == done_before:
+                    return True
+                self.recorder.refused[result.error.code.name] += 1
+            await asyncio.sleep(_AGAIN_S)
+        return False
+
+    async def _elect_preferred(self, admin: Admin) -> None:
+        await self._elect(admin, ElectionType.PREFERRED)
+
+    async def _elect_whoever_is_left(self, admin: Admin) -> None:
+        await self._elect(admin, ElectionType.UNCLEAN)
+
+    async def _elect(self, admin: Admin, kind: ElectionType) -> None:
+        what = f"{kind.name.lower()} election"
+        faults = self.recorder.history.faults
+        faults.append(Fault(self.recorder.now(), "invoke", what, "all"))
+        try:
+            await admin.elect_leaders(kind)
+        except ClientError as error:
+            self.recorder.refused[type(error).__name__] += 1
+        faults.append(Fault(self.recorder.now(), "ok", what, "all"))

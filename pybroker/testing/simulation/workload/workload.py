@@ -1,0 +1,135 @@
+"""All clients of a run: begun together, told to stop together, and the final reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from pybroker.model import TopicPartition
+from pybroker.testing.history.model import History
+from pybroker.testing.simulation.loop import Sockets
+from pybroker.testing.simulation.machine import Machine
+from pybroker.testing.simulation.workload.clients import Catalog, Client, Shared
+from pybroker.testing.simulation.workload.options import WorkloadOptions
+from pybroker.testing.simulation.workload.producers import ProducerClient
+from pybroker.testing.simulation.workload.readers import AskerClient, FinalReader, ReaderClient
+from pybroker.testing.simulation.workload.recorder import Recorder
+from pybroker.testing.simulation.workload.topics import AdminClient
+from pybroker.testing.simulation.world import World
+
+FINAL_READERS = 2
+
+
+class Workload:
+    """Nothing here waits: let the world run until `is_ready`, `is_quiet`, `is_read` say so.
+
+    workload = Workload(world, cluster.machine, cluster.network.sockets, cluster.bootstrap)
+    workload.start()
+    world.run(30)
+    workload.stop()
+    world.run(60, lambda: workload.is_quiet)
+    workload.read_all()
+    world.run(90, lambda: workload.is_read)
+    violations = judge(workload.history)
+    """
+
+    def __init__(
+        self,
+        world: World,
+        machine: Callable[[str], Machine],
+        sockets: Callable[[Machine], Sockets],
+        bootstrap: str,
+        options: WorkloadOptions | None = None,
+        *,
+        name: str = "client",
+    ) -> None:
+        """`machine` gives the machine of a name; all names begin with `name`. `sockets` is what
+        the processes of a machine see of the network."""
+        options = options or WorkloadOptions()
+        recorder = Recorder(world)
+        shared = Shared(world, machine, sockets, bootstrap, options, recorder)
+        self._shared = shared
+        self._name = name
+        self._clients: list[Client] = [
+            AdminClient(shared, f"{name}-admin"),
+            *(
+                ProducerClient(shared, f"{name}-{kind.value}-{number}", kind)
+                for number, kind in enumerate(options.producers)
+            ),
+            *(ReaderClient(shared, f"{name}-reader-{each}") for each in range(options.readers)),
+            *(AskerClient(shared, f"{name}-asker-{each}") for each in range(options.askers)),
+        ]
+        self._final: list[FinalReader] = []
+
+    # what is known
+
+    @property
+    def history(self) -> History:
+        return self._shared.recorder.history
+
+    @property
+    def catalog(self) -> Catalog:
+        """The topics of the load."""
+        return self._shared.catalog
+
+    @property
+    def acked(self) -> Counter[TopicPartition]:
+        """Values that were acknowledged by all in-sync replicas, by partition."""
+        return self._shared.recorder.acked
+
+    @property
+    def delivered(self) -> Counter[TopicPartition]:
+        """Records that consumers were given, by partition."""
+        return self._shared.recorder.delivered
+
+    @property
+    def refused(self) -> Counter[str]:
+        """What clients were told instead, by the kind of error."""
+        return self._shared.recorder.refused
+
+    @property
+    def failures(self) -> list[str]:
+        """What no client may come to; a defect of the client, or of the workload."""
+        return self._shared.failures
+
+    @property
+    def machines(self) -> list[Machine]:
+        return [client.machine for client in (*self._clients, *self._final)]
+
+    @property
+    def is_ready(self) -> bool:
+        """The topics exist that all of the load goes to."""
+        return len(self.catalog.topics) >= self._shared.options.topics
+
+    @property
+    def is_quiet(self) -> bool:
+        """After `stop`: every client has ended, everything sent has an outcome."""
+        return all(client.has_ended for client in self._clients)
+
+    @property
+    def is_read(self) -> bool:
+        """After `read_all`: it is done."""
+        return all(reader.has_ended for reader in self._final)
+
+    # what to do
+
+    def start(self) -> None:
+        for client in self._clients:
+            client.start()
+
+    def stop(self) -> None:
+        """Begin nothing new. What is under way comes to its end: 15 s at most, for a send."""
+        self._shared.is_stopping = True
+
+    def read_all(self, partitions: Sequence[TopicPartition] | None = None) -> None:
+        """Read everything once more (None: all of the catalog), with clients of their own. Only
+        once the cluster is well, or it may take for ever."""
+        chosen = self.catalog.partitions() if partitions is None else [*partitions]
+        begun = len(self._final)
+        fresh = [
+            FinalReader(self._shared, f"{self._name}-final-{begun + each}", chosen)
+            for each in range(FINAL_READERS)
+        ]
+        self._final += fresh
+        for reader in fresh:
+            reader.start()
