@@ -235,6 +235,7 @@ class MemoryCoord:
         self._watches = WatchTable()
         self._listeners: list[SessionListener] = []
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._suspended_at: float | None = None
         self._missed: deque[WatchEvent] = deque()
         self._waiting: set[asyncio.Future[None]] = set()
@@ -245,6 +246,7 @@ class MemoryCoord:
 
     async def start(self, timeout_s: float = 10.0) -> None:
         """Open the first session."""
+        self._loop = asyncio.get_running_loop()
         await self._turn()
         self._open_session()
         await self._turn()
@@ -453,9 +455,9 @@ class MemoryCoord:
         if generation == self._generation and self._session_id:
             watch(event)
 
-    @staticmethod
-    def _soon(action: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(action)
+    def _soon(self, action: Callable[[], None]) -> None:
+        loop = self._loop or asyncio.get_running_loop()
+        loop.call_soon(action)
 
 
 def _parent(path: str) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _HICCUP_PROBABILITY: Final = 0.05
 _HICCUP_S_MAX: Final = 0.003
+_WAITS_WHILE_ENDING_MAX: Final = 100
 
 
 class Sockets(Protocol):
@@ -138,9 +139,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         try:
             for task in buried:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                coroutine = cast("Coroutine[Any, Any, Any]", task.get_coro())
-                with contextlib.suppress(BaseException):
-                    coroutine.close()
+                _close(cast("Coroutine[Any, Any, Any]", task.get_coro()))
         finally:
             events._set_running_loop(previous)
 
@@ -293,6 +292,15 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def remove_reader(self, fd: Any) -> bool:
         return self._network().unwatch(fd)
+
+
+def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Unwind a coroutine of a dead process; it may want to wait again and again on its way out."""
+    for _ in range(_WAITS_WHILE_ENDING_MAX):
+        with contextlib.suppress(BaseException):
+            coroutine.close()
+        if coroutine.cr_frame is None:  # type: ignore[attr-defined]
+            return
 
 
 class LoopBlocking:

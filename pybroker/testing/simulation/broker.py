@@ -1,0 +1,151 @@
+"""A simulated broker: the real one, started as a process of a simulated machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, Protocol
+
+from pybroker.app import BrokerApp
+from pybroker.assembly import Session, Surroundings, serve_until, start_broker
+from pybroker.broker_config import BrokerConfig
+from pybroker.errors import StartupError
+from pybroker.metrics import Metrics
+from pybroker.ports import Disk
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.loop import LoopBlocking, ProcessLoop
+from pybroker.testing.simulation.machine import Machine
+from pybroker.testing.simulation.network import Network
+
+log = logging.getLogger(__name__)
+
+PORT: Final = 9092
+LISTENER: Final = "PLAINTEXT"
+
+
+class ZooKeeper(Protocol):
+    """The service, as a broker finds it."""
+
+    def session(self, machine: Machine, *, timeout_ms: int) -> OwnSession:
+        """A client for a process of that machine, still to be started."""
+
+
+class OwnSession(Session, Protocol):
+    async def start(self, timeout_s: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class SimBroker:
+    """Broker `id` on a machine of its own. `app` is there while its process serves or starts."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        machine: Machine,
+        network: Network,
+        zookeeper: ZooKeeper,
+        properties: Mapping[str, str],
+    ) -> None:
+        self.id = broker_id
+        self.machine = machine
+        self.properties = {
+            **properties,
+            "broker.id": str(broker_id),
+            "log.dirs": f"/{machine.name}/data",
+            "listeners": f"{LISTENER}://{machine.name}:{PORT}",
+            "zookeeper.connect": "zookeeper:2181",
+        }
+        self.disk = SimDisk.of_machine(machine)
+        self.app: BrokerApp | None = None
+        self.serves = False
+        self.reasons: list[str] = []
+        """Why its processes came to an end by themselves."""
+        self._network = network
+        self._zookeeper = zookeeper
+        self._end: Callable[[str | None], None] | None = None
+        machine.on_stop.append(self._stopped)
+
+    @property
+    def address(self) -> str:
+        return f"{self.machine.name}:{PORT}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.machine.loop is not None
+
+    def start(self) -> None:
+        """Begin a process; nothing is waited for. No error if one runs."""
+        if not self.is_running:
+            self.machine.start(self._main, self._network.sockets(self.machine))
+
+    def terminate(self) -> None:
+        """SIGTERM: it hands over, and ends when it is done."""
+        loop = self.machine.loop
+        if loop is not None and self._end is not None:
+            loop.call_soon(self._end, None)
+
+    async def _main(self, loop: ProcessLoop) -> None:
+        ended: asyncio.Future[str | None] = loop.create_future()
+
+        def end(reason: str | None) -> None:
+            if not ended.done():
+                ended.set_result(reason)
+
+        self._end = end
+        reason: str | None
+        try:
+            reason = await serve_until(ended, lambda stack: self._start(loop, stack, end))
+        except StartupError as error:
+            reason = str(error)
+        except Exception as error:
+            reason = f"crashed: {error!r}"
+            loop.failures.append(reason)
+        if reason is not None:
+            self.reasons.append(reason)
+        loop.world.note(f"{loop.name} ends: {reason}")
+        self.machine.kill()
+
+    async def _start(
+        self, loop: ProcessLoop, stack: AsyncExitStack, end: Callable[[str | None], None]
+    ) -> None:
+        config = BrokerConfig.parse(self.properties)
+        machine, world = self.machine, self.machine.world
+        disk: Disk = self.disk.of_process()
+        listening = self._network.listen(machine, machine.name, PORT)
+        stack.callback(listening.close)
+
+        def threads(number: int) -> LoopBlocking:
+            blocking = LoopBlocking(loop, world.rng(f"threads of {loop.name}"), number)
+            blocking.delay_s = self.disk.delay_s
+            return blocking
+
+        async def connect(_usable: Sequence[str]) -> tuple[Session, str]:
+            session = self._zookeeper.session(
+                machine, timeout_ms=config.zookeeper_session_timeout_ms
+            )
+            stack.push_async_callback(session.close)
+            await session.start(config.zookeeper_wait_ms / 1000)
+            return session, "zookeeper:2181"
+
+        around = Surroundings(
+            clock=machine.clock,
+            rng=world.rng(f"choices of {loop.name}"),
+            disk=disk,
+            proc=machine,
+            metrics=Metrics(),
+            sockets={LISTENER: listening},
+            threads=threads,
+            connect=connect,
+            host_name=lambda: machine.name,
+        )
+        self.app = await start_broker(config, around, stack, end)
+        self.serves = True
+        world.note(f"{loop.name} serves")
+
+    def _stopped(self, _heard: bool) -> None:
+        self.app = None
+        self.serves = False
+        self._end = None

@@ -1,0 +1,99 @@
+"""Brokers, ZooKeeper and links of one simulated cluster."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+
+from pybroker.testing.cluster_parts import default_config, option_text
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.links import Links
+from pybroker.testing.simulation.machine import Machine
+from pybroker.testing.simulation.network import Network
+from pybroker.testing.simulation.world import World
+
+
+class MemoryZooKeeper:
+    """A service that is always there and answers at once."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.tree = MemoryTree(machine.clock)
+
+    def session(self, machine: Machine, *, timeout_ms: int) -> MemoryCoord:
+        session = MemoryCoord(self.tree, name=machine.name)
+        machine.on_stop.append(lambda heard: self.tree.end_session(session.session_id))
+        return session
+
+
+class SimCluster:
+    """Brokers 1 to `brokers`, on machines `broker-1`...; nothing runs before `start`."""
+
+    def __init__(
+        self, world: World, brokers: int = 3, *, config: Mapping[str, object] | None = None
+    ) -> None:
+        self.world = world
+        self.machines: dict[str, Machine] = {}
+        self.links = Links(world)
+        self.network = Network(self.links)
+        self.zookeeper = MemoryZooKeeper(self.machine("zookeeper"))
+        given = {name: option_text(value) for name, value in (config or {}).items()}
+        properties = {**default_config(brokers), **given}
+        self.brokers = {
+            broker: SimBroker(
+                broker,
+                self.machine(f"broker-{broker}"),
+                self.network,
+                self.zookeeper,
+                properties,
+            )
+            for broker in range(1, brokers + 1)
+        }
+
+    def __enter__(self) -> SimCluster:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT of all brokers, for clients."""
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    def machine(self, name: str) -> Machine:
+        """The machine of that name; made when it is first asked for."""
+        if name not in self.machines:
+            self.machines[name] = Machine(self.world, name)
+        return self.machines[name]
+
+    def start(self) -> None:
+        """Begin all brokers that do not run; nothing is waited for."""
+        for broker in self.brokers.values():
+            broker.start()
+
+    def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Let the world go on until that holds; False if it did not within that virtual time."""
+        return self.world.run(self.world.now + seconds, condition)
+
+    def run_until_ready(self, seconds: float = 60.0) -> bool:
+        """All brokers serve."""
+        return self.run_until(lambda: all(each.serves for each in self.brokers.values()), seconds)
+
+    def close(self) -> None:
+        """End everything. To be called at the end of a run, or its memory stays."""
+        level = logging.root.manager.disable
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        logging.disable()  # who is unwound after his death has nothing to say
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for machine in self.machines.values():
+                    machine.bury()
+                gc.collect()
+        finally:
+            logging.disable(level)
+            sys.unraisablehook = hook
