@@ -1,0 +1,100 @@
+"""Many seeds on several processors, with a word on how it goes now and then."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.testing.simulation.result import Result
+from pybroker.testing.simulation.schedule import Schedule
+
+Simulate = Callable[[Schedule], Result]
+"""Runs a schedule; a function that another process can import."""
+_AT_A_TIME: Final = 4
+"""Seeds that a process is given at once."""
+_TELL_S: Final = 15.0
+_RUNS_PER_PROCESS: Final = 100
+"""In pieces of work; then a fresh process takes over, whatever the old one may have kept."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """`seconds` are those of the processors."""
+
+    runs: int = 0
+    seconds: float = 0.0
+    failed: list[Result] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        self.runs += 1
+        self.seconds += result.seconds
+        if not result.is_clean:
+            self.failed.append(result)
+
+    def __str__(self) -> str:
+        rate = self.runs / self.seconds if self.seconds else 0.0
+        return f"{self.runs} seeds, {len(self.failed)} failed, {rate:.2f} seeds/s a core"
+
+
+def run_many(
+    schedules: Iterable[Schedule],
+    simulate: Simulate,
+    tell: Callable[[str], object],
+    *,
+    processes: int,
+    minutes: float | None = None,
+) -> Tally:
+    """Run them all, or as many as begin within `minutes`. `tell` gets lines as they come: each
+    failure in full, and how far it is."""
+    tally = Tally()
+    begun = told = time.monotonic()
+    deadline = None if minutes is None else begun + 60 * minutes
+
+    def is_over() -> bool:
+        return deadline is not None and time.monotonic() >= deadline
+
+    source = itertools.takewhile(lambda _: not is_over(), schedules)
+    results = _here(source, simulate) if processes <= 1 else _spread(source, simulate, processes)
+    for result in results:
+        tally.add(result)
+        if not result.is_clean:
+            tell(result.report())
+        now = time.monotonic()
+        if now - told >= _TELL_S:
+            told = now
+            tell(f"... {tally}")
+    tell(f"{tally}, {time.monotonic() - begun:.0f} s in all")
+    return tally
+
+
+def _here(schedules: Iterable[Schedule], simulate: Simulate) -> Iterator[Result]:
+    return map(simulate, schedules)
+
+
+def _spread(schedules: Iterator[Schedule], simulate: Simulate, processes: int) -> Iterator[Result]:
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context, max_tasks_per_child=_RUNS_PER_PROCESS)
+    under_way: set[Future[list[Result]]] = set()
+    try:
+        while True:
+            while len(under_way) < 2 * processes:
+                some = list(itertools.islice(schedules, _AT_A_TIME))
+                if not some:
+                    break
+                under_way.add(pool.submit(_run_some, simulate, some))
+            if not under_way:
+                return
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for each in done:
+                yield from each.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run_some(simulate: Simulate, schedules: list[Schedule]) -> list[Result]:
+    return [simulate(schedule) for schedule in schedules]

@@ -1,0 +1,64 @@
+"""What came of a run, and how people are told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.testing.history.model import UNTOLD, Violation
+from pybroker.testing.simulation.schedule import Schedule
+
+BROKER_ERROR: Final = "no-broker-error"
+LIVENESS: Final = "liveness"
+_SHOWN_PER_RULE: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`digest` is the checksum of all that happened, `seconds` the time of the processor. `trace`
+    is only there if it was asked for."""
+
+    schedule: Schedule
+    digest: str
+    violations: tuple[Violation, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    trace: tuple[str, ...] = ()
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.violations
+
+    @property
+    def rules(self) -> frozenset[str]:
+        """Those that were broken."""
+        return frozenset(violation.rule for violation in self.violations)
+
+    def report(self) -> str:
+        """What went wrong and how to see it again; nothing more than a line for a clean run."""
+        schedule = self.schedule
+        counts = Counter(violation.rule for violation in self.violations)
+        found = ", ".join(f"{rule} {count}" for rule, count in counts.items()) or "clean"
+        lines = [f"seed {schedule.seed}: {found} (trace {self.digest}, {self.seconds:.1f} s)"]
+        if not self.violations:
+            return lines[0]
+        shown: Counter[str] = Counter()
+        for violation in self.violations:
+            shown[violation.rule] += 1
+            if shown[violation.rule] <= _SHOWN_PER_RULE:
+                lines.append(f"  {violation}")
+        return "\n".join([*lines, f"  again: {replay_line(schedule)}"])
+
+
+def replay_line(schedule: Schedule) -> str:
+    """For a schedule as its seed gives it."""
+    line = f"python -m pybroker.testing.simulation --seed {schedule.seed}"
+    planted = schedule.options.planted
+    return f"{line} --planted {planted}" if planted else line
+
+
+def wrong(rule: str, text: str) -> Violation:
+    """A violation of what holds of a whole run."""
+    return Violation(rule, None, UNTOLD, text)
