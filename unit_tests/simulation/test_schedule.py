@@ -81,7 +81,7 @@ def test_every_kind_and_every_value_of_an_option_comes_up() -> None:
     kinds = Counter(event.kind for schedule in schedules for event in schedule.events)
     assert kinds.keys() == BY_NAME.keys()
     assert min(kinds.values()) >= 10
-    for each in ("min_isr", "flush", "session_s", "churn", "fetch_bytes"):
+    for each in ("min_isr", "flush", "session_s", "churn_mean_s", "fetch_bytes"):
         assert len({getattr(schedule.options, each) for schedule in schedules}) > 1
     assert min(len(each.events) for each in schedules) >= 1
     assert max(len(each.events) for each in schedules) <= 30

@@ -43,7 +43,7 @@ def test_what_has_no_part_in_the_failure_goes() -> None:
     shrunk = counted(fails, noisy(kill, cut))
     assert kinds(shrunk.schedule) == ["kill", "cut"]
     assert shrunk.schedule.options == Options(
-        partitions=1, producers=1, records_per_s=1.0, consumers=0, planted="some-bug"
+        partitions=1, producers=1, records_per_s=1.0, readers=0, planted="some-bug"
     )
     first, second = shrunk.schedule.events
     assert (first.at, second.at) == (3, 5)

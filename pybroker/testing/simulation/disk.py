@@ -118,6 +118,13 @@ class SimDisk:
         self.capacity = None
         self.slow_s = 0.0
 
+    def replace_medium(self) -> None:
+        """A new disk in its place, with nothing on it. For a machine that runs no process."""
+        self.process_ended()
+        self.root = DirectoryNode()
+        self.used_bytes = 0
+        self.world.note(f"{self.name} is replaced")
+
     def flip(self, path: str, bit: int) -> None:
         """Turn one bit of the file over, on the disk and in the cache. Raises FileNotFoundError,
         IndexError."""

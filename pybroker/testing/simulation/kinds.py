@@ -119,9 +119,12 @@ KINDS: Final = (
         parameters=(Parameter("usual_s", 0.05, 0.01, 0.3), Parameter("most_s", 0.5, 0.3, 2.0)),
     ),
     Kind("reset", Target.BROKER, _OVER, "all connections of a broker are reset"),
-    Kind("lose-answers", Target.BROKER, (0.2, 3.0), "it does not reach clients, they reach it"),
+    Kind(
+        *("lose-answers", Target.BROKER, _OVER, "connections end after so much was received"),
+        parameters=(Parameter("bytes", 200, 1, 3000, whole=True),),
+    ),
     Kind("half-open", Target.BROKER, _OVER, "the other ends hear nothing of a reset"),
-    Kind("double-connect", Target.BROKER, (1.0, 5.0), "connects take effect twice"),
+    Kind("double-connect", Target.BROKER, _OVER, "the next connections are accepted twice"),
     # ZooKeeper
     Kind("expire", Target.BROKER, _OVER, "the session ends"),
     Kind("zk-lose-answer", Target.BROKER, _OVER, "the connection is lost after the next write"),

@@ -41,13 +41,18 @@ class Options:
     fetch_bytes: int = 65_536
     """The most that a fetch gives for a partition."""
     producers: int = 2
+    """Idempotent ones and such that are not by turns; the third has acks=1, the fourth acks=0."""
     records_per_s: float = 20.0
     """Of each producer."""
     batch_bytes: int = 16_384
     linger_ms: int = 5
-    consumers: int = 1
-    churn: int = 0
-    """1: topics come, grow and go beside the load, and preferred leaders are elected."""
+    readers: int = 1
+    crash_mean_s: float = 0.0
+    """How long a client lives until it is killed; 0: for ever."""
+    churn_mean_s: float = 0.0
+    """Between two changes of topics; 0: there are none."""
+    election_mean_s: float = 0.0
+    """Between two elections of preferred leaders; 0: there are none."""
     faults_s: float = 12.0
     """How long faults may come."""
     planted: str = ""

@@ -18,7 +18,7 @@ Fails = Callable[[Schedule], bool]
 _DIGITS: Final = 3
 _SHORTEST_S: Final = 0.05
 _SMALLER: Final[tuple[tuple[str, float], ...]] = (
-    ("consumers", 0),
+    ("readers", 0),
     ("producers", 1),
     ("partitions", 1),
     ("records_per_s", 5.0),

@@ -31,11 +31,14 @@ _OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("lag_s", (2.0, 2.0, 1.0, 4.0)),
     ("fetch_wait_ms", (50, 50, 10, 500)),
     ("fetch_bytes", (65_536, 65_536, 4_096, 512)),
-    ("producers", (2, 2, 1, 3)),
+    ("producers", (2, 2, 1, 3, 4)),
     ("records_per_s", (20.0, 20.0, 5.0, 60.0)),
     ("batch_bytes", (16_384, 16_384, 256)),
     ("linger_ms", (5, 0, 30)),
-    ("churn", (0, 0, 0, 1)),
+    ("readers", (1, 1, 2, 0)),
+    ("crash_mean_s", (0.0, 0.0, 4.0)),
+    ("churn_mean_s", (0.0, 0.0, 0.0, 2.0)),
+    ("election_mean_s", (0.0, 0.0, 2.0)),
 )
 
 
