@@ -50,6 +50,7 @@ from pybroker.model import Broker, Endpoint
 from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, Disk, Rng
 from pybroker.replication.claims import Claims
 from pybroker.replication.fetchers import ReplicaFetchers
+from pybroker.replication.full_disks import FullDisks
 from pybroker.replication.group_commit import GroupCommit
 from pybroker.replication.housekeeping import Housekeeping
 from pybroker.replication.isr_changes import IsrChanges
@@ -139,6 +140,9 @@ class BrokerApp:
         self._standing = self._new_standing()
         world.coord.add_listener(self._standing.heard)
         self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=world.blocking)
+        self._full_disks = FullDisks(
+            logs=logs, replicas=self.replicas, blocking=world.blocking, clock=world.clock
+        )
         self._housekeeping = self._new_housekeeping()
         self._producer_ids = ProducerIds(world.coord, broker_id)
         self.dispatcher = Dispatcher(self._services(cluster_id))
@@ -176,6 +180,7 @@ class BrokerApp:
         self._isr_changes.start()
         self._claims.start()
         self._directory_failures.start()
+        self._full_disks.start()
         self._mover.start()
         known = await self.metadata.wait_until(
             lambda: self._broker.id in self.metadata.brokers, _READY_WAIT_S
@@ -226,6 +231,7 @@ class BrokerApp:
         await self._isr_changes.stop()
         await self._claims.stop()
         await self._housekeeping.stop()
+        await self._full_disks.stop()
         await self._directory_failures.stop()
         self._standing.stop()
         await self._membership.leave()

@@ -110,8 +110,9 @@ async def test_a_replica_that_should_not_lead_is_told_now_and_after_each_registr
     broker.failures.registered()
     assert await broker.told() == 2
     broker.disks.reluctance.remove(T0)
+    assert await broker.told() == 3
     broker.failures.registered()
-    assert await broker.told() == 2
+    assert await broker.told() == 3
 
 
 async def stored(coord: MemoryCoord, state: PartitionState) -> None:

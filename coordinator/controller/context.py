@@ -42,6 +42,8 @@ class ClusterContext:
     """Live brokers that have lost a log directory."""
     offline: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas that a live broker cannot open, by broker."""
+    reluctant: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    """Brokers that could lead and have said that they would rather not: others come first."""
     stale: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
     """Members of the ISR whose broker ended, or started anew, since it was known to be in sync: to
     be taken out. Kept until that is stored, whatever fails in between."""
@@ -68,6 +70,7 @@ class ClusterContext:
         for partition in self._by_topic.pop(name, {}).values():
             del self.partitions[partition.topic_partition]
             self.stale.pop(partition.topic_partition, None)
+            self.reluctant.pop(partition.topic_partition, None)
 
     def partitions_of(self, topic: str) -> list[Partition]:
         """Sorted by partition number; empty for a topic that is not known."""

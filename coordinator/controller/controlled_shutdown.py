@@ -34,7 +34,8 @@ def decide_handover(
         return None
     if state.leader not in leaving:
         return without(partition, leaving, now, Reason.CONTROLLED_SHUTDOWN)
-    elected = leaders.handover(partition.replicas, state, now.in_sync_candidates, leaving)
+    order = now.in_order(partition.replicas)
+    elected = leaders.handover(order, state, now.in_sync_candidates, leaving)
     if elected is None:
         return None
     return succeeded(partition, elected, now, Reason.CONTROLLED_SHUTDOWN)

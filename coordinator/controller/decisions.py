@@ -7,7 +7,7 @@ here waits, writes or logs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pybroker.coordinator.controller import leaders
@@ -30,7 +30,8 @@ class Circumstances:
     `stale`: members of the ISR whose broker ended or started anew since it was known to be in sync:
     they have to leave, and may come back when they have caught up. `required`: how small the ISR
     may become before the high watermark stands still (min.insync.replicas, at most the number of
-    replicas). `unclean`: whether a replica may lead that may lack committed records.
+    replicas). `unclean`: whether a replica may lead that may lack committed records. `reluctant`:
+    who would rather not lead.
     """
 
     hosts: Collection[int]
@@ -39,6 +40,11 @@ class Circumstances:
     stale: Collection[int] = ()
     required: int = 1
     unclean: bool = False
+    reluctant: Collection[int] = ()
+
+    def in_order(self, replicas: Sequence[int]) -> Sequence[int]:
+        """The replicas as they are to be asked whether they can lead."""
+        return sorted(replicas, key=lambda replica: replica in self.reluctant)
 
     @property
     def in_sync_candidates(self) -> Collection[int]:
@@ -64,7 +70,11 @@ def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None
         gone = [replica for replica in state.isr if replica not in now.hosts]
         return without(partition, {*gone, *now.stale}, now, Reason.REPLICA_LOST)
     elected = leaders.offline(
-        partition.replicas, state, now.candidates, stale=now.stale, unclean=now.unclean
+        now.in_order(partition.replicas),
+        state,
+        now.candidates,
+        stale=now.stale,
+        unclean=now.unclean,
     )
     if elected is not None:
         reason = Reason.UNCLEAN_ELECTION if elected.unclean else Reason.LEADER_LOST

@@ -41,6 +41,7 @@ class LogDirFailures:
         for broker_id, event in sorted({await self._read(node) for node in nodes}):
             if broker_id not in self._context.brokers:
                 continue
+            self._forget_reluctance({broker_id})
             if event is LogDirEvent.DIRECTORY_FAILED:
                 logger.warning("log_dir_failed broker=%d", broker_id)
                 self._context.failed_log_dirs.add(broker_id)
@@ -94,10 +95,13 @@ class LogDirFailures:
         if isinstance(event, ReplicasAccepted):
             changed = offline.intersection(event.topic_partitions)
             offline.difference_update(changed)
+            self._leads_after_all(broker_id, event.topic_partitions)
         else:
             changed = set(event.topic_partitions & context.partitions.keys()) - offline
             if broker_id not in context.failed_log_dirs:
                 changed = {key for key in changed if self._has_another(key, broker_id)}
+                for key in changed:
+                    context.reluctant.setdefault(key, set()).add(broker_id)
             offline.update(changed)
         if changed:
             name = type(event).__name__
@@ -105,18 +109,30 @@ class LogDirFailures:
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Whether that broker is to lead, and another one could."""
+        """Whether that broker is to lead, and another one could that has not refused itself, or the
+        partition would never come to rest."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:
             return False
-        hosts = self._context.hosts_of(partition)
-        return any(
-            replica != leader and replica in hosts for replica in (*state.isr, *state.eligible)
-        )
+        others = {*self._context.hosts_of(partition)} - {leader}
+        others -= self._context.reluctant.get(key, set())
+        return not others.isdisjoint((*state.isr, *state.eligible))
+
+    def _leads_after_all(self, broker_id: int, keys: Collection[TopicPartition]) -> None:
+        for key in keys:
+            partition = self._context.partitions.get(key)
+            state = None if partition is None else partition.state
+            if state is not None and state.leader == broker_id:
+                self._context.reluctant.get(key, set()).discard(broker_id)
+
+    def _forget_reluctance(self, broker_ids: Collection[int]) -> None:
+        for brokers in self._context.reluctant.values():
+            brokers.difference_update(broker_ids)
 
     def forget(self, broker_ids: Collection[int]) -> None:
         """These brokers have ended or started anew."""
+        self._forget_reluctance(broker_ids)
         for broker_id in broker_ids:
             self._context.failed_log_dirs.discard(broker_id)
             self._context.offline.pop(broker_id, None)

@@ -112,6 +112,7 @@ class Office:
             stale=context.stale.get(partition.topic_partition, ()),
             required=min(policy.min_insync_replicas, len(partition.replicas)),
             unclean=policy.unclean_elections,
+            reluctant=context.reluctant.get(partition.topic_partition, ()),
         )
 
     async def close(self) -> None:

@@ -52,7 +52,8 @@ _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition 
 def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | None:
     """The preferred replica leads, if it may and does not yet."""
     state = partition.state
-    if state is None or state.leader == partition.replicas[0]:
+    first = partition.replicas[0]
+    if state is None or state.leader == first or first in now.reluctant:
         return None
     elected = leaders.preferred(partition.replicas, state, now.in_sync_candidates)
     if elected is None:

@@ -39,9 +39,11 @@ class Reluctance:
             self.on_change()
 
     def remove(self, key: TopicPartition) -> None:
-        """The replica may lead again. No error if it always could."""
+        """The replica may lead again: others may want to hand over to it. No error if it always
+        could."""
         if self._reasons.pop(key, None) is not None:
             log.info("replica may lead again partition=%s", key)
+            self.on_change()
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:
         """To a command that was carried out."""

@@ -363,5 +363,6 @@ class LogDirectory:
         then nobody knows what the disk holds. Nor where the logs came as suspects and nobody has
         settled them: that must not be forgotten."""
         if self.failure is None and self._boot is not None:
-            self._disk.unlink(self._path(BOOT))
+            # In this order: there may be no room for the mark, and the boot id still counts then.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))
+            self._disk.unlink(self._path(BOOT))

@@ -77,6 +77,7 @@ class LogManager:
         others own."""
         self._directories = DirectorySet(directories, disk, frozenset(foreign_names))
         self._disk = disk
+        self.free_bytes = disk.free_bytes
         self._clock = clock
         self._boot_id = proc.boot_id()
         self._process_id = proc.pid()
@@ -86,7 +87,7 @@ class LogManager:
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._flush_idle_ms = flush_idle_ms
         self._listeners: list[FailureListener] = [] if on_failure is None else [on_failure]
-        self._refusals = chores.Refusals(clock)
+        self.refusals = chores.Refusals(clock)
         self._table = LogTable(self._directories, disk, self._rng)
         self._logs = self._table.logs
         self._home = self._table.home
@@ -161,7 +162,7 @@ class LogManager:
             partial(self._lower_checkpoints, directory),
             lambda partition, error: self._directory_failed(directory, error),
             self._rng,
-            lambda partition, error: self._refusals.tell(f"log partition={partition}", error),
+            partial(self.refusals.of_log, directory.path),
             self._sync_due,
         )
 
@@ -201,27 +202,25 @@ class LogManager:
             return
         self._started = False
         self.moves.cancel_all()
-        for log in self._logs.values():
-            self._end_log(log)
+        ended = {key for key, log in self._logs.items() if self._end_log(log)}
+
+        def end(directory: LogDirectory) -> None:
+            self._write_checkpoints(directory, high_watermarks)
+            if self._table.within(directory).keys() <= ended:
+                directory.end(broker_epoch)
+
         try:
             for directory in self._directories.usable():
-                try:
-                    self._write_checkpoints(directory, high_watermarks)
-                    if not any(log.damage for log in self._table.within(directory).values()):
-                        directory.end(broker_epoch)
-                except StorageError as error:
-                    self._directory_failed(directory, error)
+                self._checkpoint(directory, partial(end, directory))
         finally:
             self.unlock()
 
-    def _end_log(self, log: Log) -> None:
+    def _end_log(self, log: Log) -> bool:
         try:
-            if log.failure is None and log.damage is None:
-                log.flush()
-            log.close()
-        except (BrokerError, StorageError) as error:
-            failure = StorageError(str(error))
-            self._directory_failed(self._home[log.topic_partition], failure)
+            return chores.end(log)
+        except StorageError as error:
+            self._directory_failed(self._home[log.topic_partition], error)
+            return False
 
     def unlock(self) -> None:
         """Release the locks, as `shutdown` does; without it a crash is what the next start sees.
@@ -354,7 +353,7 @@ class LogManager:
             directory.forget(partition)  # first, or a kill in between would make it a missing one
         except DiskFull as error:
             # Deleting is how room is made; the next checkpoint leaves the partition out.
-            self._refusals.tell("checkpoint", error)
+            self.refusals.tell("checkpoint", error)
         log.release()
         self.incomplete.clear(partition)
         del self._logs[partition]
@@ -386,7 +385,7 @@ class LogManager:
         try:
             write()
         except DiskFull as error:
-            self._refusals.tell("checkpoint", error)
+            self.refusals.tell("checkpoint", error)
         except StorageError as error:
             self._directory_failed(directory, error)
 

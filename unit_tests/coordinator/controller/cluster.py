@@ -103,6 +103,12 @@ class NotingChannel:
         keys = [item.topic_partition for item in command.partitions]
         offline = self._cluster.offline.get(self._broker.id, set())
         answers = self._note(command, keys)
+        reluctant = self._cluster.reluctant.get(self._broker.id, set())
+        offline = offline | {
+            item.topic_partition
+            for item in command.partitions
+            if item.state.leader == self._broker.id and item.topic_partition in reluctant
+        }
         return {
             key: ErrorCode.KAFKA_STORAGE_ERROR if key in offline else answers[key] for key in keys
         }
@@ -137,7 +143,7 @@ class NotingChannel:
 class Cluster:
     """The tree and everything that brokers were told. `refusals` are used up one a command: an
     exception for the whole, or a code for each partition. `offline` are replicas that a broker
-    cannot open."""
+    cannot open, `reluctant` those that it would rather not lead."""
 
     def __init__(self, tree: MemoryTree | None = None) -> None:
         self.clock = ManualClock()
@@ -145,6 +151,7 @@ class Cluster:
         self.notes: list[Note] = []
         self.refusals: list[Exception | ErrorCode] = []
         self.offline: dict[int, set[TopicPartition]] = {}
+        self.reluctant: dict[int, set[TopicPartition]] = {}
         self.config = BrokerConfig()
         self.journal: list[dict[str, object]] = []
         self.elections = TimeMeter()

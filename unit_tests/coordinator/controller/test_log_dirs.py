@@ -112,6 +112,29 @@ async def test_who_would_rather_not_lead_goes_on_where_nobody_else_can(cluster: 
     assert not [line for line in cluster.lines(1) if "leader=-1" in line]
 
 
+async def test_where_all_would_rather_not_lead_leaders_come_to_rest(cluster: Cluster) -> None:
+    """Two hand over to the last one, which leads on until one of them is willing again."""
+    for broker in (1, 2, 3):
+        await cluster.member(broker)
+    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
+    await cluster.create("orders", {0: (1, 2, 3)})
+    await cluster.told(3, "metadata orders-0 leader=1 epoch=0")
+    cluster.reluctant = {broker: {ORDERS_0} for broker in (1, 2, 3)}
+    await tell(cluster, 1, LogDirEvent.REPLICAS_CHANGED)
+    await cluster.told(3, "lead orders-0 leader=3 epoch=2 isr=3")
+    # Nothing is written, so that they have everything, and are in sync again.
+    path = paths.partition_state(ORDERS_0)
+    await cluster.write_json(path, {**cluster.json(path), "isr": [3, 1, 2]})
+    notice = schemas.encode_partitions([ORDERS_0])
+    await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
+    asked = len(cluster.lines(3))
+    again = "lead orders-0 leader=3 epoch=2 isr="
+    await until(lambda: sum(line.startswith(again) for line in cluster.lines(3)[asked:]) > 5)
+    cluster.reluctant[2].clear()
+    await tell(cluster, 2, LogDirEvent.REPLICAS_CHANGED)
+    await cluster.told(2, "lead orders-0 leader=2 epoch=3 isr=1,2")
+
+
 @pytest.mark.parametrize("replica", [1, 2])
 async def test_who_has_stepped_aside_by_itself_is_done_without(
     cluster: Cluster, replica: int

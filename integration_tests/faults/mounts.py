@@ -1,0 +1,108 @@
+"""File systems of a test's own: small ones in memory, that fill up, and images, of which a copy is
+what a machine finds that lost power at that moment.
+
+Needs root. A run that is killed leaves its mounts behind; the next one removes them, as their
+places bear the number of its process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import psutil
+
+FOLDER: Final = f"pybroker-disks-of-{os.getpid()}-"
+"""How the name of a folder begins in which something is mounted."""
+_OURS: Final = re.compile(r"/pybroker-disks-of-(\d+)-")
+_COMMAND_SECONDS_MAX: Final = 30.0
+
+
+@functools.cache
+def reason_to_skip() -> str | None:
+    """Why file systems cannot be mounted here; None if they can."""
+    if os.geteuid() != 0:
+        return "mounts need root"
+    for program in ("mount", "umount", "mkfs.ext4"):
+        if shutil.which(program) is None:
+            return f"mounts need {program}: apt-get install mount e2fsprogs"
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, Mounts() as mounts:
+        try:
+            mounts.memory(Path(folder) / "memory", 1 << 20)
+            mounts.image(Path(folder) / "disk", made_image(Path(folder) / "image", 1 << 23))
+        except subprocess.CalledProcessError as error:
+            return f"mounts are not allowed here: {error.stderr.strip()}"
+    return None
+
+
+def made_image(path: Path, size_bytes: int) -> Path:
+    """A file with an empty file system of ext4."""
+    with path.open("wb") as file:
+        file.truncate(size_bytes)
+    _run("mkfs.ext4", "-q", "-m", "0", str(path))
+    return path
+
+
+def copied_image(image: Path, copy: Path) -> Path:
+    """What is on the disk of a mounted image now; what its system only has in memory is not."""
+    _run("cp", "--sparse=always", str(image), str(copy))
+    return copy
+
+
+class Mounts:
+    """Use in a `with` statement; at its end nothing is mounted any more."""
+
+    def __init__(self) -> None:
+        self._places: list[Path] = []
+
+    def __enter__(self) -> Mounts:
+        _remove_leftovers()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for place in reversed(self._places[:]):
+            self.unmount(place)
+
+    def memory(self, place: Path, size_bytes: int) -> None:
+        """A file system in memory at `place`, a folder inside of one named FOLDER..."""
+        self._mount(place, "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs")
+
+    def image(self, place: Path, image: Path) -> None:
+        """The file system of an image at `place`, likewise."""
+        self._mount(place, "-o", "loop", str(image))
+
+    def unmount(self, place: Path) -> None:
+        """Nobody may use it any more."""
+        _run("umount", str(place))
+        self._places.remove(place)
+
+    def _mount(self, place: Path, *words: str) -> None:
+        assert _OURS.search(str(place)), f"{place} would not be known for ours"
+        place.mkdir(parents=True, exist_ok=True)
+        _run("mount", *words, str(place))
+        self._places.append(place)
+
+
+def _remove_leftovers() -> None:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place = line.split()[4]
+        if (found := _OURS.search(place)) and not psutil.pid_exists(int(found[1])):
+            subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=_COMMAND_SECONDS_MAX
+    )

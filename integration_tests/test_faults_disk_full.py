@@ -1,0 +1,114 @@
+"""Disks that fill up under load, of one broker and of all, and are given room again: records are
+refused or go to brokers with room, and nothing has to be restarted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration_tests.faults import mounts
+from integration_tests.faults.rig import PARTITIONS, REPLICAS, Rig, Run
+from integration_tests.faults.tormented import Tormented
+from integration_tests.process import wait_until
+
+pytestmark = pytest.mark.ours
+
+DISK_BYTES = 48 * 1024**2
+LEFT_BYTES = 96 * 1024
+"""For the workload to fill."""
+EXPLAINED = (
+    "log directory full",
+    "write refused",
+    "copying pauses .* error=KAFKA_STORAGE_ERROR",
+    "partition cannot be opened .* No space left on device",
+)
+
+
+@pytest.fixture
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
+    """A file system in memory for every broker."""
+    reason = mounts.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp(mounts.FOLDER)
+    with mounts.Mounts() as mounted:
+        for broker in Tormented.brokers:
+            mounted.memory(folder / "brokers" / f"broker-{broker}", DISK_BYTES)
+        with Tormented(folder) as started:
+            yield started
+
+
+def fill(cluster: Tormented, broker: int) -> None:
+    """Take nearly all room of the broker's disk."""
+    log_dir = cluster.log_dir(broker)
+    status = os.statvfs(log_dir)
+    free_bytes = status.f_bavail * status.f_frsize
+    assert log_dir.is_mount() and free_bytes < DISK_BYTES
+    with ballast(cluster, broker).open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free_bytes - LEFT_BYTES)
+
+
+def ballast(cluster: Tormented, broker: int) -> Path:
+    return cluster.log_dir(broker) / "ballast"
+
+
+def said(run: Run, broker: int, text: str) -> bool:
+    return any(text in line for line in run.rig.new_lines(broker))
+
+
+def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
+    """It hands over what it leads, and follows again when there is room."""
+    rig = Rig(small, tmp_path)
+    with rig.run("disk-full") as run:
+        run.wait_for_progress(10)
+        leader = run.leader()
+        with run.fault("full", leader):
+            fill(small, leader)
+            for partition in range(PARTITIONS):
+                run.wait_for_state(
+                    partition, lambda s: s.leader not in (-1, leader), "a leader with room"
+                )
+            run.wait_for_isr(set(small.brokers) - {leader})
+            run.wait_for_progress(10)
+            assert said(run, leader, "log directory full")
+            # Also a stop and a start: what could not be written is not taken for written.
+            assert small.stop(leader) == 0
+            ballast(small, leader).unlink()
+        small.start(leader)
+        run.wait_for_full_isr()
+        with run.fault("full-again", leader):
+            fill(small, leader)
+            run.wait_for_isr(set(small.brokers) - {leader})
+            ballast(small, leader).unlink()
+        run.wait_for_full_isr()
+        wait_until(lambda: said(run, leader, "has room again"), what="it has room", seconds=30)
+        run.finish(stop=True, allowed_errors=EXPLAINED)
+
+
+def test_all_disks_are_full(small: Tormented, tmp_path: Path) -> None:
+    """Records are refused until there is room."""
+    rig = Rig(small, tmp_path)
+    with rig.run("disks-full") as run:
+        run.wait_for_progress(10)
+        with run.fault("full"):
+            for broker in small.brokers:
+                fill(small, broker)
+            wait_until(
+                lambda: all(said(run, broker, "log directory full") for broker in small.brokers),
+                what="all disks are full",
+                seconds=30,
+            )
+            before = run.watch.all()
+            run.wait(3)
+            after = run.watch.all()
+            # Where nobody has room nobody hands over: leaders change a few times at most.
+            assert all(after[p].epoch - before[p].epoch <= 2 * REPLICAS for p in after), after
+            assert set(small.running()) == set(small.brokers)
+            for broker in small.brokers:
+                ballast(small, broker).unlink()
+        run.wait_for_progress(10)
+        run.wait_for_full_isr()
+        run.finish(stop=True, allowed_errors=EXPLAINED)
