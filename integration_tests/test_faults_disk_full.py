@@ -17,7 +17,7 @@ from integration_tests.process import wait_until
 pytestmark = pytest.mark.ours
 
 DISK_BYTES = 48 * 1024**2
-LEFT_BYTES = 96 * 1024
+LEFT_BYTES = 32 * 1024
 """For the workload to fill."""
 EXPLAINED = (
     "log directory full",

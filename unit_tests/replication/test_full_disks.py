@@ -1,0 +1,117 @@
+"""From when on, and until when, the replicas of a directory without room would rather not lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+import pytest
+
+from pybroker.clock import ManualClock
+from pybroker.errors import DiskFull, StorageError
+from pybroker.model import TopicPartition
+from pybroker.replication.full_disks import QUIET_S, ROOM_BYTES_MIN, FullDisks
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.reluctance import Reluctance
+from pybroker.storage.chores import Refusals
+from pybroker.storage.manager import LogManager
+
+T = TypeVar("T")
+LED, FOLLOWED, ALONE, ELSEWHERE = (TopicPartition("t", number) for number in range(4))
+FULL = DiskFull("append to /a/t-0: No space left on device")
+
+
+@dataclass
+class Replica:
+    is_leader: bool
+    is_replicated: bool
+
+
+@dataclass
+class Host:
+    """Stands for the managers of logs and of replicas, and for the threads."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    reluctance: Reluctance = field(default_factory=lambda: Reluctance(1))
+    failed_directories: dict[str, StorageError] = field(default_factory=dict)
+    room_bytes: int = 0
+    homes: dict[TopicPartition, str] = field(
+        default_factory=lambda: {LED: "/a", FOLLOWED: "/a", ALONE: "/a", ELSEWHERE: "/b"}
+    )
+
+    def __post_init__(self) -> None:
+        self.partitions = {
+            LED: Replica(is_leader=True, is_replicated=True),
+            FOLLOWED: Replica(is_leader=False, is_replicated=False),
+            ALONE: Replica(is_leader=True, is_replicated=False),
+            ELSEWHERE: Replica(is_leader=True, is_replicated=True),
+        }
+        self.refusals = Refusals(self.clock)
+        self.full = FullDisks(
+            logs=cast(LogManager, self),
+            replicas=cast(ReplicaManager, self),
+            blocking=self,
+            clock=self.clock,
+        )
+
+    def partitions_in(self, path: str) -> list[TopicPartition]:
+        return [key for key, home in self.homes.items() if home == path]
+
+    def free_bytes(self, path: str) -> int:
+        return self.room_bytes
+
+    async def run(self, function: Callable[..., T], *arguments: object) -> T:
+        return function(*arguments)
+
+    async def refuse(self, path: str = "/a") -> None:
+        self.refusals.of_log(path, LED, FULL)
+        await asyncio.sleep(0)
+
+    async def look(self) -> set[TopicPartition]:
+        """Who would rather not lead after another look."""
+        await self.full._look("/a")
+        return set(self.reluctance.reasons)
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    host = Host()
+    host.full.start()
+    yield host
+    await host.full.stop()
+
+
+async def test_all_replicas_there_that_have_others_hand_over(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        await host.refuse()
+    assert set(host.reluctance.reasons) == {LED, FOLLOWED}
+    assert len([r for r in caplog.records if "log directory full path=/a " in r.message]) == 1
+
+
+async def test_it_is_over_when_nothing_was_refused_and_there_is_room(host: Host) -> None:
+    await host.refuse()
+    host.clock.advance(QUIET_S)
+    assert await host.look() == {LED, FOLLOWED}
+    host.room_bytes = ROOM_BYTES_MIN
+    await host.refuse()
+    assert await host.look() == {LED, FOLLOWED}
+    host.clock.advance(QUIET_S)
+    assert await host.look() == set()
+    await host.refuse()
+    assert set(host.reluctance.reasons) == {LED, FOLLOWED}
+
+
+async def test_who_comes_or_goes_meanwhile(host: Host) -> None:
+    await host.refuse()
+    host.homes |= {LED: "/b", ELSEWHERE: "/a"}
+    assert await host.look() == {FOLLOWED, ELSEWHERE}
+
+
+async def test_a_directory_that_fails_is_not_full_any_more(host: Host) -> None:
+    await host.refuse()
+    host.failed_directories["/a"] = FULL
+    assert await host.look() == set()
