@@ -28,14 +28,13 @@ PAUSE_SECONDS_MAX: Final = SESSION_S + 2.0
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tormented, WallClocks]]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
     reason = clocks.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("clocks")
-    walls = WallClocks(folder, Tormented.brokers)
-    with Tormented(folder, places=walls.places) as started:
-        yield started, walls
+    with Tormented(folder, clocks=WallClocks(folder, Tormented.brokers)) as started:
+        yield started
 
 
 def hours_off(log_dir: Path, topic: str) -> set[int]:
@@ -49,10 +48,9 @@ def hours_off(log_dir: Path, topic: str) -> set[int]:
     }
 
 
-def test_clock_jumps(made: tuple[Tormented, WallClocks], tmp_path: Path) -> None:
+def test_clock_jumps(cluster: Tormented, tmp_path: Path) -> None:
     """Each broker's clock jumps ahead, back behind the right time, and right again, alone and
     together with the others. Nobody leaves an ISR, nobody is elected, nothing expires."""
-    cluster, walls = made
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("clock-jumps", configs=STAMPED_BY_BROKER) as run:
         run.wait_for_progress(10)
@@ -61,14 +59,15 @@ def test_clock_jumps(made: tuple[Tormented, WallClocks], tmp_path: Path) -> None
         with run.fault("clocks"):
             for broker in cluster.brokers:
                 for hours in (1, -1):
-                    walls.set(broker, hours * HOUR_S)
+                    cluster.set_clock(broker, hours * HOUR_S)
                     run.wait_for_progress(5)
             run.wait(SESSION_S)  # all are behind
             for broker in cluster.brokers:
-                walls.set(broker, HOUR_S)
+                cluster.set_clock(broker, HOUR_S)
             run.wait(SESSION_S)
             run.wait_for_progress(5)
-            walls.set_right()
+            for broker in cluster.brokers:
+                cluster.set_clock(broker, 0)
             run.wait_for_progress(5)
         assert run.watch.all() == before, "no leader, ISR or epoch is another one"
         assert [*run.watch.nodes("/brokers/ids"), *run.watch.nodes("/controller")] == registered

@@ -1,6 +1,7 @@
 """A minute of faults in an order that nobody has thought of: brokers are killed, stopped and
-paused, links are cut one way or both, sessions end, leaders are elected, while topics come and go.
-What is acknowledged stays, and whatever was broken is whole again soon after it is healed.
+paused, links are cut one way or both, uneven, or break around a request, clocks jump, sessions end,
+leaders are elected, while topics come and go. What is acknowledged stays, and whatever was broken
+is whole again soon after it is healed.
 
 `PYBROKER_FAULTS_SEED=text` makes the same choices again (not the same moments), and
 `PYBROKER_FAULTS_SECONDS=600` goes on for longer.
@@ -20,8 +21,10 @@ from typing import Final
 import psutil
 import pytest
 
+from integration_tests.faults.clocks import WallClocks
 from integration_tests.faults.rig import Rig, Run
 from integration_tests.faults.settings import READERS
+from integration_tests.faults.taps import LostAnswers, LostWrites
 from integration_tests.faults.tormented import Tormented
 from pybroker.client import Admin, ConfigChange, ConfigResource, NewTopic
 from pybroker.client.errors import ClientError
@@ -42,6 +45,12 @@ sends to the new one before it has heard of what the old one got, and its order 
 SEED: Final = "second"
 """The same faults in every run; others by PYBROKER_FAULTS_SEED."""
 
+HOUR_S: Final = 3600.0
+FREEZE_S: Final = 1.0
+"""Shorter than a session and the lag time: nobody may notice, but all that waits."""
+JITTER_S: Final = 0.3
+LOST_ONE_IN: Final = 3
+
 Fault = Callable[[Tormented, int, str], None]
 
 
@@ -51,17 +60,41 @@ def stop(cluster: Tormented, broker: int, _: str) -> None:
     assert time.monotonic() - begin < STOP_SECONDS_MAX
 
 
+def freeze(cluster: Tormented, broker: int, _: str) -> None:
+    cluster.pause(broker)
+    time.sleep(FREEZE_S)
+    cluster.resume(broker)
+
+
+def lose_answers(cluster: Tormented, broker: int, way: str) -> None:
+    lost = LostAnswers(one_in=LOST_ONE_IN, seed=len(way))
+    cluster.cluster.tap(broker, "clients", lost.make)
+
+
+def lose_writes(cluster: Tormented, broker: int, way: str) -> None:
+    lost = LostWrites(b"/state", b"/controller", b"/topics", one_in=LOST_ONE_IN, seed=len(way))
+    cluster.cluster.tap(broker, "zookeeper", lost.make)
+
+
 FAULTS: Final[Mapping[str, Fault]] = {
     "kill9": lambda cluster, broker, _: cluster.kill9(broker),
     "kill9-all": lambda cluster, *_: cluster.kill9_all(),
     "stop": stop,
     "pause": lambda cluster, broker, _: cluster.pause(broker),
+    "freeze": freeze,
+    "uneven": lambda cluster, *_: cluster.cluster.delay(0, jitter=JITTER_S),
+    "break": lambda cluster, broker, _: cluster.cluster.reset(broker),
+    "lose-answers": lose_answers,
+    "lose-writes": lose_writes,
+    "clock": lambda cluster, broker, way: cluster.set_clock(broker, HOURS[way] * HOUR_S),
     "expire": lambda cluster, broker, _: cluster.expire_session(broker),
     "cut-zookeeper": lambda cluster, broker, way: cluster.cut(broker, "zookeeper", direction=way),
     "cut-clients": lambda cluster, broker, way: cluster.cut(broker, "clients", direction=way),
     "cut-next": lambda cluster, broker, way: cluster.cut(broker, broker % 3 + 1, direction=way),
     "cut-all": lambda cluster, broker, way: cluster.cut(broker, direction=way),
 }
+HOURS: Final = {"in": 1, "out": -1, "both": 0}
+"""How far a clock is ahead from now on."""
 ENDING: Final = frozenset({"kill9", "kill9-all", "stop"})
 
 
@@ -117,7 +150,9 @@ class Operator:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
-    with Tormented(tmp_path_factory.mktemp("random"), proxied=True) as started:
+    folder = tmp_path_factory.mktemp("random")
+    walls = WallClocks(folder, Tormented.brokers)
+    with Tormented(folder, proxied=True, clocks=walls) as started:
         yield started
 
 

@@ -52,11 +52,6 @@ class WallClocks:
         with self._files[broker].open("r+b", buffering=0) as file:
             os.pwrite(file.fileno(), _OFFSET.pack(round(seconds * _NANOSECONDS)), 0)
 
-    def set_right(self) -> None:
-        """All tell the right time."""
-        for broker in self._files:
-            self.set(broker, 0)
-
 
 def _compiled(library: Path) -> subprocess.CompletedProcess[str]:
     words = ["gcc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(_SOURCE)]

@@ -16,6 +16,7 @@ import kazoo.client  # type: ignore[import-untyped]
 import kazoo.exceptions  # type: ignore[import-untyped]
 
 from integration_tests.ensemble import Ensemble
+from integration_tests.faults.clocks import WallClocks
 from pybroker.testing.cluster import Cluster
 from pybroker.testing.place import Place
 
@@ -35,7 +36,9 @@ _SESSION_FILE: Final = "zookeeper.session"
 
 
 class Tormented:
-    """Brokers 1, 2 and 3 in `folder`. Runs from `start_all` (or `with`) to `close`."""
+    """Brokers 1, 2 and 3 in `folder`. Runs from `start_all` (or `with`) to `close`.
+
+    `places` puts brokers elsewhere than on 127.0.0.1; `clocks` are set by `set_clock`, then."""
 
     brokers = (1, 2, 3)
 
@@ -46,12 +49,14 @@ class Tormented:
         config: Mapping[str, object] | None = None,
         proxied: bool = False,
         places: Mapping[int, Place] | None = None,
+        clocks: WallClocks | None = None,
     ) -> None:
         self.ensemble = Ensemble(folder / "ensemble")
         self._folder = folder
         self._config = {**CONFIG, **(config or {})}
         self._proxied = proxied
-        self._places = places
+        self._clocks = clocks
+        self._places = places if clocks is None else clocks.places
         self._cluster: Cluster | None = None
         self._paused: set[int] = set()
         self.is_spoiled = False
@@ -146,7 +151,12 @@ class Tormented:
             self._cluster.close(keep=True)
         self.ensemble.close()
 
-    # links and sessions
+    # links, sessions and clocks
+
+    def set_clock(self, broker: int, seconds: float) -> None:
+        """Put the broker's wall clock so far ahead of the right time, or behind it."""
+        assert self._clocks is not None, "the brokers' clocks are those of the machine"
+        self._clocks.set(broker, seconds)
 
     def cut(self, broker: int, *others: int | str, direction: str = "both") -> None:
         """From these brokers, "zookeeper" or "clients"; from nobody named, from all brokers and
