@@ -231,6 +231,18 @@ async def test_cut_off_a_partition_without_another_replica_is_served(bench: Benc
     assert await latest(bench) == (ErrorCode.NONE, 2)
 
 
+async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench) -> None:
+    """Before the controller has said so, which may not reach it for long."""
+    partition = bench.app.replicas.partition(TopicPartition("t", 0))
+    partition.superseded(is_replaced=False)
+    assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
+    assert await latest(bench) == (ErrorCode.NONE, 2)
+    partition.superseded(is_replaced=True)
+    assert code(await bench.produce("t", batch(b"c"), acks=1)) is NOT_LEADER
+    assert await latest(bench) == (NOT_LEADER, -1)
+    assert values_of(await bench.fetch("t", 0)) == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("mode", ["fence"])
 async def test_cut_off_a_fenced_broker_answers_nothing(bench: Bench) -> None:
     cut(bench)

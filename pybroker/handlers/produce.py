@@ -161,6 +161,11 @@ def require_standing(services: Services, partition: Partition) -> None:
             f"this broker does not hear from ZooKeeper, and may not lead"
             f" {partition.topic_partition} any more",
         )
+    if partition.is_replaced:
+        raise BrokerError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"another broker leads {partition.topic_partition} by now, as ZooKeeper says",
+        )
 
 
 def answer_append(

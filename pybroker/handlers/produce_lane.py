@@ -187,7 +187,7 @@ class ProduceLane:
             return None
         partitions = self._partitions.get(topic)
         partition = None if partitions is None else partitions.get(index)
-        if partition is None or not partition.is_leader:
+        if partition is None or not partition.is_leader or partition.is_replaced:
             return None
         data, now_ms = frame[start:end], self._wall_ms()
         header = plainly_good(data, partition.batch_rules(version), now_ms)

@@ -205,7 +205,9 @@ class IsrChanges:
             self._stored(change, version)
             return
         if (state.leader, state.leader_epoch) != (meant.leader, meant.leader_epoch):
-            self._supersede(change, f"leader_epoch={state.leader_epoch} is stored")
+            is_replaced = state.leader != meant.leader
+            reason = f"leader={state.leader} leader_epoch={state.leader_epoch} is stored"
+            self._supersede(change, reason, is_replaced=is_replaced)
             return
         partition = self._leader_of(change)
         if partition is not None:
@@ -227,7 +229,7 @@ class IsrChanges:
         self._changed(change, change.state, version, "stored")
         self._go_on(partition, before, partition.isr_stored(change, version))
 
-    def _supersede(self, change: IsrChange, reason: str) -> None:
+    def _supersede(self, change: IsrChange, reason: str, *, is_replaced: bool = False) -> None:
         partition = self._leader_of(change)
         if partition is not None:
             self._metrics.isr_update_failures += 1
@@ -237,7 +239,7 @@ class IsrChanges:
                 change.state.leader_epoch,
                 reason,
             )
-            partition.superseded()
+            partition.superseded(is_replaced=is_replaced)
 
     def _changed(
         self, change: IsrChange, state: PartitionState, version: int, outcome: str

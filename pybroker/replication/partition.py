@@ -76,6 +76,8 @@ class Partition:
         self._leads = False
         self.is_replicated = False
         """Whether this replica leads and others follow."""
+        self.is_replaced = False
+        """Whether it was told to lead, and has read that another leads by now."""
         self.leading_since = NO_EPOCH
         """The first epoch of a leadership of this replica that nothing has interrupted."""
         self._leader: LeaderState | None = None
@@ -212,6 +214,7 @@ class Partition:
         assert facts.state.leader == self._broker_id
         epoch_start = self.log.log_end_offset
         self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
+        self.is_replaced = False
         if not self._leads:
             self.leading_since = facts.state.leader_epoch
         self._leads = True
@@ -227,7 +230,7 @@ class Partition:
         assert facts.state.leader != self._broker_id
         self._facts = facts
         self._leader = None
-        self._leads = self.is_replicated = False
+        self._leads = self.is_replicated = self.is_replaced = False
 
     # the in-sync replicas
 
@@ -281,10 +284,12 @@ class Partition:
         self._leader.refused(change)
         return self._settled()
 
-    def superseded(self) -> None:
-        """A later leader epoch is stored: wait for what the controller says."""
+    def superseded(self, *, is_replaced: bool) -> None:
+        """A later leader epoch is stored, perhaps another leader's: wait for what the controller
+        says."""
         assert self._leader is not None
         self._leader.is_superseded = True
+        self.is_replaced = is_replaced
 
     def settle(self) -> int:
         """Move the high watermark as far as it may; about how many bytes became readable by that

@@ -236,6 +236,17 @@ async def test_a_stopped_partition_is_not_found_in_the_lane(twins: Twins) -> Non
     assert await outcome(twins.laned, data) == await outcome(twins.general, data)
 
 
+async def test_who_reads_that_another_leads_acknowledges_nothing_alone(twins: Twins) -> None:
+    data = frame(7, records=batch(), acks=1)
+    for _ in range(2):
+        await twins.agree(data)
+    for bench in (twins.laned, twins.general):
+        bench.app.replicas.partition(TopicPartition("plain", 0)).superseded(is_replaced=True)
+    before = contents(twins.laned)
+    await twins.agree(data)
+    assert contents(twins.laned) == before
+
+
 def test_the_known_shape_is_read() -> None:
     records = batch()
     for version in VERSIONS:

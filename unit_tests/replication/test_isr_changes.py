@@ -233,9 +233,11 @@ async def test_a_later_leader_epoch_ends_the_writing(leading: Leading) -> None:
     await until(lambda: leading.metrics.isr_update_failures == 1)
     assert leading.node.isr == (2, ME)
     assert (leading.believed, leading.hw) == (ALL, 0)
+    assert leading.partition().is_replaced
     await leading.pass_time(LATE_S)
     assert leading.replicas.manager.isr_changes == {}
     await leading.lead(epoch=2)
+    assert not leading.partition().is_replaced
     await leading.pass_time(LATE_S, 2)
     await leading.until_stored(ME, 2)
 
