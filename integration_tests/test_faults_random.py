@@ -14,7 +14,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Final
 
@@ -46,6 +46,8 @@ SEED: Final = "second"
 """The same faults in every run; others by PYBROKER_FAULTS_SEED."""
 
 HOUR_S: Final = 3600.0
+HOURS: Final = {"in": 1, "out": -1, "both": 0}
+"""How far a clock is ahead from now on."""
 FREEZE_S: Final = 1.0
 """Shorter than a session and the lag time: nobody may notice, but all that waits."""
 JITTER_S: Final = 0.3
@@ -93,8 +95,19 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "cut-next": lambda cluster, broker, way: cluster.cut(broker, broker % 3 + 1, direction=way),
     "cut-all": lambda cluster, broker, way: cluster.cut(broker, direction=way),
 }
-HOURS: Final = {"in": 1, "out": -1, "both": 0}
-"""How far a clock is ahead from now on."""
+UNHEARD: Final[Mapping[str, Callable[[int], Collection[int]]]] = {
+    **dict.fromkeys(
+        ("kill9", "stop", "pause", "freeze", "expire", "break", "cut-all"),
+        lambda _: Tormented.brokers,
+    ),
+    "cut-next": lambda broker: (broker % 3 + 1,),
+    **dict.fromkeys(("kill9-all", "uneven"), lambda _: Tormented.brokers),
+    **dict.fromkeys(
+        ("cut-zookeeper", "cut-clients", "lose-answers", "lose-writes", "clock"), lambda _: ()
+    ),
+}
+"""From whom a broker may hear nothing then, or they of it."""
+EVERYWHERE: Final = frozenset({"kill9-all", "uneven"})
 ENDING: Final = frozenset({"kill9", "kill9-all", "stop"})
 
 
@@ -161,6 +174,11 @@ def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
     return Rig(cluster.fit(), tmp_path_factory.mktemp("ops"))
 
 
+def note_silence(run: Run, what: str, broker: int) -> None:
+    for one in run.cluster.brokers if what in EVERYWHERE else (broker,):
+        run.silence(one, UNHEARD[what](one))
+
+
 def torment(run: Run, rng: random.Random) -> None:
     """One or two faults at once; then all is healed, and soon everything is in sync again."""
     cluster = run.cluster
@@ -175,6 +193,7 @@ def torment(run: Run, rng: random.Random) -> None:
         # only when its broker has stopped vouching for what it leads.
         if broker in ended | paused | expired or (what in ("stop", "expire") and number):
             continue
+        note_silence(run, what, broker)
         with run.fault(what, broker):
             FAULTS[what](cluster, broker, way)
         if what in ENDING:
@@ -187,6 +206,7 @@ def torment(run: Run, rng: random.Random) -> None:
     run.wait(rng.uniform(0, FAULT_SECONDS_MAX))
     assert set(cluster.running()) == set(cluster.brokers) - ended, "a broker ended by itself"
     run.rig.ready()
+    run.heard()
     run.wait_for_full_isr()
     if rng.random() < 0.5:
         run.wait_for_progress(3, clients=("idempotent", "ours"))

@@ -22,7 +22,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -126,6 +126,7 @@ class Run:
         self._configs = {"min.insync.replicas": "2", "segment.bytes": "65536", **configs}
         self._process: ChildProcess | None = None
         self._finished = False
+        self._silent: set[frozenset[int]] = set()
 
     def __enter__(self) -> Run:
         try:
@@ -167,6 +168,20 @@ class Run:
         self.log.write("nemesis", "fault", "invoke", what=what, target=str(target))
         yield
         self.log.write("nemesis", "fault", "ok", what=what, target=str(target))
+
+    def silence(self, broker: int, others: Iterable[int]) -> None:
+        """Notes that the broker and these others may not hear of each other from now on: a leader
+        among them that is replaced cannot know it, and the judge does not expect that it does."""
+        for other in others:
+            if other != broker and (pair := frozenset({broker, other})) not in self._silent:
+                self._silent.add(pair)
+                self.log.write("nemesis", "silence", "invoke", between=sorted(pair))
+
+    def heard(self) -> None:
+        """Notes that all hear of each other again."""
+        for pair in self._silent:
+            self.log.write("nemesis", "silence", "ok", between=sorted(pair))
+        self._silent.clear()
 
     def wait(self, seconds: float) -> None:
         """Let the workload go on."""

@@ -44,6 +44,10 @@ class Script:
         self.ops.append({"t": at, "w": 0, "p": client, "i": 1, "f": function, "type": kind, **more})
         return at
 
+    def silence(self, one: int, other: int, kind: str = "invoke") -> None:
+        """It begins; "ok": it ends."""
+        self.add("nemesis", "silence", kind, between=[one, other])
+
     def invoke(self, counter: int, producer: str = "a") -> str:
         text = value(counter, producer, self.partition)
         self.add(producer, "send", "invoke", tp=self.partition, v=text)

@@ -16,34 +16,36 @@ from pybroker.testing.history.model import (
     State,
     Violation,
 )
+from pybroker.testing.history.untold import Untold
 from pybroker.testing.history.values import TopicPartition
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
     """The end of a partition never goes back for a client, and lies above everything that anybody
-    had been given, or had been told to be stored, before the question was asked."""
+    had been given, or had been told to be stored, before the question was asked; but for what
+    `untold.py` explains."""
     rule = "monotone-watermarks"
+    untold = Untold(history)
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))
         # Questions of one client may overlap; only one asked after an answer must not be lower.
-        if known is not None and answer.offset < known.offset and answer.asked > known.answered:
+        goes_back = known is not None and answer.offset < known.offset
+        if known is not None and goes_back and answer.asked > known.answered:
+            if untold.explain(answer):
+                continue
             ops = (str(known), str(answer))
             text = f"the end goes back from {known.offset}"
             yield Violation(rule, answer.partition, answer.offset, text, ops)
         if known is None or answer.offset > known.offset:
             highest[answer.client, answer.partition] = answer
-    yield from _below_what_is_known(history)
+    yield from _below_what_is_known(history, untold)
 
 
-def _below_what_is_known(history: History) -> Iterator[Violation]:
+def _below_what_is_known(history: History, untold: Untold) -> Iterator[Violation]:
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
-    for poll in history.polls:
-        known[poll.partition].append((poll.at, poll.records[-1].offset, str(poll)))
-    for send in history.sends.values():
-        facts = history.facts(send.identity)
-        if send.outcome == "ok" and send.offset != UNTOLD and facts and facts.acks == -1:
-            known[send.partition].append((send.ended, send.offset, str(send)))
+    for partition, at, offset, op in history.committed():
+        known[partition].append((at, offset, op))
     answers: dict[TopicPartition, list[Latest]] = defaultdict(list)
     for answer in history.latest:
         answers[answer.partition].append(answer)
@@ -56,7 +58,7 @@ def _below_what_is_known(history: History) -> Iterator[Violation]:
                 if offset > top:
                     top, witness = offset, op
                 position += 1
-            if answer.offset <= top:
+            if answer.offset <= top and not untold.explain(answer):
                 text = f"the end was said to be {answer.offset} when {top} was known"
                 yield Violation(
                     "monotone-watermarks", partition, answer.offset, text, (witness, str(answer))

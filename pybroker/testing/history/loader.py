@@ -23,11 +23,15 @@ from pybroker.testing.history.model import (
     Record,
     ReplicaFiles,
     Send,
+    Silence,
     State,
     TopicLife,
 )
 from pybroker.testing.history.ops import SUFFIX, Op, read_ops
 from pybroker.testing.history.values import TopicPartition, read_value
+
+_NEVER: Final = 1 << 63
+"""The end of what has not ended."""
 
 
 def load(folder: Path) -> History:
@@ -171,6 +175,16 @@ def _calm(history: History, op: Op) -> None:
     history.calm = Calm(op["t"], op["limit"])
 
 
+def _silence(history: History, op: Op) -> None:
+    one, other = op["between"]
+    if op["type"] == "invoke":
+        history.silences.append(Silence(one, other, op["t"], _NEVER))
+        return
+    for silence in history.silences:
+        if {silence.one, silence.other} == {one, other} and silence.end == _NEVER:
+            silence.end = op["t"]
+
+
 _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
     "producer": _producer,
     "send": _send,
@@ -185,4 +199,5 @@ _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
     "topic": _topic,
     "loss": _loss,
     "calm": _calm,
+    "silence": _silence,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -204,6 +205,17 @@ class Calm:
 
 
 @dataclass(slots=True)
+class Silence:
+    """Two brokers may not have heard of each other, in one direction or both: a cut link, a broker
+    that stands still or does not run. `end` is far away until it is told."""
+
+    one: int
+    other: int
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
 class History:
     """All that is known of a run. `polls` and `latest` are in the order of time."""
 
@@ -227,6 +239,7 @@ class History:
     """So many ns after a topic or leadership ended, somebody may still be answered by it: longer
     than a broker goes on without ZooKeeper, and than a command to it may take."""
     calm: Calm | None = None
+    silences: list[Silence] = field(default_factory=list)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
         """The first final read of each partition."""
@@ -240,6 +253,15 @@ class History:
         for send in self.sends.values():
             found[send.partition].append(send)
         return found
+
+    def committed(self) -> Iterator[tuple[TopicPartition, int, int, str]]:
+        """What somebody knew to be committed: partition, since when, the offset, the operation."""
+        for poll in self.polls:
+            yield poll.partition, poll.at, poll.records[-1].offset, str(poll)
+        for send in self.sends.values():
+            facts = self.facts(send.identity)
+            if send.outcome == "ok" and send.offset != UNTOLD and facts and facts.acks == -1:
+                yield send.partition, send.ended, send.offset, str(send)
 
     def facts(self, identity: Identity) -> ProducerFacts | None:
         return self.producers.get((identity.producer, identity.incarnation))
