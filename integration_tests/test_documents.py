@@ -71,6 +71,12 @@ def test_the_tests_of_the_page_about_testing(tmp_path: Path) -> None:
     assert "2 passed" in printed
 
 
+def test_the_simulation_of_the_page_about_testing(tmp_path: Path) -> None:
+    tests = tmp_path / "test_orders.py"
+    tests.write_text(program("docs/testing.rst", "from pybroker.testing.simulation import"))
+    assert "5 passed" in output_of("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests))
+
+
 def test_the_cluster_without_pytest() -> None:
     code = program("docs/testing.rst", "from pybroker.testing import")
     assert output_of("-c", code) == "3 brokers\n"

@@ -5,7 +5,6 @@ This class is the list of operations; how each is asked stands in the modules be
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -17,6 +16,7 @@ from pybroker.client import (
     admin_log_dirs,
     admin_partitions,
     admin_topics,
+    defaults,
 )
 from pybroker.client.admin_calls import Calls
 from pybroker.client.admin_cluster import BrokerVersions, ClusterDescription
@@ -35,7 +35,6 @@ from pybroker.client.errors import ClientError
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.offset_lookup import OffsetAnswer, list_offsets
 from pybroker.client.options import AdminOptions, parse_options
-from pybroker.clock import SystemClock
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
 
@@ -65,7 +64,7 @@ class Admin:
             )
         self.options = parse_options(AdminOptions, options)
         self._cluster = Cluster(
-            self.options, clock=clock or SystemClock(), rng=rng or random.Random()
+            self.options, clock=clock or defaults.make_clock(), rng=rng or defaults.make_rng()
         )
         self._calls = Calls(self._cluster)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from pybroker.client import defaults
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import Closed, DeadlinePassed
@@ -15,7 +15,6 @@ from pybroker.client.fetcher import Fetcher
 from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer, list_offsets
 from pybroker.client.options import ConsumerOptions, parse_options
 from pybroker.client.subscription import ConsumerRecord, PartitionReader
-from pybroker.clock import SystemClock
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
 
@@ -47,11 +46,11 @@ class Consumer:
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
             )
         self.options = parse_options(ConsumerOptions, options)
-        self._clock = clock or SystemClock()
+        self._clock = clock or defaults.make_clock()
         self._cluster = Cluster(
             self.options,
             clock=self._clock,
-            rng=rng or random.Random(),
+            rng=rng or defaults.make_rng(),
             auto_create_topics=self.options.allow_auto_create_topics,
         )
         self._fetcher = Fetcher(self.options, self._cluster)

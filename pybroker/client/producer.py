@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from pybroker.client import defaults
 from pybroker.client.accumulator import Accumulator, PendingRecord, RecordMetadata
 from pybroker.client.backoff import Deadline
 from pybroker.client.budget import MemoryBudget
@@ -26,7 +26,6 @@ from pybroker.client.options import (
 )
 from pybroker.client.partitioner import Partitioner
 from pybroker.client.sender import Sender
-from pybroker.clock import SystemClock
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import Buffer, Clock, Rng
@@ -62,8 +61,8 @@ class Producer:
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
             )
         self.options = parse_options(ProducerOptions, options)
-        self._clock = clock or SystemClock()
-        rng = rng or random.Random()
+        self._clock = clock or defaults.make_clock()
+        rng = rng or defaults.make_rng()
         self._cluster = Cluster(
             self.options,
             clock=self._clock,

@@ -259,7 +259,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> Any:
-        raise RuntimeError(f"{func!r}: work that blocks goes through the port Blocking here")
+        raise RuntimeError(f"{func!r}: there are no threads in a simulation")
 
     # the network
 
