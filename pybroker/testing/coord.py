@@ -61,6 +61,8 @@ class _Node:
     version: int = 0
     children_created: int = 0
     """Never goes back: the suffix of the next sequential child."""
+    pzxid: int = 0
+    """When a child last came or went; with mzxid it tells whether a watch was missed."""
     children: set[str] = field(default_factory=set)
 
     def stat(self) -> NodeStat:
@@ -92,7 +94,9 @@ class MemoryTree:
         self._before: dict[str, _Node | None] = {}
         self._events: list[WatchEvent] = []
         self._next_session_id = _FIRST_SESSION_ID
-        self._clients: dict[int, MemoryCoord] = {}
+        self._clients: dict[int, MemoryCoord | None] = {}
+        self.on_event: Callable[[WatchEvent], object] | None = None
+        """Hears every change, for services that keep the watches of their clients themselves."""
 
     def paths(self) -> list[str]:
         """All nodes, sorted; for assertions."""
@@ -104,7 +108,7 @@ class MemoryTree:
         return None if found is None else (found.data, found.stat())
 
     def lookup(self, path: str) -> _Node:
-        node = self._nodes.get(_checked(path))
+        node = self._nodes.get(check_path(path))
         if node is None:
             raise NoNode(path)
         return node
@@ -122,7 +126,7 @@ class MemoryTree:
         self._publish()
         return results
 
-    def open_session(self, client: MemoryCoord) -> int:
+    def open_session(self, client: MemoryCoord | None) -> int:
         session_id = self._next_session_id
         self._next_session_id += 1
         self._clients[session_id] = client
@@ -130,19 +134,23 @@ class MemoryTree:
 
     def end_session(self, session_id: int) -> None:
         """Remove the session and its ephemeral nodes. No error if it is gone already."""
-        if self._clients.pop(session_id, None) is None:
+        if session_id not in self._clients:
             return
-        owned = [p for p, node in self._nodes.items() if node.ephemeral_owner == session_id]
+        del self._clients[session_id]
         self.zxid += 1
-        for path in sorted(owned):
+        for path in self.owned_by(session_id):
             self._delete(DeleteOp(path))
         self._publish()
+
+    def owned_by(self, session_id: int) -> list[str]:
+        """The ephemeral nodes of a session, sorted."""
+        return sorted(p for p, node in self._nodes.items() if node.ephemeral_owner == session_id)
 
     def is_alive(self, session_id: int) -> bool:
         return session_id in self._clients
 
     def _apply_one(self, op: CoordOp, session_id: int) -> OpResult:
-        _checked(op.path)
+        check_path(op.path)
         match op:
             case CreateOp():
                 return self._create(op, session_id)
@@ -166,9 +174,10 @@ class MemoryTree:
         self._remember(path)
         now = self.clock.wall_ms()
         owner = session_id if op.ephemeral else 0
-        self._nodes[path] = _Node(op.data, self.zxid, self.zxid, now, now, owner)
+        self._nodes[path] = _Node(op.data, self.zxid, self.zxid, now, now, owner, pzxid=self.zxid)
         parent.children.add(path.rpartition("/")[2])
         parent.children_created += 1
+        parent.pzxid = self.zxid
         self._events.append(WatchEvent(WatchKind.CREATED, path))
         self._events.append(WatchEvent(WatchKind.CHILD, parent_path))
         return path
@@ -193,7 +202,9 @@ class MemoryTree:
         self._remember(parent_path)
         self._remember(op.path)
         del self._nodes[op.path]
-        self._nodes[parent_path].children.discard(op.path.rpartition("/")[2])
+        parent = self._nodes[parent_path]
+        parent.children.discard(op.path.rpartition("/")[2])
+        parent.pzxid = self.zxid
         self._events.append(WatchEvent(WatchKind.DELETED, op.path))
         self._events.append(WatchEvent(WatchKind.CHILD, parent_path))
 
@@ -215,8 +226,11 @@ class MemoryTree:
         self._before.clear()
         events, self._events = self._events, []
         for event in events:
+            if self.on_event is not None:
+                self.on_event(event)
             for client in list(self._clients.values()):
-                client.node_changed(event)
+                if client is not None:
+                    client.node_changed(event)
 
 
 class MemoryCoord:
@@ -330,7 +344,7 @@ class MemoryCoord:
 
     async def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
         def read() -> NodeStat | None:
-            found = self._tree.node(_checked(path))
+            found = self._tree.node(check_path(path))
             if watch is not None:
                 self._watches.add_data(path, watch, exists=found is not None)
             return None if found is None else found[1]
@@ -464,7 +478,8 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def _checked(path: str) -> str:
+def check_path(path: str) -> str:
+    """Gives the path back. Raises ValueError if no node can have it."""
     if path != "/" and (not path.startswith("/") or any(not part for part in path[1:].split("/"))):
         raise ValueError(f"{path!r} is not the path of a node")
     return path

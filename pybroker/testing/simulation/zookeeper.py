@@ -1,0 +1,400 @@
+"""A simulated ZooKeeper of several members: elections, sessions, and one order of all changes.
+
+The leader decides every change in one log; members apply it each in its own time
+(`zookeeper_member.py`); processes reach them by `zookeeper_session.py`. There is one leader at a
+time: an old one has stepped down before the next is elected. What a member reads to its clients
+may be old, though, and goes on to be while it is cut off, until it notices.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker.errors import MultiFailed
+from pybroker.ports import CreateOp, DeleteOp, NodeStat, SetOp
+from pybroker.testing.coord import MemoryTree
+from pybroker.testing.simulation.links import Links, Pipe
+from pybroker.testing.simulation.world import WALL_MS_AT_START, World
+from pybroker.testing.simulation.zookeeper_member import (
+    Forwarded,
+    Member,
+    Transaction,
+    TransactionClock,
+)
+from pybroker.testing.simulation.zookeeper_wire import (
+    Answer,
+    CloseSession,
+    Connect,
+    Granted,
+    Sync,
+    Write,
+)
+
+if TYPE_CHECKING:
+    from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
+
+_LOOK_S: Final = 0.1
+_EXPIRY_TICK_S: Final = 0.25
+_ELECTION_S_LEAST: Final = 0.2
+_ELECTION_S_MOST: Final = 1.5
+_JOIN_S_MAX: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One node changed, at virtual time `at`. `data` None: it was deleted, and `version` is -1."""
+
+    zxid: int
+    path: str
+    data: bytes | None
+    version: int
+    session_id: int
+    at: float
+
+
+@dataclass(slots=True)
+class _Session:
+    timeout_ms: int
+    heard_at: float
+    owner: int
+    """The number of the connection that may speak for it; 0 after a change of leader."""
+
+    def ends_at(self) -> float:
+        """The server looks at whole ticks only."""
+        ends = self.heard_at + self.timeout_ms / 1000
+        return (math.floor(ends / _EXPIRY_TICK_S) + 1) * _EXPIRY_TICK_S
+
+
+class ZooKeeper:
+    """The service. Its members are machines of `links` by their names."""
+
+    def __init__(
+        self,
+        world: World,
+        links: Links,
+        members: Sequence[str] = ("zk1", "zk2", "zk3"),
+        *,
+        session_ms_min: int = 1000,
+        session_ms_max: int = 60_000,
+        sync_limit_s: float = 2.0,
+    ) -> None:
+        """Sessions get a timeout between the two limits. `sync_limit_s`: how long a member may be
+        out of touch with the leader, and the leader with a majority, before it notices."""
+        self.world = world
+        self.links = links
+        self.session_ms_min = session_ms_min
+        self.session_ms_max = session_ms_max
+        self.clients: list[ZooKeeperSession] = []
+        """All that were ever started, also those of processes that are gone."""
+        self.on_commit: list[Callable[[Change], object]] = []
+        """Each hears every change of a node, in their order, before any client does."""
+        self._sync_limit_s = sync_limit_s
+        self._rng = world.rng("zookeeper")
+        self._clock = TransactionClock(WALL_MS_AT_START)
+        self._tree = MemoryTree(self._clock)
+        self._log: list[Transaction] = []
+        self._sessions: dict[int, _Session] = {}
+        self._pending: list[Forwarded] = []
+        """What the leader cannot decide without a majority."""
+        self._leader: Member | None = None
+        self._quorum_at = 0.0
+        self._elect_at = 0.0
+        self.members = {
+            name: Member(links, name, world.rng(f"zookeeper {name}"), WALL_MS_AT_START, self._send)
+            for name in members
+        }
+        self._elect()
+        world.after(_LOOK_S, self._look)
+
+    # ---- for those who judge
+
+    @property
+    def leader(self) -> str | None:
+        """The name of the member that leads."""
+        return None if self._leader is None else self._leader.name
+
+    @property
+    def zxid(self) -> int:
+        """How many transactions have been decided."""
+        return len(self._log)
+
+    def nodes(self) -> list[str]:
+        """The paths of all nodes, sorted, as the leader has them."""
+        return self._tree.paths()
+
+    def node(self, path: str) -> tuple[bytes, NodeStat] | None:
+        """A node as the leader has it."""
+        return self._tree.node(path)
+
+    def session_ids(self) -> list[int]:
+        """The sessions that live, oldest first."""
+        return [*self._sessions]
+
+    # ---- faults
+
+    def down(self, name: str, *, silently: bool = False) -> None:
+        """Kill a member. `silently`: with its machine, so that nobody is told."""
+        member = self.members[name]
+        if member.is_up:
+            self.world.note(f"zk {name} down")
+            member.is_up = False
+            member.stop(silently=silently)
+            if member is self._leader and not silently:
+                self._depose()
+
+    def up(self, name: str) -> None:
+        """Start a member that is down. It serves once it has found the leader."""
+        member = self.members[name]
+        if not member.is_up:
+            self.world.note(f"zk {name} up")
+            if member is self._leader:
+                self._depose()
+            member.is_up = True
+
+    def lag(self, name: str, seconds: float) -> None:
+        """Let a member apply what is decided up to that much later."""
+        self.members[name].lag_s = seconds
+
+    def expire(self, session_id: int) -> bool:
+        """End a session as if it had been silent for too long. False if it is gone, or nothing can
+        be decided now."""
+        if session_id not in self._sessions or not self._has_quorum():
+            return False
+        self._close(session_id)
+        return True
+
+    def heal(self) -> None:
+        """All members up and in time; what links do is not touched."""
+        for name, member in self.members.items():
+            self.up(name)
+            member.lag_s = 0.0
+
+    # ---- from member to leader
+
+    def _send(self, forwarded: Forwarded) -> None:
+        member = forwarded.member
+        if member is self._leader:
+            self._receive(forwarded)
+        elif member.to_leader is not None:
+            member.to_leader.send(forwarded)
+
+    def _receive(self, forwarded: Forwarded) -> None:
+        """At the leader."""
+        leader, request = self._leader, forwarded.request
+        if leader is None or not leader.is_up:
+            return
+        session = self._sessions.get(forwarded.session_id)
+        if isinstance(request, Connect) and request.session_id:
+            self._readmit(forwarded, session)
+        elif session is not None and session.owner != forwarded.wire:
+            return  # the session has moved: nothing comes any more of what it asked elsewhere
+        elif session is None and not isinstance(request, Connect):
+            return
+        elif self._pending or not (isinstance(request, Sync) or self._has_quorum()):
+            self._pending.append(forwarded)
+        else:
+            self._decide(forwarded)
+
+    def _readmit(self, forwarded: Forwarded, session: _Session | None) -> None:
+        """A session comes back on another connection. The answer does not wait for transactions
+        that its member has yet to apply."""
+        if session is None:
+            granted = Granted(0, 0)
+        else:
+            session.owner = forwarded.wire
+            session.heard_at = self.world.now
+            granted = Granted(forwarded.session_id, session.timeout_ms)
+            self.world.note(f"zk session {forwarded.session_id:x} moves")
+        delay_s = 0.0
+        if forwarded.member is not self._leader:
+            delay_s = self.links.usual.draw(self._rng)
+        self.world.after(delay_s, forwarded.member.grant, forwarded.wire, granted)
+
+    # ---- decisions
+
+    def _decide(self, forwarded: Forwarded) -> None:
+        request = forwarded.request
+        if isinstance(request, Sync):
+            self._tell(forwarded.member, (forwarded.wire, request))
+            return
+        self._clock.now_ms = WALL_MS_AT_START + int(self.world.now * 1000)
+        zxid = len(self._log) + 1
+        changes: list[Change] = []
+        if isinstance(request, Connect):
+            session_id, answer = self._open(forwarded.wire, request)
+            text = f"zk {zxid} open {session_id:x}"
+        elif isinstance(request, CloseSession):
+            session_id, answer = forwarded.session_id, Answer(zxid)
+            changes = self._end(zxid, session_id)
+            text = f"zk {zxid} close {session_id:x}"
+        else:
+            session_id = forwarded.session_id
+            answer, changes, text = self._write(zxid, session_id, request)
+        transaction = Transaction(
+            zxid, self._clock.now_ms, forwarded.wire, session_id, request, answer
+        )
+        self._log.append(transaction)
+        assert self._tree.zxid == zxid
+        self.world.note(text)
+        for change in changes:
+            for hear in self.on_commit:
+                hear(change)
+        for member in self.members.values():
+            self._tell(member, transaction)
+
+    def _open(self, wire: int, request: Connect) -> tuple[int, Answer]:
+        timeout_ms = max(self.session_ms_min, min(request.timeout_ms, self.session_ms_max))
+        self._tree.zxid += 1
+        session_id = self._tree.open_session(None)
+        self._sessions[session_id] = _Session(timeout_ms, self.world.now, wire)
+        return session_id, Answer(0, Granted(session_id, timeout_ms))
+
+    def _end(self, zxid: int, session_id: int) -> list[Change]:
+        del self._sessions[session_id]
+        owned = self._tree.owned_by(session_id)
+        self._tree.end_session(session_id)
+        return [Change(zxid, path, None, -1, session_id, self.world.now) for path in owned]
+
+    def _write(
+        self, zxid: int, session_id: int, request: Write
+    ) -> tuple[Answer, list[Change], str]:
+        ops = request.ops
+        try:
+            results = self._tree.apply(ops, session_id)
+        except MultiFailed as error:
+            failure = (error.cause if request.alone else error).with_traceback(None)
+            text = f"zk {zxid} error {type(error.cause).__name__} {ops[error.index].path}"
+            return Answer(zxid, error=failure), [], text
+        now = self.world.now
+        changes: list[Change] = []
+        texts: list[str] = [f"zk {zxid}"]
+        for op, result in zip(ops, results, strict=True):
+            if isinstance(op, CreateOp) and isinstance(result, str):
+                changes.append(Change(zxid, result, op.data, 0, session_id, now))
+                texts.append(f"create {result} {zlib.crc32(op.data):08x}")
+            elif isinstance(op, SetOp) and isinstance(result, NodeStat):
+                changes.append(Change(zxid, op.path, op.data, result.version, session_id, now))
+                texts.append(f"set {op.path} {zlib.crc32(op.data):08x}")
+            elif isinstance(op, DeleteOp):
+                changes.append(Change(zxid, op.path, None, -1, session_id, now))
+                texts.append(f"delete {op.path}")
+            else:
+                texts.append(f"check {op.path}")
+        answer = Answer(zxid, results[0] if request.alone else results)
+        return answer, changes, " ".join(texts)
+
+    def _close(self, session_id: int) -> None:
+        assert self._leader is not None
+        self._decide(Forwarded(self._leader, 0, session_id, CloseSession()))
+
+    def _tell(self, member: Member, item: Transaction | tuple[int, Sync]) -> None:
+        if member is self._leader:
+            if member.is_serving:
+                member.learn(item)
+        elif member.from_leader is not None:
+            member.from_leader.send(item)
+
+    # ---- who leads
+
+    def _meet(self, one: Member, other: Member) -> bool:
+        if one is other:
+            return one.is_up
+        passes = self.links.passes
+        together = passes(one.name, other.name) and passes(other.name, one.name)
+        return one.is_up and other.is_up and together
+
+    def _reaches_quorum(self, member: Member) -> bool:
+        met = sum(self._meet(member, other) for other in self.members.values())
+        return 2 * met > len(self.members)
+
+    def _has_quorum(self) -> bool:
+        return self._leader is not None and self._reaches_quorum(self._leader)
+
+    def _look(self) -> None:
+        """Now and then: notice who is gone and who is back."""
+        now = self.world.now
+        self.world.after(_LOOK_S, self._look)
+        if self._has_quorum():
+            self._quorum_at = now
+        elif self._leader is not None and now - self._quorum_at > self._sync_limit_s:
+            self._depose()
+        leader = self._leader
+        if leader is None:
+            self._elect()
+            return
+        for member in self.members.values():
+            if self._meet(member, leader):
+                member.contact_at = now
+                for session_id in member.touched:
+                    if session_id in self._sessions:
+                        self._sessions[session_id].heard_at = now
+                member.touched.clear()
+                if not member.is_serving and member.to_leader is None:
+                    self._join(member)
+            elif member.is_up and now - member.contact_at > self._sync_limit_s:
+                member.stop()
+        if self._has_quorum():
+            self._decide_pending(len(self._pending))
+            for session_id, session in [*self._sessions.items()]:
+                if now >= session.ends_at():
+                    self.world.note(f"zk session {session_id:x} expires")
+                    self._close(session_id)
+
+    def _decide_pending(self, count: int) -> None:
+        pending, self._pending = self._pending, []
+        for forwarded in pending[:count]:
+            is_new = isinstance(forwarded.request, Connect)
+            if is_new or forwarded.session_id in self._sessions:
+                self._decide(forwarded)
+
+    def _depose(self) -> None:
+        """Nobody leads, and so nobody serves."""
+        self.world.note(f"zk leader {self.leader} gone")
+        self._leader = None
+        for member in self.members.values():
+            member.stop()
+        span = _ELECTION_S_MOST - _ELECTION_S_LEAST
+        self._elect_at = self.world.now + _ELECTION_S_LEAST + span * self._rng.random()
+
+    def _elect(self) -> None:
+        if self.world.now < self._elect_at:
+            return
+        able = [member for member in self.members.values() if self._reaches_quorum(member)]
+        if not able:
+            return
+        self._leader = leader = self._rng.choice(able)
+        self._quorum_at = self.world.now
+        self.world.note(f"zk leader {leader.name}")
+        leader.serve(self._log)
+        # Of what the last leader could not finish, the logs of the others may have a beginning.
+        self._decide_pending(self._rng.randint(0, len(self._pending)))
+        for session in self._sessions.values():
+            session.heard_at = self.world.now
+            session.owner = 0
+        for member in self.members.values():
+            member.contact_at = self.world.now
+            if member is not leader and self._meet(member, leader):
+                self._join(member)
+
+    def _join(self, member: Member) -> None:
+        """Make a member follow the leader, as soon as it has found it."""
+        assert self._leader is not None
+        member.to_leader = pipe = self._pipe(member, self._leader, self._receive)
+        delay_s = self._rng.random() * _JOIN_S_MAX if self._log else 0.0
+        self.world.after(delay_s, self._joined, member, pipe)
+
+    def _joined(self, member: Member, to_leader: Pipe) -> None:
+        if member.to_leader is not to_leader or self._leader is None:
+            return
+        if self._meet(member, self._leader):
+            member.from_leader = self._pipe(self._leader, member, member.learn)
+            member.serve(self._log)
+        else:
+            member.stop()
+
+    def _pipe(self, source: Member, target: Member, deliver: Callable[[Any], None]) -> Pipe:
+        return Pipe(self.links, source.name, target.name, self._rng, deliver)
