@@ -23,9 +23,9 @@ from pybroker.testing.history.values import Identity, make_value
 from pybroker.testing.simulation.world import World
 
 
-def nanoseconds(world: World) -> int:
-    """The time of now in a history; never 0, which means "never" there."""
-    return round(world.now * NANOSECONDS) + 1
+def nanoseconds(seconds: float) -> int:
+    """A virtual time in a history; never 0, which means "never" there."""
+    return round(seconds * NANOSECONDS) + 1
 
 
 class Recorder:
@@ -42,7 +42,7 @@ class Recorder:
         self._world = world
 
     def now(self) -> int:
-        return nanoseconds(self._world)
+        return nanoseconds(self._world.now)
 
     # producers
 

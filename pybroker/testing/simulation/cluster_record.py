@@ -1,0 +1,147 @@
+"""What ZooKeeper decided, written into a history: lives of topics, states of partitions, offices,
+admitted losses. Reads the nodes by itself: who judges shares no code with whom he judges.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Protocol
+from urllib.parse import unquote
+
+from pybroker.testing.history.model import History, Loss, Office, State, TopicLife
+from pybroker.testing.history.values import TopicPartition
+from pybroker.testing.simulation.workload.recorder import nanoseconds
+
+_MIN_ISR: Final = "min.insync.replicas"
+
+
+class Change(Protocol):
+    """A node as a transaction left it: `data` None if it is gone. `at` in virtual seconds."""
+
+    @property
+    def zxid(self) -> int: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def data(self) -> bytes | None: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def at(self) -> float: ...
+
+
+class ClusterRecord:
+    """Give `committed` every change, in their order. `states`, `lives` and `topic_ids` are what
+    holds now."""
+
+    def __init__(self, history: History, *, min_isr: int = 1) -> None:
+        """`min_isr` is that of a topic which does not say its own."""
+        self.history = history
+        self.states: dict[TopicPartition, State] = {}
+        self.lives: dict[str, TopicLife] = {}
+        self.topic_ids: dict[str, str] = {}
+        self._min_isr = min_isr
+        self._min_isr_of: dict[str, int] = {}
+        self._admitted: set[tuple[TopicPartition, int]] = set()
+        self._epoch: tuple[int, int] = (0, 0)
+        self._holder: tuple[int, int] = (0, 0)
+
+    def committed(self, change: Change) -> None:
+        at = nanoseconds(change.at)
+        match change.path.split("/")[1:]:
+            case ["brokers", "topics", name]:
+                self._topic(unquote(name), at, change.data)
+            case ["brokers", "topics", name, "partitions", number, "state"]:
+                self._state((unquote(name), int(number)), at, change)
+            case ["admin", "delete_topics", name] if change.data is not None:
+                self._doom(unquote(name), at)
+            case ["config", "topics", name]:
+                self._config(unquote(name), change.data)
+            case ["pybroker", "losses", name, number]:
+                self._receipts((unquote(name), int(number)), at, change.data)
+            case ["controller"] if change.data is not None:
+                self._holder = (change.zxid, int(json.loads(change.data)["brokerid"]))
+                self._office()
+            case ["controller_epoch"] if change.data is not None:
+                self._epoch = (change.zxid, int(change.data))
+                self._office()
+
+    def alive(self) -> list[TopicPartition]:
+        """The partitions of all topics whose deletion nobody has decided."""
+        return [
+            (life.topic, number)
+            for life in self.lives.values()
+            if not life.doomed
+            for number in sorted(life.replicas)
+        ]
+
+    def required(self, partition: TopicPartition) -> int:
+        """How many replicas have to be in sync for acks=all."""
+        life = self.lives[partition[0]]
+        return min(life.min_isr, len(life.replicas.get(partition[1], ())))
+
+    def _topic(self, name: str, at: int, data: bytes | None) -> None:
+        if data is None:
+            self._doom(name, at)
+            self.lives.pop(name, None)
+            self.topic_ids.pop(name, None)
+            return
+        content: dict[str, Any] = json.loads(data)
+        replicas = {int(number): tuple(row) for number, row in content["partitions"].items()}
+        life = self.lives.get(name)
+        if life is None:
+            min_isr = self._min_isr_of.get(name, self._min_isr)
+            life = self.lives[name] = TopicLife(name, at, replicas, min_isr)
+            self.history.lives.append(life)
+        life.replicas = replicas
+        self.topic_ids[name] = content.get("topic_id", "")
+
+    def _doom(self, name: str, at: int) -> None:
+        life = self.lives.get(name)
+        if life is not None and not life.doomed:
+            life.doomed = at
+
+    def _config(self, name: str, data: bytes | None) -> None:
+        """Where it changes, the rules are to hold that were the weakest."""
+        config: dict[str, str] = {} if data is None else json.loads(data)["config"]
+        min_isr = int(config.get(_MIN_ISR, self._min_isr))
+        self._min_isr_of[name] = min_isr
+        life = self.lives.get(name)
+        if life is not None:
+            life.min_isr = min(life.min_isr, min_isr)
+
+    def _state(self, partition: TopicPartition, at: int, change: Change) -> None:
+        if change.data is None:
+            self.states.pop(partition, None)
+            return
+        told: dict[str, Any] = json.loads(change.data)
+        state = self.states[partition] = State(
+            partition=partition,
+            version=change.version,
+            leader=told["leader"],
+            epoch=told["leader_epoch"],
+            isr=tuple(told["isr"]),
+            eligible=tuple(told.get("eligible", ())),
+            controller_epoch=told["controller_epoch"],
+            at=at,
+        )
+        self.history.states.append(state)
+
+    def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
+        """A receipt is completed later; it counts when it is first written."""
+        if data is None:
+            return
+        for receipt in json.loads(data)["receipts"]:
+            key = (partition, int(receipt["leader_epoch"]))
+            if key not in self._admitted:
+                self._admitted.add(key)
+                self.history.losses.append(Loss(partition, at, receipt["reason"]))
+
+    def _office(self) -> None:
+        """Epoch and holder belong together where one transaction wrote both."""
+        if self._epoch[0] == self._holder[0]:
+            self.history.offices.append(Office(self._epoch[1], self._holder[1]))

@@ -1,0 +1,163 @@
+"""What must hold of the replicas of a cluster at every moment, each with a name.
+
+`Invariants.observe` is given all replicas as they are now, and knows what is committed for the
+cluster; it remembers what it saw before. A broker whose disk was harmed is doubted: its replicas
+count for nothing until they have left the in-sync ones, as they have to, and are back.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.testing.history.model import Violation
+from pybroker.testing.history.values import TopicPartition
+from pybroker.testing.simulation.cluster_record import ClusterRecord
+
+ONE_LEADER: Final = "one-leader-per-epoch"
+NEVER_FALLS: Final = "high-watermark-never-falls"
+COVERED: Final = "high-watermark-covered"
+HELD: Final = "commit-held-by-enough"
+KEPT: Final = "committed-kept"
+INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaNow:
+    """A replica, of a broker that has ended as it was then. `process` names one life of the
+    broker."""
+
+    broker: int
+    process: str
+    partition: TopicPartition
+    topic_id: str
+    leads: bool
+    epoch: int
+    high_watermark: int
+    log_end: int
+    runs: bool = True
+
+
+_Life = tuple[str, int]
+"""Topic id and partition."""
+
+
+class Invariants:
+    """`violations` are what was found, each once for a partition."""
+
+    def __init__(self, record: ClusterRecord) -> None:
+        self.violations: list[Violation] = []
+        self._record = record
+        self._leaders: dict[tuple[_Life, int], int] = {}
+        self._marks: dict[tuple[_Life, int, str], int] = {}
+        """The high watermark of a leader in an epoch, by its process."""
+        self._committed: dict[_Life, int] = {}
+        """The highest high watermark that any leader had."""
+        self._ends: dict[_Life, dict[int, int]] = defaultdict(dict)
+        """Where the log of each broker ended when it was last seen."""
+        self._doubted: dict[tuple[int, TopicPartition], bool] = {}
+        """Whether the replica has left the ISR since."""
+        self._losses = 0
+        self._lost: set[TopicPartition] = set()
+        self._told: set[tuple[str, TopicPartition]] = set()
+
+    def doubt(self, broker: int) -> None:
+        """Its disk may have lost something now."""
+        self._doubted.update(((broker, partition), False) for partition in self._record.states)
+
+    def observe(self, replicas: Sequence[ReplicaNow]) -> None:
+        """All replicas of all brokers."""
+        self._take_losses()
+        self._trust_again()
+        by_life: dict[_Life, list[ReplicaNow]] = defaultdict(list)
+        for replica in replicas:
+            if self._record.topic_ids.get(replica.partition[0]) == replica.topic_id:
+                by_life[replica.topic_id, replica.partition[1]].append(replica)
+        for life, found in by_life.items():
+            self._see_ends(life, found)
+            for replica in found:
+                if replica.leads and replica.runs:
+                    self._look_at_leader(life, replica, found)
+
+    def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
+        """A replica has cut its log: it ends there now."""
+        life = (topic_id, partition[1])
+        committed = self._committed.get(life, 0)
+        if end < committed and self._counts(broker, partition):
+            text = f"broker {broker} is in sync and cuts its log, of which {committed} is committed"
+            self._tell(KEPT, partition, end, text)
+
+    # what was seen before
+
+    def _take_losses(self) -> None:
+        losses = self._record.history.losses
+        for loss in losses[self._losses :]:
+            self._lost.add(loss.partition)
+            topic, number = loss.partition
+            self._committed.pop((self._record.topic_ids.get(topic, ""), number), None)
+        self._losses = len(losses)
+
+    def _trust_again(self) -> None:
+        for (broker, partition), has_left in [*self._doubted.items()]:
+            state = self._record.states.get(partition)
+            if state is None or broker not in state.isr + state.eligible:
+                self._doubted[broker, partition] = True
+            elif has_left:
+                del self._doubted[broker, partition]
+
+    def _counts(self, broker: int, partition: TopicPartition) -> bool:
+        """Whether the cluster relies on that replica."""
+        state = self._record.states.get(partition)
+        if state is None or (broker, partition) in self._doubted:
+            return False
+        return broker in state.isr or broker in state.eligible
+
+    def _see_ends(self, life: _Life, found: Iterable[ReplicaNow]) -> None:
+        ends = self._ends[life]
+        for replica in found:
+            if replica.log_end < ends.get(replica.broker, 0):
+                self.shortened(replica.broker, replica.partition, replica.topic_id, replica.log_end)
+            ends[replica.broker] = replica.log_end
+
+    # leaders
+
+    def _look_at_leader(self, life: _Life, leader: ReplicaNow, found: Sequence[ReplicaNow]) -> None:
+        partition, mark = leader.partition, leader.high_watermark
+        known = self._leaders.setdefault((life, leader.epoch), leader.broker)
+        if known != leader.broker:
+            text = f"brokers {known} and {leader.broker} lead in epoch {leader.epoch}"
+            self._tell(ONE_LEADER, partition, -1, text)
+        key = (life, leader.epoch, leader.process)
+        before = self._marks.get(key)
+        self._marks[key] = mark
+        if before is not None and mark < before:
+            text = f"broker {leader.broker} had {before} in epoch {leader.epoch}"
+            self._tell(NEVER_FALLS, partition, mark, text)
+        state = self._record.states.get(partition)
+        if state is None or (leader.epoch < state.epoch and partition in self._lost):
+            return  # it may know of what was given up without it
+        for other in found:
+            if other.log_end < mark and self._counts(other.broker, partition):
+                text = f"that of leader {leader.broker}, but broker {other.broker}, which is in"
+                text += f" sync, ends at {other.log_end}"
+                self._tell(COVERED, partition, mark, text)
+        if before is not None and mark > before:
+            self._look_at_commit(life, leader)
+        self._committed[life] = max(self._committed.get(life, 0), mark)
+
+    def _look_at_commit(self, life: _Life, leader: ReplicaNow) -> None:
+        """What a doubted replica held when it said so, nobody knows any more."""
+        partition, mark = leader.partition, leader.high_watermark
+        holders = {broker for broker, end in self._ends[life].items() if end >= mark}
+        holders |= {broker for broker, doubted in self._doubted if doubted == partition}
+        required = self._record.required(partition)
+        if len(holders) < required:
+            text = f"committed by {leader.broker}, held by {sorted(holders)}, {required} have to"
+            self._tell(HELD, partition, mark, text)
+
+    def _tell(self, rule: str, partition: TopicPartition, offset: int, text: str) -> None:
+        if (rule, partition) not in self._told:
+            self._told.add((rule, partition))
+            self.violations.append(Violation(rule, partition, offset, text))

@@ -1,0 +1,116 @@
+"""What the files of a broker hold of a partition, read through the port `Disk` and the parsers of
+records, for the comparison of replicas at the end of a run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from pybroker.model import TopicPartition
+from pybroker.ports import Disk
+from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
+from pybroker.records.record import decode_records
+from pybroker.storage.producer_state import ProducerEntry
+from pybroker.testing.history.model import Batch, FinalRead, Record, ReplicaFiles
+
+_DIGEST_CHARACTERS: Final = 12
+_BATCH_BYTES_MAX: Final = 1 << 24
+_EPOCHS: Final = "leader-epoch-checkpoint"
+_LOG: Final = ".log"
+
+
+class DamagedFile(AssertionError):
+    """A file of a broker that has to be whole is not."""
+
+
+def replica_files(
+    disk: Disk,
+    log_dir: str,
+    broker: int,
+    partition: TopicPartition,
+    high_watermark: int,
+    *,
+    start: int = 0,
+    producers: Iterable[ProducerEntry] | None = None,
+) -> ReplicaFiles:
+    """`start`: where the log begins, if that is above its first segment. `producers` as the broker
+    knows them in memory, None if it is not asked. Raises DamagedFile."""
+    batches = tuple(
+        Batch(
+            header.base_offset,
+            header.last_offset,
+            header.leader_epoch,
+            hashlib.sha256(data).hexdigest()[:_DIGEST_CHARACTERS],
+            f"{header.producer_id}/{header.producer_epoch}" if header.has_producer else "",
+        )
+        for header, data in _batches(disk, log_dir, partition)
+    )
+    entries = None if producers is None else sorted(producers, key=lambda each: each.producer_id)
+    return ReplicaFiles(
+        partition=partition,
+        broker=broker,
+        start=max(start, _first(disk, log_dir, partition)),
+        high_watermark=high_watermark,
+        batches=batches,
+        epochs=_epochs(disk, f"{log_dir}/{partition}/{_EPOCHS}"),
+        producers=None if entries is None else tuple(map(_told, entries)),
+    )
+
+
+def final_read(
+    disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
+) -> FinalRead:
+    """All records of the files below `end`, as if the replica had been asked. Raises
+    DamagedFile."""
+    begin = max(start, _first(disk, log_dir, partition))
+    records = tuple(
+        Record(
+            record.offset,
+            bytes(record.value or b"").decode(errors="replace"),
+            header.leader_epoch,
+        )
+        for header, data in _batches(disk, log_dir, partition)
+        for record in decode_records(data, decompressed_bytes_max=_BATCH_BYTES_MAX)
+        if begin <= record.offset < end
+    )
+    return FinalRead(partition, f"files of broker {broker}", begin, records)
+
+
+def _segments(disk: Disk, folder: str) -> list[str]:
+    return [name for name in disk.list_dir(folder) if name.endswith(_LOG)]
+
+
+def _first(disk: Disk, log_dir: str, partition: TopicPartition) -> int:
+    names = _segments(disk, f"{log_dir}/{partition}")
+    return int(names[0].removesuffix(_LOG)) if names else 0
+
+
+def _batches(
+    disk: Disk, log_dir: str, partition: TopicPartition
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    folder = f"{log_dir}/{partition}"
+    for name in _segments(disk, folder):
+        path = f"{folder}/{name}"
+        data = memoryview(disk.read(path))
+        end = 0
+        for position, header in iter_headers(data):
+            end = position + header.size
+            if not crc_matches(data, position, header.size):
+                raise DamagedFile(f"{path}: the batch at position {position} is damaged")
+            yield header, data[position:end]
+        if end != len(data):
+            rest = len(data) - end
+            raise DamagedFile(f"{path}: {rest} bytes behind position {end} are no batch")
+
+
+def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
+    if not disk.exists(path):
+        return ()
+    rows = [line.split() for line in disk.read(path).decode().splitlines()[2:]]
+    return tuple((int(epoch), int(offset)) for epoch, offset in rows)
+
+
+def _told(entry: ProducerEntry) -> str:
+    batches = [(batch.last_sequence, batch.last_offset) for batch in entry.batches]
+    return f"producer {entry.producer_id} epoch {entry.epoch}: {batches}"

@@ -1,0 +1,110 @@
+"""Looks at the brokers of a simulated cluster while they run, and at their files at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+from pybroker.model import TopicPartition, encode_uuid
+from pybroker.replication.partition import Partition
+from pybroker.testing.history.model import History
+from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.cluster_record import ClusterRecord
+from pybroker.testing.simulation.invariants import Invariants, ReplicaNow
+from pybroker.testing.simulation.replica_files import final_read, replica_files
+from pybroker.testing.simulation.world import World
+
+_LOOK_S: Final = 0.02
+
+
+class LiveWatch:
+    """Holds all brokers to the invariants, again and again from `start` on.
+
+    Log cuts are followed between `__enter__` and `__exit__`, in all brokers of this process: let
+    one world run at a time.
+    """
+
+    def __init__(
+        self, world: World, brokers: Mapping[int, SimBroker], record: ClusterRecord
+    ) -> None:
+        self.invariants = Invariants(record)
+        self._world = world
+        self._brokers = brokers
+        self._seen: dict[int, tuple[str, Mapping[TopicPartition, Partition]]] = {}
+        """The process of each broker that was seen last, and its replicas."""
+        self._undo = ExitStack()
+        for broker in brokers.values():
+            broker.machine.on_power_loss.append(partial(self.invariants.doubt, broker.id))
+
+    def __enter__(self) -> LiveWatch:
+        for name in ("truncate_to", "start_over"):
+            original = getattr(Partition, name)
+            self._undo.callback(setattr, Partition, name, original)
+            setattr(Partition, name, self._followed(original))
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._undo.close()
+
+    def start(self) -> None:
+        self.look()
+        self._world.after(_LOOK_S, self.start)
+
+    def look(self) -> None:
+        """Now."""
+        self.invariants.observe([*self._replicas()])
+
+    def _replicas(self) -> Iterator[ReplicaNow]:
+        for broker in self._brokers.values():
+            app, loop = broker.app, broker.machine.loop
+            if app is not None and loop is not None:
+                self._seen[broker.id] = (loop.name, app.replicas.partitions)
+            process, partitions = self._seen.get(broker.id, ("", {}))
+            for key, partition in partitions.items():
+                if partition.topic_id is not None:
+                    yield ReplicaNow(
+                        broker=broker.id,
+                        process=process,
+                        partition=key,
+                        topic_id=encode_uuid(partition.topic_id),
+                        leads=partition.is_leader,
+                        epoch=partition.leader_epoch,
+                        high_watermark=partition.high_watermark,
+                        log_end=partition.log.log_end_offset,
+                        runs=app is not None,
+                    )
+
+    def _followed(self, cut: Callable[[Partition, int], None]) -> Callable[[Partition, int], None]:
+        def following(partition: Partition, offset: int) -> None:
+            before = partition.log.log_end_offset
+            cut(partition, offset)
+            end = min(partition.log.log_end_offset, offset)
+            if end < before and partition.topic_id is not None:
+                key, topic_id = partition.topic_partition, encode_uuid(partition.topic_id)
+                self.invariants.shortened(partition._broker_id, key, topic_id, end)
+
+        return following
+
+
+def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
+    """Add what the files of every replica hold to the history. Only once the cluster is well and
+    nothing is written: all replicas have to be the same then. Raises DamagedFile."""
+    history: History = record.history
+    for name, number in record.alive():
+        key = TopicPartition(name, number)
+        found = {each: part for each in brokers if (part := _partitions(each).get(key))}
+        end = max((part.high_watermark for part in found.values()), default=0)
+        start = max((part.log.log_start_offset for part in found.values()), default=0)
+        for broker, partition in found.items():
+            view = broker.disk.of_process()
+            entries = partition.log.producers.entries.values()
+            where = (view, partition.log.directory.rpartition("/")[0], broker.id, key)
+            files = replica_files(*where, end, start=start, producers=entries)
+            history.files.append(files)
+            history.finals.append(final_read(*where, end, start=start))
+
+
+def _partitions(broker: SimBroker) -> Mapping[TopicPartition, Partition]:
+    return {} if broker.app is None else broker.app.replicas.partitions
