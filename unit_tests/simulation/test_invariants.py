@@ -1,0 +1,271 @@
+"""Each invariant: a course of things that breaks it is found, and one that keeps it is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from pybroker.testing.history.checker import report
+from pybroker.testing.history.model import History
+from pybroker.testing.simulation.cluster_record import ClusterRecord
+from pybroker.testing.simulation.invariants import INVARIANTS, Invariants, ReplicaNow
+
+T0 = ("t", 0)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A change, as ZooKeeper tells it."""
+
+    zxid: int
+    path: str
+    data: bytes | None
+    version: int
+    at: float
+
+
+class Course:
+    """Three brokers, topic `t` with one partition, min.insync.replicas 2, broker 1 leads."""
+
+    def __init__(self) -> None:
+        self.record = ClusterRecord(History(), min_isr=2)
+        self.invariants = Invariants(self.record)
+        self.replicas: dict[int, ReplicaNow] = {}
+        self.changes = 0
+        self.version = -1
+        self.make_topic("first")
+
+    def change(self, path: str, content: object, version: int = 0) -> None:
+        """`content` None: the node goes."""
+        self.changes += 1
+        data = None if content is None else json.dumps(content).encode()
+        self.record.committed(Node(self.changes, path, data, version, float(self.changes)))
+
+    def make_topic(self, topic_id: str) -> None:
+        content = {"partitions": {"0": [1, 2, 3]}, "topic_id": topic_id}
+        self.change("/brokers/topics/t", content)
+        self.replicas = {
+            broker: ReplicaNow(broker, f"b{broker}", T0, topic_id, broker == 1, 0, 0, 0)
+            for broker in (1, 2, 3)
+        }
+        self.version = -1
+        self.state(1, 0, [1, 2, 3])
+
+    def state(self, leader: int, epoch: int, isr: Sequence[int]) -> None:
+        self.version += 1
+        content = {"leader": leader, "leader_epoch": epoch, "isr": isr, "controller_epoch": 1}
+        self.change("/brokers/topics/t/partitions/0/state", content, self.version)
+
+    def receipt(self, epoch: int) -> None:
+        receipts = [{"leader_epoch": epoch, "reason": "unclean-election"}]
+        self.change("/pybroker/losses/t/0", {"version": 1, "receipts": receipts})
+
+    def now(self, broker: int, **changes: int | bool | str) -> None:
+        self.replicas[broker] = replace(self.replicas[broker], **changes)  # type: ignore[arg-type]
+
+    def look(self) -> None:
+        self.invariants.observe([*self.replicas.values()])
+
+    def commit(self, end: int, *holders: int) -> None:
+        """The leader commits up to there; these have it."""
+        for broker in holders:
+            self.now(broker, log_end=end)
+        leader = next(each.broker for each in self.replicas.values() if each.leads)
+        self.now(leader, log_end=end, high_watermark=end)
+        self.look()
+
+
+Story = Callable[[Course], None]
+
+
+def lets_two_brokers_lead_in_an_epoch(course: Course) -> None:
+    course.look()
+    course.now(1, leads=False)
+    course.now(2, leads=True)
+    course.look()
+
+
+def lets_the_high_watermark_fall(course: Course) -> None:
+    course.commit(5, 2, 3)
+    course.now(1, high_watermark=4)
+    course.look()
+
+
+def commits_what_one_in_sync_has_not(course: Course) -> None:
+    course.look()
+    course.commit(5, 2)
+
+
+def commits_what_one_who_is_eligible_has_not(course: Course) -> None:
+    course.state(1, 0, [1, 2])
+    state = course.record.states[T0]
+    course.record.states[T0] = replace(state, eligible=(3,))
+    course.look()
+    course.commit(5, 2)
+
+
+def commits_what_it_alone_has(course: Course) -> None:
+    course.state(1, 0, [1])
+    course.look()
+    course.commit(5)
+
+
+def cuts_what_is_committed(course: Course) -> None:
+    course.commit(5, 2, 3)
+    course.invariants.shortened(2, T0, "first", 4)
+
+
+def loses_its_end_unseen(course: Course) -> None:
+    course.commit(5, 2, 3)
+    course.state(1, 0, [1, 2])  # or the leader would be above it
+    course.now(1, leads=False)
+    course.now(2, log_end=4)
+    course.look()
+
+
+def returns_from_power_loss_with_less(course: Course) -> None:
+    course.commit(5, 2, 3)
+    course.invariants.doubt(2)
+    course.state(1, 0, [1, 3])
+    course.look()
+    course.state(1, 0, [1, 3, 2])
+    course.look()
+    course.now(2, log_end=4)
+    course.look()
+
+
+BAD: dict[Story, set[str]] = {
+    lets_two_brokers_lead_in_an_epoch: {"one-leader-per-epoch"},
+    lets_the_high_watermark_fall: {"high-watermark-never-falls"},
+    commits_what_one_in_sync_has_not: {"high-watermark-covered"},
+    commits_what_one_who_is_eligible_has_not: {"high-watermark-covered"},
+    commits_what_it_alone_has: {"commit-held-by-enough"},
+    cuts_what_is_committed: {"committed-kept"},
+    loses_its_end_unseen: {"committed-kept"},
+    returns_from_power_loss_with_less: {"committed-kept", "high-watermark-covered"},
+}
+
+
+@pytest.mark.parametrize("story", BAD, ids=lambda story: str(story.__name__))
+def test_what_must_never_be_is_found(story: Story) -> None:
+    course = Course()
+    story(course)
+    assert {each.rule for each in course.invariants.violations} == BAD[story]
+    course.look()
+    assert len(course.invariants.violations) == len(BAD[story])  # each is told once
+
+
+def test_every_invariant_can_be_broken() -> None:
+    assert set().union(*BAD.values()) == set(INVARIANTS)
+
+
+def lives_quietly(course: Course) -> None:
+    course.commit(5, 2, 3)
+    course.state(2, 1, [2, 3])
+    course.now(1, leads=False)
+    course.now(2, leads=True, epoch=1)
+    course.look()
+    course.commit(8, 3)
+    course.now(2, process="b2 again", leads=False, high_watermark=0)
+    course.look()
+
+
+def cuts_what_nobody_committed(course: Course) -> None:
+    course.commit(5, 2, 3)
+    course.now(2, log_end=9)
+    course.look()
+    course.now(2, log_end=5)
+    course.look()
+
+
+def cuts_the_log_of_one_who_is_not_in_sync(course: Course) -> None:
+    course.state(1, 0, [1, 2])
+    course.commit(5, 2, 3)
+    course.now(3, log_end=0)
+    course.look()
+
+
+def commits_without_one_who_was_ended_with_it(course: Course) -> None:
+    course.look()
+    course.now(2, runs=False)
+    course.commit(5, 2, 3)
+
+
+def loses_power(course: Course) -> None:
+    course.commit(5, 2, 3)
+    course.invariants.doubt(2)
+    course.now(2, log_end=3)
+    course.look()
+    course.state(1, 0, [1, 3])
+    course.look()
+    course.now(2, log_end=5)
+    course.state(1, 0, [1, 3, 2])
+    course.commit(6, 2, 3)
+
+
+def elects_whoever_is_left(course: Course) -> None:
+    course.commit(5, 2, 3)
+    course.now(3, log_end=2)
+    course.state(1, 0, [1])
+    course.look()
+    course.state(3, 1, [3])
+    course.receipt(1)
+    course.now(3, leads=True, epoch=1)
+    course.look()
+    course.now(2, log_end=2)
+    course.now(1, leads=False, log_end=2, high_watermark=2)
+    course.look()
+
+
+def makes_the_topic_anew(course: Course) -> None:
+    course.commit(5, 2, 3)
+    old = course.replicas[1]
+    course.change("/admin/delete_topics/t", None)
+    course.change("/brokers/topics/t/partitions/0/state", None)
+    course.change("/brokers/topics/t", None)
+    course.make_topic("second")
+    course.replicas[1] = old  # has not heard of it
+    course.now(2, leads=True)
+    course.state(2, 0, [2, 3])
+    course.look()
+
+
+GOOD = (
+    lives_quietly,
+    cuts_what_nobody_committed,
+    cuts_the_log_of_one_who_is_not_in_sync,
+    commits_without_one_who_was_ended_with_it,
+    loses_power,
+    elects_whoever_is_left,
+    makes_the_topic_anew,
+)
+
+
+@pytest.mark.parametrize("story", GOOD, ids=lambda story: str(story.__name__))
+def test_what_may_be_is_not_found(story: Story) -> None:
+    course = Course()
+    story(course)
+    assert not course.invariants.violations, report(course.invariants.violations)
+
+
+def test_the_record_has_lives_states_offices_and_losses() -> None:
+    course = Course()
+    course.change("/config/topics/u", {"version": 1, "config": {"min.insync.replicas": "3"}})
+    course.change("/brokers/topics/u", {"partitions": {"0": [1, 2, 3], "1": [2, 3]}})
+    course.receipt(4)
+    course.receipt(4)  # completed later
+    for path, content in (("/controller", {"brokerid": 2}), ("/controller_epoch", 7)):
+        course.record.committed(Node(99, path, json.dumps(content).encode(), 0, 9.0))
+    course.change("/controller", {"brokerid": 3})  # the epoch is another transaction's
+    course.change("/admin/delete_topics/t", {})
+    history = course.record.history
+    assert [(life.topic, life.min_isr) for life in history.lives] == [("t", 2), ("u", 3)]
+    assert history.lives[0].doomed and not history.lives[1].doomed
+    assert course.record.alive() == [("u", 0), ("u", 1)]
+    assert (course.record.required(("u", 0)), course.record.required(("u", 1))) == (3, 2)
+    assert [(loss.partition, loss.reason) for loss in history.losses] == [(T0, "unclean-election")]
+    assert [(office.epoch, office.broker) for office in history.offices] == [(7, 2)]
+    assert [(state.version, state.isr) for state in history.states] == [(0, (1, 2, 3))]

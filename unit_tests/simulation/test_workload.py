@@ -1,0 +1,91 @@
+"""The clients of a workload load a cluster, survive being killed, and what they write down is
+judged well; the same in every process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from pybroker.testing.history.checker import check, report
+from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
+from pybroker.testing.simulation.world import World
+
+BUSY = WorkloadOptions(
+    producers=tuple(ProducerKind),
+    records_per_s=8.0,
+    crash_mean_s=3.0,
+    churn_mean_s=2.0,
+    election_mean_s=2.0,
+)
+
+
+def load(seed: str, options: WorkloadOptions, seconds: float = 6.0) -> tuple[Workload, str]:
+    """A run without faults from its beginning to the final reads, and the digest of its trace."""
+    world = World(seed)
+    with SimCluster(world) as cluster:
+        workload = Workload(
+            world, cluster.machine, cluster.network.sockets, cluster.bootstrap, options
+        )
+        cluster.start()
+        assert cluster.run_until_ready()
+        workload.start()
+        assert cluster.run_until(lambda: workload.is_ready, 20)
+        world.run(world.now + seconds)
+        workload.stop()
+        assert cluster.run_until(lambda: workload.is_quiet, 30)
+        workload.read_all()
+        assert cluster.run_until(lambda: workload.is_read, 30)
+    assert not workload.failures
+    return workload, world.digest
+
+
+def test_every_kind_of_client_works_and_is_judged() -> None:
+    workload, _ = load("workload", WorkloadOptions(producers=tuple(ProducerKind)))
+    history = workload.history
+    kinds = {name.split("-", 1)[1].rpartition("-")[0] for name, _ in history.producers}
+    assert kinds == {kind.value for kind in ProducerKind}
+    for name in {name for name, _ in history.producers}:
+        sent = [send for send in history.sends.values() if send.identity.producer == name]
+        assert len(sent) > 10
+        assert all(send.outcome == "ok" for send in sent)
+    assert set(workload.delivered) == set(workload.acked) == set(workload.catalog.partitions())
+    assert history.latest
+    assert len(history.finals) == 2 * len(workload.catalog.partitions())
+    stored = sum(len(read.records) for read in history.finals) // 2
+    assert stored == len(history.sends)
+    found = check(history)
+    assert not found, report(found)
+
+
+def test_a_value_that_is_taken_away_is_missed() -> None:
+    workload, _ = load("loss", WorkloadOptions(partitions=1), seconds=2.0)
+    history = workload.history
+    send = next(send for send in history.sends.values() if send.outcome == "ok")
+    del history.sends[send.value]
+    assert {each.rule for each in check(history)} == {"no-phantom"}
+    history.sends[send.value] = send
+    send.offset += 1
+    assert {"acked-present", "one-value-per-offset"} <= {each.rule for each in check(history)}
+
+
+PROGRAM = """
+import hashlib
+from unit_tests.simulation.test_workload import BUSY, load
+workload, digest = load("busy", BUSY, 3.0)
+print(digest, hashlib.sha256(repr(workload.history).encode()).hexdigest())
+"""
+
+
+def test_killed_clients_and_changing_topics_are_the_same_in_every_process() -> None:
+    told = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("1", "2")
+    ]
+    assert len({process.communicate()[0] for process in told}) == 1
+    assert [process.returncode for process in told] == [0, 0]
