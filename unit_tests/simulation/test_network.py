@@ -324,6 +324,16 @@ def test_a_connection_that_is_taken_twice_leaves_one_that_stays_silent(lab: Lab)
     assert lab.server.connection_count == 20 - len(failed)
 
 
+def test_a_network_that_is_mended_does_nothing_of_what_was_still_to_come(lab: Lab) -> None:
+    lab.serve()
+    lab.network.double_next("a", "b")
+    lab.network.doubles = 1.0
+    lab.network.reset_after("a", "b", 1)
+    lab.network.mend()
+    assert lab.result(exchange(*lab.connected(), b"whole")) == b"whole"
+    assert lab.server.connection_count == 1
+
+
 # the same seed
 
 

@@ -27,7 +27,7 @@ from pybroker.testing.simulation.transport import StreamTransport
 
 WINDOW_BYTES: Final = 128 * 1024
 """Under way or unread in one direction of a connection, at most."""
-_PORT_FIRST: Final = 32_768
+_PORTS: Final = range(32_768, 61_000)
 _DESCRIPTOR_FIRST: Final = 3
 _HERE: Final = ("localhost", "127.0.0.1")
 _EVERYWHERE: Final = ("", "0.0.0.0")
@@ -45,7 +45,7 @@ class Host:
         self._connected: dict[ConnectedSocket, None] = {}
         self._free: list[int] = []
         self._descriptors = itertools.count(_DESCRIPTOR_FIRST)
-        self._ports = itertools.count(_PORT_FIRST)
+        self._ports = itertools.cycle(_PORTS)
         machine.on_stop.append(self._stopped)
 
     @property
@@ -270,6 +270,12 @@ class Network:
             return None
         del self.cut_after[direction]
         return left
+
+    def mend(self) -> None:
+        """Nothing goes wrong any more that was still to come."""
+        self.cut_after.clear()
+        self._double_next.clear()
+        self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
         """Let the target accept the source's next connection without the source's learning of it:

@@ -370,7 +370,8 @@ class ConnectedSocket(SocketBase):
             return
         self._world.note(f"{self._label} reset")
         self._out.close()
-        self.error = ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        number = errno.EPIPE if self._has_ended else errno.ECONNRESET
+        self.error = OSError(number, os.strerror(number))  # makes the class that belongs to it
         if self.established is not None and self.is_connecting:
             refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             self.established.set_exception(refused)
