@@ -135,6 +135,21 @@ def test_the_same_seed_gives_the_same_trace_again_in_one_process() -> None:
     assert len({run(main).digest for _ in range(20)}) == 1
 
 
+def test_what_a_pipe_holds_is_lost_once_nobody_would_send_it_again() -> None:
+    world, heard = World("1"), list[int]()
+    links = Links(world)
+    pipes = [Pipe(links, "a", "b", world.rng(str(each)), heard.append) for each in range(3)]
+    links.cut("a", ["b"])
+    for number, pipe in enumerate(pipes):
+        pipe.send(number)
+    pipes[0].forget()
+    world.run(1)
+    pipes[1].forget()
+    links.heal("a", ["b"])
+    world.run(2)
+    assert heard == [2]
+
+
 PROGRAM = """
 import asyncio
 from pybroker.testing.simulation.machine import Machine

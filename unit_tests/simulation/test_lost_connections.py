@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from pybroker.client.connection import Connection
 from pybroker.client.errors import ClientError
+from pybroker.server.connection import Answer
 from unit_tests.simulation.network_lab import (
     PORT,
     SEEDS,
@@ -50,10 +52,11 @@ def test_a_one_way_cut_holds_requests_or_answers_until_it_is_healed(
 def test_a_reset_is_seen_on_both_sides_and_loses_what_is_under_way(lab: Lab) -> None:
     lab.serve()
     pairs = [lab.connected() for _ in range(3)]
+    lab.run(1)
     for _, writer in pairs:
         writer.write(framed(b"lost"))
     assert lab.network.reset("a", "b", one=True) == 1
-    assert lab.network.reset("b", "a") == 3
+    assert lab.network.reset("b", "a") == 2
     assert [lab.result(outcome(reader)) for reader, _ in pairs] == ["reset"] * 3
     lab.run(1)
     assert lab.server.connection_count == 0
@@ -63,11 +66,12 @@ def test_a_reset_is_seen_on_both_sides_and_loses_what_is_under_way(lab: Lab) -> 
 
 def test_one_of_several_connections_is_reset(lab: Lab) -> None:
     lab.serve()
-    for _ in range(3):
-        lab.connected()
+    readers = [lab.connected()[0] for _ in range(3)]
     assert lab.network.reset("b", "a", one=True) == 1
     lab.run(1)
     assert lab.server.connection_count == 2
+    assert lab.network.reset("b", "a") == 2
+    assert [lab.result(outcome(reader)) for reader in readers] == ["reset"] * 3
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -83,6 +87,33 @@ def test_a_connection_is_cut_right_after_a_request_went_through(seed: str) -> No
     assert lab.served == [b"first", b"second"]
     assert lab.server.connection_count == 0
     lab.end()
+
+
+def test_who_answers_on_a_cut_connection_learns_of_it_soon_or_when_it_sends() -> None:
+    seen = []
+    for seed in SEEDS:
+        lab, heard = Lab(seed), list[str]()
+
+        async def handle(frame: memoryview, heard: list[str] = heard) -> Answer:
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                heard.append("connection lost")
+                raise
+            heard.append("answered")
+            return [framed(bytes(frame))]
+
+        lab.serve(lambda frame, _, handle=handle: handle(frame))  # type: ignore[misc]
+        reader, writer = lab.connected()
+        lab.network.reset_after("a", "b", len(framed(b"request")))
+        writer.write(framed(b"request"))
+        assert lab.result(outcome(reader)) == "reset"
+        lab.run(10)
+        assert lab.server.connection_count == 0
+        lab.end()
+        seen += heard
+    assert len(seen) == len(SEEDS)
+    assert {*seen} == {"answered", "connection lost"}
 
 
 def test_a_request_is_cut_in_its_middle(lab: Lab) -> None:

@@ -30,6 +30,7 @@ from unit_tests.simulation.network_lab import (
     connect_error,
     exchange,
     framed,
+    outcome,
     read_frame,
 )
 
@@ -180,6 +181,19 @@ def test_a_peer_that_does_not_read_stops_the_writer_and_its_reading_lets_it_go_o
     assert lab.server.unsent_bytes == 0
 
 
+def test_no_more_than_the_window_is_under_way_however_much_has_passed(lab: Lab) -> None:
+    lab.serve()
+    reader, writer = lab.connected()
+    for _ in range(5):
+        lab.result(exchange(reader, writer, bytes(100_000)))
+    assert lab.b.loop is not None
+    lab.b.loop.pause()
+    window = lab.network.window_bytes
+    writer.write(framed(bytes(3 * window)))
+    lab.run(5)
+    assert cast("asyncio.Transport", writer.transport).get_write_buffer_size() >= 2 * window
+
+
 def test_the_end_of_data_closes_one_direction_and_answers_still_come(lab: Lab) -> None:
     waiting: list[asyncio.Future[Answer]] = []
 
@@ -259,6 +273,7 @@ def test_to_connect_needs_both_directions_and_goes_on_once_they_are_healed(
     lab.run(3)
     assert connecting.result()
     assert lab.server.connection_count == 1, "the attempt that was given up came through"
+    assert len(lab.network.host(lab.b).connected) == 1
 
 
 def test_a_machine_without_power_is_silent_until_it_has_some_again(lab: Lab) -> None:
@@ -310,6 +325,33 @@ def test_who_waits_beyond_the_backlog_gets_in_when_there_is_room(lab: Lab) -> No
     assert [task.result() for task in clients] == [1, 1, 1]
     assert late.result()
     assert lab.server.connection_count == 1
+
+
+def test_who_is_in_the_queue_of_a_server_that_closes_is_reset(lab: Lab) -> None:
+    lab.serve(limits=ServerLimits(connections_max=1))
+    lab.connected()
+    reader, _ = lab.connected()
+    assert lab.b.loop is not None
+    lab.tasks.append(lab.b.loop.create_task(lab.server.close(0)))
+    assert lab.result(outcome(reader)) == "reset"
+
+
+def test_who_accepts_one_at_a_time_is_called_again(lab: Lab) -> None:
+    accepted: list[object] = []
+
+    async def main(loop: ProcessLoop) -> None:
+        listening = lab.network.listen(lab.b, "b", PORT)
+        listening.listen(10)
+        loop.add_reader(listening.fileno(), lambda: accepted.append(listening.accept()))
+
+    lab.start(lab.b, main)
+    assert lab.b.loop is not None
+    lab.b.loop.pause()
+    for _ in range(5):
+        lab.connected()
+    lab.b.loop.resume()
+    lab.run(1)
+    assert len(accepted) == 5
 
 
 def test_a_connection_that_is_taken_twice_leaves_one_that_stays_silent(lab: Lab) -> None:

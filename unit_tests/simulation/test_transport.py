@@ -22,8 +22,11 @@ DEADLINE_S = 30
 class Events:
     """What a protocol heard, with data that came together or not put into one."""
 
+    starts_paused = False
+
     def __init__(self) -> None:
         self.transport: asyncio.Transport
+        self.unsent_at_resume = -1
         self.keep_open = False
         self.failure: Exception | None = None
         self.data = bytearray()
@@ -54,6 +57,8 @@ class Events:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        if self.starts_paused:
+            self.transport.pause_reading()
         self.hear("made")
 
     def eof_received(self) -> bool:
@@ -67,6 +72,7 @@ class Events:
         self.hear("pause")
 
     def resume_writing(self) -> None:
+        self.unsent_at_resume = self.transport.get_write_buffer_size()
         self.hear("resume")
 
     def take(self, data: bytes) -> None:
@@ -258,11 +264,27 @@ def test_who_does_not_read_stops_the_writer(run: Run) -> None:
         server.transport.resume_reading()
         server.transport.resume_reading()
         await client.until("resume")
-        assert client.transport.get_write_buffer_size() <= 10
+        assert 0 <= client.unsent_at_resume <= 10
         await server.until("data", place.much)
         client.transport.abort()
         await client.until("lost")
         assert client.heard == "made pause resume lost"
+
+    assert run(scenario) == []
+
+
+def test_who_pauses_reading_at_once_hears_nothing(run: Run) -> None:
+    async def scenario(place: Place) -> None:
+        place.kind = cast("Both", type("Paused", (place.kind,), {"starts_paused": True}))
+        client, server = await place.pair()
+        client.transport.write(b"data")
+        await place.arrived()
+        await asyncio.sleep(0)
+        assert server.heard == "made"
+        server.transport.resume_reading()
+        await server.until("data", 4)
+        client.transport.close()
+        server.transport.close()
 
     assert run(scenario) == []
 

@@ -250,7 +250,8 @@ class Network:
     def _between(self, host: Host, other: str) -> list[ConnectedSocket]:
         found: dict[ConnectedSocket, None] = {}
         for sock in host.connected:
-            if sock.peer.host.machine.name == other and sock.peer not in found:
+            is_other = sock.peer.host.machine.name == other and sock.peer not in found
+            if is_other and sock.error is None:
                 found[sock] = None
         return [*found]
 

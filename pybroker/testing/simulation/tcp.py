@@ -144,6 +144,7 @@ class ConnectedSocket(SocketBase):
         self._world = network.world
         self._rng = rng
         self._listening: ListeningSocket | None = None
+        """Until the handshake is over."""
         self._received: deque[bytes] = deque()
         self._has_ended = False
         self._end_sent = False
@@ -184,7 +185,7 @@ class ConnectedSocket(SocketBase):
         self._reader = reader
         self._call_reader()
 
-    def watch_room(self, writer: Callable[[], object] | None) -> None:
+    def watch_room(self, writer: Callable[[], object]) -> None:
         """Call it once when something can be sent."""
         self._writer = writer
         self._call_writer()
@@ -375,6 +376,8 @@ class ConnectedSocket(SocketBase):
         if self.established is not None and self.is_connecting:
             refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             self.established.set_exception(refused)
+        if self._listening is not None:
+            self._go()  # no application has seen it, and none will
         self._call_reader()
         self._call_writer()
 
@@ -434,13 +437,12 @@ class ConnectedSocket(SocketBase):
         elif self.established is not None and self.is_connecting:
             self.established.set_result(None)
 
-    def _agreed(self, wait_s: float = _RETRY_S) -> None:
-        if self.is_gone or self._listening is None:
+    def _agreed(self) -> None:
+        listening, self._listening = self._listening, None
+        if self.is_gone or listening is None:
             return
-        if self._listening.is_closed:
+        self._world.note(f"{self._label} connected")
+        if listening.is_closed:
             self.close(reset=True)
-        elif self._listening.has_room:
-            self._world.note(f"{self._label} connected")
-            self._listening.connected(self)
-        else:  # The other side may send already; its kernel is asked again.
-            self._world.after(wait_s, self._agreed, min(2 * wait_s, _RETRY_S_MAX))
+        else:
+            listening.connected(self)

@@ -242,7 +242,6 @@ class StreamTransport(asyncio.Transport):
         self._buffered = 0
         self._closing = True
         self._sock.watch(None)
-        self._sock.watch_room(None)
         self._lost += 1
         self._loop.call_soon(self._end, error)
 
