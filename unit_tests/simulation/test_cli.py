@@ -75,7 +75,7 @@ def test_a_schedule_of_a_file_is_run_as_it_is(tmp_path: Path) -> None:
 
 def test_a_failure_is_shrunk_to_a_schedule_that_can_be_run(tmp_path: Path) -> None:
     file = tmp_path / "schedule"
-    noise = "".join(f"{at / 10} expire 1\n" for at in range(20))
+    noise = "".join(f"{at / 10} reset 1\n" for at in range(20))
     file.write_text(f"seed 5\n{noise}1.125 kill 1 until=2.5\n1.5 pause 2 until=3\n")
     outcome = run("--schedule", str(file), "--shrink")
     assert outcome.return_value == 1

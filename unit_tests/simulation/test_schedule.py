@@ -37,7 +37,7 @@ def test_what_is_not_said_is_as_usual() -> None:
 
 
 def test_comments_and_the_order_of_lines_do_not_matter() -> None:
-    schedule = parse("seed x # of nothing\n\n5 expire 1\n2 expire 2\n")
+    schedule = parse("seed x # of nothing\n\n5 reset 1\n2 reset 2\n")
     assert [event.at for event in schedule.events] == [2, 5]
 
 
@@ -81,7 +81,7 @@ def test_every_kind_and_every_value_of_an_option_comes_up() -> None:
     kinds = Counter(event.kind for schedule in schedules for event in schedule.events)
     assert kinds.keys() == BY_NAME.keys()
     assert min(kinds.values()) >= 10
-    for each in ("min_isr", "flush", "session_s", "churn_mean_s", "fetch_bytes"):
+    for each in ("min_isr", "flush", "session_s", "crash_mean_s", "fetch_bytes"):
         assert len({getattr(schedule.options, each) for schedule in schedules}) > 1
     assert min(len(each.events) for each in schedules) >= 1
     assert max(len(each.events) for each in schedules) <= 30

@@ -10,7 +10,7 @@ from pybroker.testing.simulation.shrink import Shrunk, shrink
 
 def noisy(*events: FaultEvent, noise: int = 40) -> Schedule:
     """A schedule with these events among others."""
-    others = [FaultEvent(index / 4, "expire", "1", index / 4) for index in range(noise)]
+    others = [FaultEvent(index / 4, "reset", "1", index / 4) for index in range(noise)]
     options = Options(partitions=3, flush=1, producers=3, records_per_s=60.0, planted="some-bug")
     return Schedule("1", options).with_events([*others, *events])
 

@@ -58,20 +58,24 @@ def command(simulate: Simulate) -> click.Command:
         "--planted", default="", metavar="NAME", help=f"Plant one of {', '.join(BY_NAME)}."
     )
     @click.option("--trace", metavar="FILE", help="Write all that happens in one seed into it.")
-    def simulation(**given: object) -> int:
+    @click.pass_context
+    def simulation(context: click.Context, /, **given: object) -> None:
         wish = Wish(**given)  # type: ignore[arg-type]
         _check(wish)
         one = _the_one(wish)
-        if one is not None:
-            return _run_one(simulate, one, wish)
-        tally = run_many(
-            _schedules(wish), simulate, click.echo, processes=wish.processes, minutes=wish.minutes
-        )
-        if wish.shrinks and tally.failed:
-            _shrink(simulate, tally.failed[0])
-        return 1 if tally.failed else 0
+        is_clean = _run_all(simulate, wish) if one is None else _run_one(simulate, one, wish)
+        context.exit(0 if is_clean else 1)
 
     return simulation
+
+
+def _run_all(simulate: Simulate, wish: Wish) -> bool:
+    tally = run_many(
+        _schedules(wish), simulate, click.echo, processes=wish.processes, minutes=wish.minutes
+    )
+    if wish.shrinks and tally.failed:
+        _shrink(simulate, tally.failed[0])
+    return not tally.failed
 
 
 def _check(wish: Wish) -> None:
@@ -104,7 +108,7 @@ def _schedules(wish: Wish) -> Iterator[Schedule]:
         yield generate(str(number)).with_options(planted=wish.planted)
 
 
-def _run_one(simulate: Simulate, schedule: Schedule, wish: Wish) -> int:
+def _run_one(simulate: Simulate, schedule: Schedule, wish: Wish) -> bool:
     result = simulate(schedule, keep_trace=wish.trace is not None)
     if wish.trace is not None:
         Path(wish.trace).write_text("".join(f"{line}\n" for line in result.trace))
@@ -113,7 +117,7 @@ def _run_one(simulate: Simulate, schedule: Schedule, wish: Wish) -> int:
     click.echo(f"{schedule}{counters}")
     if wish.shrinks and not result.is_clean:
         _shrink(simulate, result)
-    return 0 if result.is_clean else 1
+    return result.is_clean
 
 
 def _shrink(simulate: Simulate, failed: Result) -> None:

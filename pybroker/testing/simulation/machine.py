@@ -61,6 +61,11 @@ class Machine:
     def pid(self) -> int:
         return 1 + len(self._graves)
 
+    @property
+    def loops(self) -> list[ProcessLoop]:
+        """Those of all processes that have run here, the oldest first."""
+        return [*self._graves] if self.loop is None else [*self._graves, self.loop]
+
     def start(
         self, main: Callable[[ProcessLoop], Coroutine[Any, Any, object]], sockets: Sockets | None
     ) -> ProcessLoop:

@@ -37,12 +37,13 @@ class Options:
     segment_bytes: int = 65_536
     session_s: float = 3.0
     lag_s: float = 2.0
-    fetch_wait_ms: int = 50
+    fetch_wait_ms: int = 500
+    """Of followers and consumers."""
     fetch_bytes: int = 65_536
     """The most that a fetch gives for a partition."""
     producers: int = 2
     """Idempotent ones and such that are not by turns; the third has acks=1, the fourth acks=0."""
-    records_per_s: float = 20.0
+    records_per_s: float = 10.0
     """Of each producer."""
     batch_bytes: int = 16_384
     linger_ms: int = 5
@@ -53,7 +54,7 @@ class Options:
     """Between two changes of topics; 0: there are none."""
     election_mean_s: float = 0.0
     """Between two elections of preferred leaders; 0: there are none."""
-    faults_s: float = 12.0
+    faults_s: float = 10.0
     """How long faults may come."""
     planted: str = ""
     """The planted bug that is switched on, or nothing."""

@@ -29,15 +29,15 @@ _OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("segment_bytes", (65_536, 65_536, 16_384, 4_096)),
     ("session_s", (3.0, 3.0, 1.5, 6.0)),
     ("lag_s", (2.0, 2.0, 1.0, 4.0)),
-    ("fetch_wait_ms", (50, 50, 10, 500)),
+    ("fetch_wait_ms", (500, 500, 500, 50)),
     ("fetch_bytes", (65_536, 65_536, 4_096, 512)),
     ("producers", (2, 2, 1, 3, 4)),
-    ("records_per_s", (20.0, 20.0, 5.0, 60.0)),
+    ("records_per_s", (10.0, 10.0, 3.0, 30.0)),
     ("batch_bytes", (16_384, 16_384, 256)),
     ("linger_ms", (5, 0, 30)),
     ("readers", (1, 1, 2, 0)),
     ("crash_mean_s", (0.0, 0.0, 4.0)),
-    ("churn_mean_s", (0.0, 0.0, 0.0, 2.0)),
+    ("churn_mean_s", (0.0,)),
     ("election_mean_s", (0.0, 0.0, 2.0)),
 )
 

@@ -1,0 +1,74 @@
+"""What the brokers of a run log: errors that no fault explains are violations, too."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from asyncio import events
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from pybroker.testing.simulation.loop import ProcessLoop
+from pybroker.testing.simulation.world import World
+
+_ROOTS: Final = ("pybroker",)
+_STORAGE: Final = (
+    r"log directory (failed|offline|lost)|log damaged|log not served|partition directory missing"
+    r"|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR|write refused|append failed"
+    r"|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
+    r"|log cannot be"
+)
+_EXPLAINED: Final = {
+    "disk-full": _STORAGE,
+    "sync-error": _STORAGE,
+    "flip": _STORAGE,
+    "wipe": _STORAGE,
+    "power": _STORAGE,
+    "blackout": _STORAGE,
+}
+"""What a kind of fault makes brokers say."""
+
+
+def explained_by(kinds: Iterable[str]) -> re.Pattern[str]:
+    """What errors may look like where these faults came; nothing matches where none excuses
+    any."""
+    found = [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
+    return re.compile("|".join(found) or r"(?!)")
+
+
+class BrokerLog(logging.Handler):
+    """Keeps errors; where the world keeps the text of its trace, every line stands there, too."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR if world.lines is None else logging.INFO)
+        self.errors: list[str] = []
+        self._world = world
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        loop = events._get_running_loop()
+        name = loop.name if isinstance(loop, ProcessLoop) else "a thread"
+        line = f"{self._world.now:.6f} {name}: {self.format(record)}"
+        if self._world.lines is not None:
+            self._world.lines.append(line)
+        if record.levelno >= logging.ERROR:
+            self.errors.append(line)
+
+    def unexplained(self, explained: re.Pattern[str]) -> list[str]:
+        return [line for line in self.errors if not explained.search(line)]
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear the brokers; nobody else does meanwhile."""
+        loggers = [logging.getLogger(name) for name in _ROOTS]
+        before = [(each.level, each.propagate, each.handlers) for each in loggers]
+        for each in loggers:
+            each.setLevel(self.level)
+            each.propagate, each.handlers = False, [self]
+        try:
+            yield
+        finally:
+            for each, (level, propagate, handlers) in zip(loggers, before, strict=True):
+                each.setLevel(level)
+                each.propagate, each.handlers = propagate, handlers

@@ -1,0 +1,295 @@
+"""How each kind of fault is done: a function that does it, and gives what undoes it, or None where
+nothing has to be undone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.links import Delay
+from pybroker.testing.simulation.schedule import FaultEvent
+
+Undo = Callable[[], object]
+
+_FLIPPED: Final = (".log", ".log", ".log", ".log", "index", "checkpoint", ".snapshot")
+_WRITTEN_BEFORE_CRASH: Final = (0, 0, 1, 17, 61, 1000)
+_LITTLE_ROOM_BYTES: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where a fault comes. `rng` is of this fault alone."""
+
+    cluster: SimCluster
+    event: FaultEvent
+    brokers: list[SimBroker]
+    """Whom it befalls; none where it befalls ZooKeeper."""
+    rng: random.Random
+
+    @property
+    def broker(self) -> SimBroker:
+        return self.brokers[0]
+
+    @property
+    def peers(self) -> list[str]:
+        return [
+            each.machine.name for each in self.cluster.brokers.values() if each is not self.broker
+        ]
+
+    @property
+    def zookeepers(self) -> list[str]:
+        return ["zookeeper"]
+
+    @property
+    def clients(self) -> list[str]:
+        known = {self.broker.machine.name, *self.peers, *self.zookeepers}
+        return [name for name in sorted(self.cluster.machines) if name not in known]
+
+    @property
+    def others(self) -> list[str]:
+        return [*self.peers, *self.zookeepers, *self.clients]
+
+    @property
+    def directions(self) -> Iterator[tuple[str, str]]:
+        """Of a pair, by name: one, or both."""
+        first, second = (each.machine.name for each in self.brokers)
+        yield first, second
+        if ">" not in self.event.target:
+            yield second, first
+
+
+def _all_of(actions: Iterable[Undo]) -> Undo:
+    kept = list(actions)
+
+    def undo() -> None:
+        for action in kept:
+            action()
+
+    return undo
+
+
+# ---- processes and machines
+
+
+def kill(scene: Scene) -> Undo:
+    for broker in scene.brokers:
+        broker.machine.kill()
+    return _all_of(broker.start for broker in scene.brokers)
+
+
+def crash(scene: Scene) -> Undo:
+    broker = scene.broker
+    point = broker.disk.kill_at(
+        int(scene.event.parameter("operations")),
+        broker.machine.kill,
+        after_bytes=scene.rng.choice(_WRITTEN_BEFORE_CRASH),
+    )
+
+    def undo() -> None:
+        point.when = lambda operation, path: False
+        broker.start()
+
+    return undo
+
+
+def stop(scene: Scene) -> Undo:
+    scene.broker.terminate()
+    return scene.broker.start
+
+
+def pause(scene: Scene) -> Undo | None:
+    loop = scene.broker.machine.loop
+    if loop is None:
+        return None
+    loop.pause()
+    return loop.resume
+
+
+def hiccups(scene: Scene) -> Undo:
+    world, machine, rng = scene.cluster.world, scene.broker.machine, scene.rng
+    each_s, most_s = scene.event.parameter("each_s"), scene.event.parameter("most_s")
+    is_over = False
+
+    def stop_shortly() -> None:
+        loop = machine.loop
+        if is_over:
+            return
+        if loop is not None and not loop.is_paused:
+            loop.pause()
+            world.after(rng.random() * most_s, loop.resume)
+        world.after(most_s + rng.random() * each_s, stop_shortly)
+
+    def undo() -> None:
+        nonlocal is_over
+        is_over = True
+
+    stop_shortly()
+    return undo
+
+
+def power(scene: Scene) -> Undo:
+    for broker in scene.brokers:
+        broker.machine.lose_power()
+    return _all_of(broker.start for broker in scene.brokers)
+
+
+def wipe(scene: Scene) -> Undo:
+    scene.broker.machine.kill()
+    scene.broker.disk.replace_medium()
+    return scene.broker.start
+
+
+def clock(scene: Scene) -> None:
+    scene.broker.machine.clock.jump_ms += int(1000 * scene.event.parameter("jump_s"))
+
+
+# ---- links
+
+
+def cut(scene: Scene) -> Undo:
+    return _cut(scene, [*scene.directions])
+
+
+def isolate(scene: Scene) -> Undo:
+    return _cut_off(scene, scene.others)
+
+
+def isolate_from_peers(scene: Scene) -> Undo:
+    return _cut_off(scene, scene.peers)
+
+
+def isolate_from_zookeeper(scene: Scene) -> Undo:
+    return _cut_off(scene, scene.zookeepers)
+
+
+def isolate_from_clients(scene: Scene) -> Undo:
+    return _cut_off(scene, scene.clients)
+
+
+def _cut_off(scene: Scene, names: list[str]) -> Undo:
+    name = scene.broker.machine.name
+    return _cut(scene, [pair for other in names for pair in ((name, other), (other, name))])
+
+
+def _cut(scene: Scene, directions: list[tuple[str, str]]) -> Undo:
+    links = scene.cluster.links
+    for source, target in directions:
+        links.cut(source, [target])
+    return _all_of(partial(links.heal, source, [target]) for source, target in directions)
+
+
+def slow(scene: Scene) -> Undo:
+    links, event, directions = scene.cluster.links, scene.event, [*scene.directions]
+    delay = Delay(usual_s=event.parameter("usual_s"), most_s=event.parameter("most_s"))
+    for source, target in directions:
+        links.slow(source, target, delay)
+    return _all_of(partial(links.slow, source, target, None) for source, target in directions)
+
+
+def reset(scene: Scene) -> None:
+    for other in scene.others:
+        scene.cluster.network.reset(scene.broker.machine.name, other)
+
+
+def lose_answers(scene: Scene) -> None:
+    length = int(scene.event.parameter("bytes"))
+    for other in scene.others:
+        scene.cluster.network.reset_after(other, scene.broker.machine.name, length)
+
+
+def half_open(scene: Scene) -> None:
+    for connected in scene.cluster.network.host(scene.broker.machine).connected:
+        connected.lose()
+
+
+def double_connect(scene: Scene) -> None:
+    for other in scene.others:
+        scene.cluster.network.double_next(other, scene.broker.machine.name)
+        scene.cluster.network.double_next(scene.broker.machine.name, other)
+
+
+# ---- disks
+
+
+def disk_full(scene: Scene) -> Undo:
+    broker = scene.broker
+    broker.disk.capacity = broker.disk.used_bytes + scene.rng.randrange(_LITTLE_ROOM_BYTES)
+
+    def undo() -> None:
+        broker.disk.capacity = None
+        broker.start()
+
+    return undo
+
+
+def sync_error(scene: Scene) -> Undo:
+    broker = scene.broker
+    broker.disk.fail("sync")
+
+    def undo() -> None:
+        broker.disk.mend()
+        broker.machine.kill()
+        broker.start()
+
+    return undo
+
+
+def slow_disk(scene: Scene) -> Undo:
+    disk = scene.broker.disk
+    disk.slow_s = scene.event.parameter("most_s")
+
+    def undo() -> None:
+        disk.slow_s = 0.0
+
+    return undo
+
+
+def flip(scene: Scene) -> Undo:
+    scene.broker.machine.kill()
+    scene.broker.disk.flip_random(scene.rng.choice(_FLIPPED))
+    return scene.broker.start
+
+
+FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
+    "kill": kill,
+    "crash": crash,
+    "stop": stop,
+    "pause": pause,
+    "power": power,
+    "blackout": power,
+    "kill-all": kill,
+    "wipe": wipe,
+    "clock": clock,
+    "hiccups": hiccups,
+    "cut": cut,
+    "isolate": isolate,
+    "isolate-from-peers": isolate_from_peers,
+    "isolate-from-zookeeper": isolate_from_zookeeper,
+    "isolate-from-clients": isolate_from_clients,
+    "slow": slow,
+    "reset": reset,
+    "lose-answers": lose_answers,
+    "half-open": half_open,
+    "double-connect": double_connect,
+    "disk-full": disk_full,
+    "sync-error": sync_error,
+    "slow-disk": slow_disk,
+    "flip": flip,
+}
+"""By the name of the kind."""
+
+
+def heal(cluster: SimCluster) -> None:
+    """No fault is left, and everybody runs."""
+    cluster.links.heal_all()
+    cluster.network.cut_after.clear()
+    for broker in cluster.brokers.values():
+        broker.disk.mend()
+        if broker.machine.loop is not None:
+            broker.machine.loop.resume()
+    cluster.start()

@@ -1,0 +1,100 @@
+"""Carries a schedule out on a cluster, and heals everything in the end.
+
+Who a fault befalls is looked up when it comes. A fault that would destroy more than may be lost
+(`harm.py`) does not come, nor does one that finds nobody.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.faults import FAULTS, Scene, Undo, heal
+from pybroker.testing.simulation.harm import HarmAccount
+from pybroker.testing.simulation.kinds import BY_NAME, Harm, Target
+from pybroker.testing.simulation.schedule import FaultEvent, Schedule
+from pybroker.testing.simulation.view import controller_of, leader_of
+
+
+class Nemesis:
+    """Of one run. `begun` counts the faults that came, by kind."""
+
+    def __init__(self, cluster: SimCluster, schedule: Schedule, topic: str) -> None:
+        self.begun: Counter[str] = Counter()
+        self._cluster = cluster
+        self._world = cluster.world
+        self._schedule = schedule
+        self._topic = topic
+        self._account = HarmAccount(cluster, schedule.options.min_isr)
+        self._undo: dict[int, Undo] = {}
+
+    def start(self) -> None:
+        """The times of the schedule count from now."""
+        for number, event in enumerate(self._schedule.events):
+            self._world.after(event.at, self._begin, number, event)
+
+    def heal(self) -> None:
+        """Everything is as it was, and everybody runs again. Idempotent."""
+        for number in sorted(self._undo):
+            self._end(number)
+        heal(self._cluster)
+
+    def _begin(self, number: int, event: FaultEvent) -> None:
+        rng = self._world.rng(f"fault {event.kind} {event.target}")
+        brokers = self._brokers(event, rng)
+        if brokers is None or not self._is_allowed(event, brokers):
+            self._world.note(f"not now: {event}")
+            return
+        self._world.note(f"fault: {event}: {','.join(str(each.id) for each in brokers)}")
+        self.begun[event.kind] += 1
+        undo = FAULTS[event.kind](Scene(self._cluster, event, brokers, rng))
+        if undo is not None:
+            self._undo[number] = undo
+            self._world.after(event.until - event.at, self._end, number)
+
+    def _end(self, number: int) -> None:
+        undo = self._undo.pop(number, None)
+        if undo is not None:
+            self._world.note(f"fault ends: {self._schedule.events[number]}")
+            undo()
+
+    def _is_allowed(self, event: FaultEvent, brokers: list[SimBroker]) -> bool:
+        options, kind = self._schedule.options, BY_NAME[event.kind]
+        if options.lossy or kind.harm is Harm.NONE:
+            return True
+        if kind.harm is Harm.UNSYNCED and options.flush:
+            return True
+        if not all(self._account.may_harm(broker.id) for broker in brokers):
+            return False
+        for broker in brokers:
+            self._account.harm(broker.id)
+        return True
+
+    def _brokers(self, event: FaultEvent, rng: random.Random) -> list[SimBroker] | None:
+        """Whom the fault befalls, None if there is nobody."""
+        target = BY_NAME[event.kind].target
+        if target is Target.ALL:
+            return [*self._cluster.brokers.values()]
+        if target is Target.BROKER:
+            names = [event.target]
+        elif target is Target.PAIR:
+            names = event.target.replace(">", "-").split("-")
+        else:
+            return []
+        found = [self._broker(name, rng) for name in names]
+        known = [each for each in found if each is not None]
+        return known if len({each.id for each in known}) == len(names) else None
+
+    def _broker(self, name: str, rng: random.Random) -> SimBroker | None:
+        brokers = self._cluster.brokers
+        if name.isdecimal():
+            return brokers.get(int(name))
+        if name == "controller":
+            return controller_of(self._cluster)
+        word, _, number = name.partition("/")
+        leader = leader_of(self._cluster, self._topic, int(number))
+        if word == "leader":
+            return leader
+        return rng.choice([each for each in brokers.values() if each is not leader])

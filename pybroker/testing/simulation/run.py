@@ -1,0 +1,233 @@
+"""One run: a cluster and its clients under a schedule, from the start to the judgement.
+
+First everything is well, then the faults of the schedule come, then all of them are healed. From
+then on the cluster has to be well again within a time that is known, or the run has failed; and at
+the end everything is read once more, from the leaders and from the disks, and the history is
+judged.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from pybroker.testing.history.checker import LOSSY, RULES, check
+from pybroker.testing.history.model import Violation
+from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
+from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.nemesis import Nemesis
+from pybroker.testing.simulation.planted import planted
+from pybroker.testing.simulation.result import BROKER_ERROR, LIVENESS, Result, wrong
+from pybroker.testing.simulation.schedule import Options, Schedule
+from pybroker.testing.simulation.view import is_whole
+from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
+from pybroker.testing.simulation.world import World
+
+TOPIC: Final = "load-0"
+_STEADY_S: Final = 1.0
+_START_S_MAX: Final = 60.0
+_RECOVERY_S_MAX: Final = 30.0
+"""Besides sessions and lag time: so long may it take until the cluster is as it was."""
+_QUIET_S_MAX: Final = 60.0
+_READ_S_MAX: Final = 60.0
+_AFTER_FAULTS_S: Final = 0.5
+_PROGRESS: Final = 3
+"""So many values have to be acknowledged in each partition after the faults."""
+
+_PRODUCERS: Final = (
+    ProducerKind.IDEMPOTENT,
+    ProducerKind.PLAIN,
+    ProducerKind.LEADER_ONLY,
+    ProducerKind.UNACKNOWLEDGED,
+)
+
+
+class NotWell(Exception):
+    """Something did not come about in time; the rest of the run would say nothing."""
+
+
+def simulate(schedule: Schedule, *, keep_trace: bool = False) -> Result:
+    """Run the schedule; always with the same outcome. Changes logging, garbage collection and, with
+    a planted bug, the code of the broker for the time of the run."""
+    begun = time.process_time()
+    world = World(schedule.seed, keep_lines=keep_trace)
+    log = BrokerLog(world)
+    _freeze()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with planted(schedule.options.planted), log.listening():
+            run = _Run(schedule, world)
+            try:
+                run.play()
+                digest, failures = world.digest, run.failures
+            finally:
+                run.cluster.close()
+        violations = [*run.judge(), *_told_errors(log, schedule, failures)]
+    finally:
+        if was_enabled:
+            gc.enable()
+    return Result(
+        schedule,
+        digest,
+        tuple(violations),
+        run.counters(),
+        time.process_time() - begun,
+        tuple(world.lines or ()),
+    )
+
+
+@cache
+def _freeze() -> None:
+    """Let collections at the end of runs look only at what a run has made."""
+    gc.collect()
+    gc.freeze()
+
+
+def _told_errors(log: BrokerLog, schedule: Schedule, failures: list[str]) -> list[Violation]:
+    lines = log.unexplained(explained_by(event.kind for event in schedule.events))
+    return [wrong(BROKER_ERROR, line) for line in [*lines, *failures]]
+
+
+class _Run:
+    def __init__(self, schedule: Schedule, world: World) -> None:
+        options = schedule.options
+        self.schedule = schedule
+        self.world = world
+        self.violations: list[Violation] = []
+        self.cluster = SimCluster(world, options.brokers, config=_config(options))
+        self.workload = Workload(
+            world,
+            self.cluster.machine,
+            self.cluster.network.sockets,
+            self.cluster.bootstrap,
+            _load(options),
+        )
+        self.nemesis = Nemesis(self.cluster, schedule, TOPIC)
+
+    def play(self) -> None:
+        try:
+            self._begin()
+            self.nemesis.start()
+            self._pass(self._faults_s())
+            self.nemesis.heal()
+            self._recover()
+            self._end()
+        except NotWell as error:
+            self.violations.append(wrong(LIVENESS, str(error)))
+
+    def _faults_s(self) -> float:
+        lasts_s = [event.until for event in self.schedule.events]
+        return min(max(lasts_s, default=0.0), self.schedule.options.faults_s) + _AFTER_FAULTS_S
+
+    def _begin(self) -> None:
+        self.cluster.start()
+        self._until(self._is_up, _START_S_MAX, "the brokers do not come up")
+        self.workload.start()
+        self._until(lambda: self.workload.is_ready, _START_S_MAX, "no topic can be made")
+        self._pass(_STEADY_S)
+
+    def _recover(self) -> None:
+        options = self.schedule.options
+        limit_s = 2 * options.session_s + options.lag_s + _RECOVERY_S_MAX
+        self._until(self._is_up, limit_s, "not all brokers come back")
+        self._until(lambda: is_whole(self.cluster), limit_s, "not all replicas are in sync again")
+        if options.producers:
+            acked = self.workload.acked.copy()
+            keys = [each for each in self.workload.catalog.partitions() if each.topic == TOPIC]
+            self._until(
+                lambda: all(self.workload.acked[key] >= acked[key] + _PROGRESS for key in keys),
+                limit_s,
+                "not every partition takes records again",
+            )
+
+    def _end(self) -> None:
+        self.workload.stop()
+        self._until(lambda: self.workload.is_quiet, _QUIET_S_MAX, "clients do not come to an end")
+        self._until(lambda: is_whole(self.cluster), _RECOVERY_S_MAX, "replicas fell back again")
+        self.workload.read_all()
+        self._until(lambda: self.workload.is_read, _READ_S_MAX, "not everything can be read")
+
+    def _is_up(self) -> bool:
+        return all(broker.serves for broker in self.cluster.brokers.values())
+
+    def _pass(self, seconds: float) -> None:
+        self.world.run(self.world.now + seconds)
+
+    def _until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
+        """Looks now and then only: conditions cost time."""
+        deadline = self.world.now + seconds
+        while not condition():
+            if self.world.now >= deadline:
+                raise NotWell(f"{failure} within {seconds:g} s")
+            self.world.run(self.world.now + 0.1)
+
+    # what came of it
+
+    def judge(self) -> list[Violation]:
+        lossy, unread = self.schedule.options.lossy, bool(self.violations)
+        rules = [
+            name
+            for name in RULES
+            if (name in LOSSY or not lossy) and not (unread and name in _FROM_THE_END)
+        ]
+        return [*self.violations, *check(self.workload.history, rules)]
+
+    @property
+    def failures(self) -> list[str]:
+        """What nobody caught."""
+        of_brokers = [
+            f"{loop.name}: {failure}"
+            for broker in self.cluster.brokers.values()
+            for loop in broker.machine.loops
+            for failure in loop.failures
+        ]
+        return of_brokers + self.workload.failures
+
+    def counters(self) -> dict[str, int]:
+        history = self.workload.history
+        return {
+            "acked": sum(send.outcome == "ok" for send in history.sends.values()),
+            "sent": len(history.sends),
+            "read": sum(len(poll.records) for poll in history.polls),
+            "steps": self.world.steps,
+            "virtual_ms": int(self.world.now * 1000),
+            **{f"fault_{kind}": count for kind, count in sorted(self.nemesis.begun.items())},
+        }
+
+
+_FROM_THE_END: Final = frozenset({"acked-present", "read-implies-durable", "replicas-identical"})
+"""Rules that need the final reads."""
+
+
+def _config(options: Options) -> dict[str, object]:
+    return {
+        "min.insync.replicas": options.min_isr,
+        "log.flush.interval.messages": 1 if options.flush else 2**63 - 1,
+        "unclean.leader.election.enable": bool(options.lossy),
+        "log.segment.bytes": options.segment_bytes,
+        "zookeeper.session.timeout.ms": int(1000 * options.session_s),
+        "replica.lag.time.max.ms": int(1000 * options.lag_s),
+        "replica.fetch.wait.max.ms": options.fetch_wait_ms,
+        "replica.fetch.max.bytes": options.fetch_bytes,
+    }
+
+
+def _load(options: Options) -> WorkloadOptions:
+    return WorkloadOptions(
+        partitions=options.partitions,
+        replication=options.brokers,
+        producers=_PRODUCERS[: options.producers],
+        records_per_s=options.records_per_s,
+        linger_ms=options.linger_ms,
+        batch_bytes=options.batch_bytes,
+        readers=options.readers,
+        fetch_wait_ms=options.fetch_wait_ms,
+        crash_mean_s=options.crash_mean_s,
+        churn_mean_s=options.churn_mean_s,
+        election_mean_s=options.election_mean_s,
+        unclean_mean_s=4.0 if options.lossy else 0.0,
+    )

@@ -1,0 +1,73 @@
+"""What can be seen of a simulated cluster from outside of time: roles, and what ZooKeeper holds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import decode_state
+from pybroker.model import NO_EPOCH, PartitionState, TopicPartition
+from pybroker.replication.partition import Partition
+from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.cluster import SimCluster
+
+_STATE: Final = "/state"
+
+
+def stored_states(cluster: SimCluster) -> dict[TopicPartition, PartitionState]:
+    """The state nodes of all partitions."""
+    tree = cluster.zookeeper.tree
+    found = {}
+    for path in tree.paths():
+        if path.startswith(paths.TOPICS) and path.endswith(_STATE):
+            _, _, _, topic, _, number, _ = path.split("/")
+            node = tree.node(path)
+            assert node is not None
+            found[TopicPartition(topic, int(number))] = decode_state(path, node[0])
+    return found
+
+
+def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition | None:
+    """That broker's replica, if it serves."""
+    running = cluster.brokers.get(broker)
+    if running is None or running.app is None or not running.serves:
+        return None
+    return running.app.replicas.partitions.get(key)
+
+
+def is_whole(cluster: SimCluster) -> bool:
+    """Every partition has a leader, all brokers are in sync with it, and they know it."""
+    return all(
+        len(state.isr) == len(cluster.brokers)
+        and (leader := replica(cluster, state.leader, key)) is not None
+        and leader.is_leader
+        and leader.leader_epoch == state.leader_epoch
+        for key, state in stored_states(cluster).items()
+    )
+
+
+def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | None:
+    """Who runs and takes itself for the leader, in the latest epoch."""
+    found, epoch = None, NO_EPOCH
+    for broker in cluster.brokers.values():
+        if broker.app is None:
+            continue
+        mine = broker.app.replicas.partitions.get(TopicPartition(topic, partition))
+        if mine is not None and mine.is_leader and mine.leader_epoch > epoch:
+            found, epoch = broker, mine.leader_epoch
+    return found
+
+
+def controller_of(cluster: SimCluster) -> SimBroker | None:
+    """Who runs and takes itself for the controller, in the latest epoch."""
+    active = [
+        broker
+        for broker in cluster.brokers.values()
+        if broker.app is not None and broker.app.controller.is_active
+    ]
+    return max(active, key=_controller_epoch, default=None)
+
+
+def _controller_epoch(broker: SimBroker) -> int:
+    assert broker.app is not None
+    return broker.app.controller.epoch

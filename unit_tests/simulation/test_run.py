@@ -1,0 +1,50 @@
+"""Whole runs: the same seed gives the same trace, wherever and whenever it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from pybroker.testing.simulation.run import simulate
+from pybroker.testing.simulation.schedule import parse
+from pybroker.testing.simulation.swarm import generate
+
+SEEDS = ("2", "3")
+PROGRAM = """
+import sys
+from pybroker.testing.simulation.run import simulate
+from pybroker.testing.simulation.swarm import generate
+print(*(simulate(generate(seed)).digest for seed in sys.argv[1:]))
+"""
+
+
+def digests(hash_seed: str, *seeds: str) -> list[str]:
+    """Of runs in another process, with another order of everything that is hashed."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *seeds],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_the_same_seed_gives_the_same_run_in_every_process_and_after_other_runs() -> None:
+    here = [simulate(generate(seed)).digest for seed in SEEDS]
+    assert len(set(here)) == len(SEEDS)
+    assert digests("1", *SEEDS) == here
+    assert digests("2", *reversed(SEEDS)) == here[::-1]
+
+
+def test_a_trace_that_is_kept_changes_nothing_and_shows_everything() -> None:
+    schedule = parse("seed 5\noption faults_s 2\n0.5 kill leader/0 until=1\n")
+    kept = simulate(schedule, keep_trace=True)
+    assert kept.violations == ()
+    assert kept.digest == simulate(schedule).digest
+    text = "\n".join(kept.trace)
+    assert "fault: 0.5 kill leader/0 until=1" in text
+    assert "INFO pybroker" in text
+    assert kept.counters["fault_kill"] == 1
+    assert kept.counters["acked"] > 20
