@@ -10,19 +10,15 @@ from collections.abc import Iterator
 import pytest
 
 from integration_tests.apache import session_at
-from integration_tests.faults.replicas import files_of, log_end
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import READERS
-from integration_tests.faults.tormented import LAG_S, SESSION_S, Tormented
+from integration_tests.faults.tormented import SESSION_S, Tormented
 from pybroker.testing.history import measures
 from pybroker.testing.history.checker import check
 
 pytestmark = pytest.mark.ours
 
 PREFERRED_ELECTION = "/admin/preferred_replica_election"
-
-HELD_SECONDS_MAX = 2 * LAG_S + SESSION_S + 5.0
-"""The lag time, half of it until it is looked at, or a session; and what a busy machine costs."""
 
 
 @pytest.fixture(scope="module")
@@ -51,46 +47,6 @@ def test_pause_leader(rig: Rig) -> None:
     delays = measures.election_delay(history, begin, leader)
     assert delays
     assert all(delay < SESSION_S + 2 for delay in delays.values()), delays
-
-
-def epoch_start(rig: Rig, topic: str, partition: int, leader: int) -> int:
-    """Where the records of the leader's epoch begin in its log."""
-    found = files_of(rig.cluster.log_dir(leader), (topic, partition), stopped=False)
-    return int(found["epochs"][-1][1])
-
-
-def test_freeze_follower_under_load(rig: Rig) -> None:
-    """It leaves the ISR for its lag or for the end of its session; until then acks=all waits for
-    it, and no longer. Meanwhile another epoch begins; it is let in again only with all that was
-    there when that began."""
-    with rig.run("freeze-follower", rate=200) as run:
-        run.wait_for_progress(15)
-        frozen = next(b for b in rig.cluster.brokers if b != run.controller())
-        followed = [p for p, state in run.watch.all().items() if state.leader != frozen]
-        with run.fault("pause", frozen):
-            rig.cluster.pause(frozen)
-            for partition in followed:
-                run.wait_for_state(partition, lambda s: frozen not in s.isr, "who stands is out")
-            run.wait_for_progress(15)
-        had = {p: log_end(rig.cluster.log_dir(frozen), (run.topic, p)) for p in followed}
-        leader = run.leader(followed[0])
-        moved = [p for p in followed if run.leader(p) == leader]
-        with run.fault("kill9", leader):
-            rig.cluster.kill9(leader)
-        rig.cluster.start(leader)
-        run.wait_for_progress(10)
-        rig.cluster.resume(frozen)
-        for partition in moved:
-            state = run.wait_for_state(partition, lambda s: frozen in s.isr, "it is let in again")
-            begin = epoch_start(rig, run.topic, partition, state.leader)
-            assert begin > had[partition], "or it could join with what it had"
-            assert log_end(rig.cluster.log_dir(frozen), (run.topic, partition)) >= begin
-        run.wait_for_full_isr()
-        history = run.finish()
-    pauses = measures.longest_pauses(history, *measures.fault(history, "pause"))
-    held = {partition: pauses[run.topic, partition] for partition in followed}
-    print(f"freeze-follower: acks=all waited for {held} s")
-    assert max(held.values()) < HELD_SECONDS_MAX, held
 
 
 def test_session_expire_storm(rig: Rig) -> None:

@@ -10,6 +10,7 @@ or when its input ends.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 from collections.abc import Iterable
@@ -22,6 +23,9 @@ from pybroker.testing.history.ops import OpsLog
 
 def main() -> int:
     settings = decode(sys.argv[1])
+    # What our client says must not stand between our answers, nor within one.
+    said = settings.ops_folder / f"clients-{settings.incarnation}.log"
+    logging.basicConfig(filename=said, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     log = OpsLog(settings.ops_folder, f"workload-{settings.topic}-{settings.incarnation}")
     readers = {
         name: consumers.KINDS[name](name, settings, log)

@@ -264,10 +264,11 @@ class Cluster:
             others = [from_] if isinstance(from_, int | str) else list(from_)
         self._loop.call(self._proxies().cut, broker, others, Side(direction))
 
-    def delay(self, seconds: float, *, jitter: float = 0.0) -> None:
-        """Make every link slow: each piece of up to 64 KiB is held for so long, and for a random
-        part of `jitter` seconds more; order stays. Only with `proxied=True`."""
-        self._loop.call(self._proxies().delay, seconds, jitter)
+    def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
+        """Make links slow: each piece of up to 64 KiB is held for so long, and for a random part of
+        `jitter` seconds more; order stays. All links, or those of brokers to `"zookeeper"`,
+        `"clients"` or (other) `"brokers"`. Only with `proxied=True`."""
+        self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:
         """Break all connections of a broker, with whomever; new ones can be made at once. Only with

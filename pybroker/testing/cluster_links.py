@@ -91,9 +91,18 @@ class Links:
                 self._relays[peer, BROKERS].cut(str(broker), side.of_caller())
         self.cut_off = frozenset({*self.cut_off, broker})
 
-    def delay(self, seconds: float, jitter: float) -> None:
-        """Hold every piece on every link for so long, and for a random part of `jitter` more."""
-        for relay in self._all():
+    def delay(self, seconds: float, jitter: float, to: str | None) -> None:
+        """Hold every piece on every link for so long, and for a random part of `jitter` more; or
+        only on links `to` those. Raises ClusterError for a kind that there is not."""
+        kinds = {
+            None: self._all(),
+            "zookeeper": [relay for each in self._zookeeper.values() for relay in each],
+            "clients": [relay for (_, name), relay in self._relays.items() if name == CLIENTS],
+            "brokers": [relay for (_, name), relay in self._relays.items() if name == BROKERS],
+        }
+        if to not in kinds:
+            raise ClusterError(f'{to!r} is not "zookeeper", "clients" or "brokers"')
+        for relay in kinds[to]:
             relay.delay(seconds, jitter)
 
     def reset(self, broker: int) -> None:
