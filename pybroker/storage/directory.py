@@ -50,6 +50,23 @@ class UnusableDirectory(StartupError):
     """One directory cannot be used; the broker may start with others."""
 
 
+def make_durable(disk: Disk, path: str) -> None:
+    """Make the directory and those above it, as far as they are missing; a power loss does not take
+    them away again. Raises StorageError."""
+    made: list[str] = []
+    while not disk.exists(path):
+        made.append(path)
+        path = _parent(path)
+    if made:
+        disk.make_dirs(made[0])
+    for each in reversed(made):
+        disk.sync_dir(_parent(each))
+
+
+def _parent(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0] or "/"
+
+
 class OffsetCheckpoint:
     """One of the files with an offset a partition, and what it holds."""
 
@@ -183,7 +200,7 @@ class LogDirectory:
         self.require_usable()
         path = self._path(LOCK)
         try:
-            self._disk.make_dirs(self.path)
+            make_durable(self._disk, self.path)
             self._release = self._disk.lock(path, f"{process_id}\n")
         except StorageError as error:
             raise UnusableDirectory(f"log directory {self.path} cannot be used: {error}") from error

@@ -1,0 +1,27 @@
+"""A log directory that the broker makes itself outlives a power loss, as what is in it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.storage.directory import make_durable
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.world import World
+
+HOME = "/mnt/kafka/data"
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("there", ["/", "/mnt", HOME])
+def test_no_directory_above_the_data_is_lost_with_the_power(seed: int, there: str) -> None:
+    disk = SimDisk(World(str(seed)), "m")
+    disk.writes_back = False
+    before = disk.of_process()
+    before.make_dirs(there)
+    for path in ("/", "/mnt", "/mnt/kafka"):
+        if before.exists(path):
+            before.sync_dir(path)
+    make_durable(before, HOME)
+    before.replace(f"{HOME}/meta.properties", b"cluster.id=x")
+    disk.lose_power()
+    assert disk.of_process().read(f"{HOME}/meta.properties") == b"cluster.id=x"
