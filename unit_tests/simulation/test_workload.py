@@ -12,6 +12,8 @@ from pybroker.testing.simulation.workload import ProducerKind, Workload, Workloa
 from pybroker.testing.simulation.world import World
 
 BUSY = WorkloadOptions(
+    topics=4,
+    partitions=1,
     producers=tuple(ProducerKind),
     records_per_s=8.0,
     crash_mean_s=3.0,
