@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from pybroker.model import TopicPartition
 from pybroker.testing.history.checker import report
 from pybroker.testing.history.model import History
 from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.invariants import INVARIANTS, Invariants, ReplicaNow
 
-T0 = ("t", 0)
+T0 = TopicPartition("t", 0)
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,7 @@ def test_the_record_has_lives_states_offices_and_losses() -> None:
     assert [(life.topic, life.min_isr) for life in history.lives] == [("t", 2), ("u", 3)]
     assert history.lives[0].doomed and not history.lives[1].doomed
     assert course.record.alive() == [("u", 0), ("u", 1)]
-    assert (course.record.required(("u", 0)), course.record.required(("u", 1))) == (3, 2)
+    assert [course.record.required(each) for each in course.record.alive()] == [3, 2]
     assert [(loss.partition, loss.reason) for loss in history.losses] == [(T0, "unclean-election")]
     assert [(office.epoch, office.broker) for office in history.offices] == [(7, 2)]
     assert [(state.version, state.isr) for state in history.states] == [(0, (1, 2, 3))]

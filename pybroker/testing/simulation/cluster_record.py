@@ -8,8 +8,8 @@ import json
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
+from pybroker.model import TopicPartition
 from pybroker.testing.history.model import History, Loss, Office, State, TopicLife
-from pybroker.testing.history.values import TopicPartition
 from pybroker.testing.simulation.workload.recorder import nanoseconds
 
 _MIN_ISR: Final = "min.insync.replicas"
@@ -56,13 +56,13 @@ class ClusterRecord:
             case ["brokers", "topics", name]:
                 self._topic(unquote(name), at, change.data)
             case ["brokers", "topics", name, "partitions", number, "state"]:
-                self._state((unquote(name), int(number)), at, change)
+                self._state(TopicPartition(unquote(name), int(number)), at, change)
             case ["admin", "delete_topics", name] if change.data is not None:
                 self._doom(unquote(name), at)
             case ["config", "topics", name]:
                 self._config(unquote(name), change.data)
             case ["pybroker", "losses", name, number]:
-                self._receipts((unquote(name), int(number)), at, change.data)
+                self._receipts(TopicPartition(unquote(name), int(number)), at, change.data)
             case ["controller"] if change.data is not None:
                 self._holder = (change.zxid, int(json.loads(change.data)["brokerid"]))
                 self._office()
@@ -73,7 +73,7 @@ class ClusterRecord:
     def alive(self) -> list[TopicPartition]:
         """The partitions of all topics whose deletion nobody has decided."""
         return [
-            (life.topic, number)
+            TopicPartition(life.topic, number)
             for life in self.lives.values()
             if not life.doomed
             for number in sorted(life.replicas)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.model import TopicPartition
 from pybroker.testing.history.model import Violation
-from pybroker.testing.history.values import TopicPartition
 from pybroker.testing.simulation.cluster_record import ClusterRecord
 
 ONE_LEADER: Final = "one-leader-per-epoch"
@@ -94,8 +94,8 @@ class Invariants:
     def _take_losses(self) -> None:
         losses = self._record.history.losses
         for loss in losses[self._losses :]:
-            self._lost.add(loss.partition)
             topic, number = loss.partition
+            self._lost.add(TopicPartition(topic, number))
             self._committed.pop((self._record.topic_ids.get(topic, ""), number), None)
         self._losses = len(losses)
 

@@ -92,8 +92,7 @@ def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
     """Add what the files of every replica hold to the history. Only once the cluster is well and
     nothing is written: all replicas have to be the same then. Raises DamagedFile."""
     history: History = record.history
-    for name, number in record.alive():
-        key = TopicPartition(name, number)
+    for key in record.alive():
         found = {each: part for each in brokers if (part := _partitions(each).get(key))}
         end = max((part.high_watermark for part in found.values()), default=0)
         start = max((part.log.log_start_offset for part in found.values()), default=0)
