@@ -65,7 +65,7 @@ class SimulatedService:
         coord = ZooKeeperSession(
             zookeeper,
             self._loop,
-            f"c{len(zookeeper.clients)}",
+            f"c{zookeeper.clients_made}",
             session_timeout_ms=6000,
             members=[self._member],
         )

@@ -2,8 +2,8 @@
 network, disks and ZooKeeper. The same seed gives the same run, to the byte.
 """
 
+from pybroker.testing.simulation.cluster import ZOOKEEPER
 from pybroker.testing.simulation.simulation import (
-    ZOOKEEPER,
     Application,
     Simulation,
     SimulationError,

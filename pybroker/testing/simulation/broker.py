@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, Protocol
+from typing import Final
 
 from pybroker.app import BrokerApp
 from pybroker.assembly import Session, Surroundings, serve_until, start_broker
@@ -18,24 +18,12 @@ from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.loop import LoopBlocking, ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
+from pybroker.testing.simulation.zookeeper import ZooKeeper
 
 log = logging.getLogger(__name__)
 
 PORT: Final = 9092
 LISTENER: Final = "PLAINTEXT"
-
-
-class ZooKeeper(Protocol):
-    """The service, as a broker finds it."""
-
-    def session(self, machine: Machine, *, timeout_ms: int) -> OwnSession:
-        """A client for a process of that machine, still to be started."""
-
-
-class OwnSession(Session, Protocol):
-    async def start(self, timeout_s: float) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class SimBroker:

@@ -7,39 +7,38 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from pybroker.testing.cluster_parts import default_config, option_text
-from pybroker.testing.coord import MemoryCoord, MemoryTree
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
 from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.zookeeper import ZooKeeper
 
-
-class MemoryZooKeeper:
-    """A service that is always there and answers at once."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.tree = MemoryTree(machine.clock)
-
-    def session(self, machine: Machine, *, timeout_ms: int) -> MemoryCoord:
-        session = MemoryCoord(self.tree, name=machine.name)
-        machine.on_stop.append(lambda heard: self.tree.end_session(session.session_id))
-        return session
+ZOOKEEPER: Final = "zookeeper"
+"""Its members are the machines `zookeeper-1`..."""
 
 
 class SimCluster:
     """Brokers 1 to `brokers`, on machines `broker-1`...; nothing runs before `start`."""
 
     def __init__(
-        self, world: World, brokers: int = 3, *, config: Mapping[str, object] | None = None
+        self,
+        world: World,
+        brokers: int = 3,
+        *,
+        zookeepers: int = 3,
+        config: Mapping[str, object] | None = None,
     ) -> None:
         self.world = world
         self.machines: dict[str, Machine] = {}
         self.links = Links(world)
         self.network = Network(self.links)
-        self.zookeeper = MemoryZooKeeper(self.machine("zookeeper"))
+        self.zookeeper = ZooKeeper(
+            world, self.links, [f"zookeeper-{number}" for number in range(1, zookeepers + 1)]
+        )
         given = {name: option_text(value) for name, value in (config or {}).items()}
         properties = {**default_config(brokers), **given}
         self.brokers = {

@@ -23,14 +23,12 @@ from pybroker.errors import PybrokerError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
 from pybroker.testing.simulation.broker import SimBroker
-from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.cluster import ZOOKEEPER, SimCluster
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.world import World
 
 T = TypeVar("T")
-ZOOKEEPER: Final = "zookeeper"
-"""For `cut`: all members of the ensemble."""
 _READY_S: Final = 60.0
 
 
@@ -254,7 +252,7 @@ class Simulation:
         is False): brokers by id, applications by name, `ZOOKEEPER`; None: everybody."""
         source = self._names(one)
         targets = (
-            [name for name in self.cluster.machines if name not in source]
+            [*self.cluster.machines, *self.cluster.zookeeper.members]
             if others is None
             else [name for each in others for name in self._names(each)]
         )
@@ -291,8 +289,7 @@ class Simulation:
     def _names(self, side: int | str) -> list[str]:
         if isinstance(side, int):
             return [self._broker(side).machine.name]
-        found = [each for each in self.cluster.machines if each.rstrip("-0123456789") == side]
-        return found or [side]
+        return list(self.cluster.zookeeper.members) if side == ZOOKEEPER else [side]
 
     def _machine_here(self) -> Machine:
         """Where the code that runs now runs."""

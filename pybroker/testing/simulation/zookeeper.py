@@ -12,12 +12,14 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.errors import MultiFailed
 from pybroker.ports import CreateOp, DeleteOp, NodeStat, SetOp
 from pybroker.testing.coord import MemoryTree
 from pybroker.testing.simulation.links import Links, Pipe
+from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 from pybroker.testing.simulation.zookeeper_member import (
     Forwarded,
@@ -25,6 +27,7 @@ from pybroker.testing.simulation.zookeeper_member import (
     Transaction,
     TransactionClock,
 )
+from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
 from pybroker.testing.simulation.zookeeper_wire import (
     Answer,
     CloseSession,
@@ -33,9 +36,6 @@ from pybroker.testing.simulation.zookeeper_wire import (
     Sync,
     Write,
 )
-
-if TYPE_CHECKING:
-    from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
 
 _LOOK_S: Final = 0.1
 _EXPIRY_TICK_S: Final = 0.25
@@ -54,6 +54,22 @@ class Change:
     version: int
     session_id: int
     at: float
+
+
+class KeptKeys:
+    """The `SessionStore` of a machine: a file that is never synced."""
+
+    def __init__(self) -> None:
+        self._keys: list[SessionKey] = []
+
+    def load(self) -> list[SessionKey]:
+        return [*self._keys]
+
+    def save(self, keys: Sequence[SessionKey]) -> None:
+        self._keys = [*keys]
+
+    def clear(self) -> None:
+        self._keys = []
 
 
 @dataclass(slots=True)
@@ -88,14 +104,16 @@ class ZooKeeper:
         self.links = links
         self.session_ms_min = session_ms_min
         self.session_ms_max = session_ms_max
-        self.clients: list[ZooKeeperSession] = []
-        """All that were ever started, also those of processes that are gone."""
+        self.clients_made = 0
         self.on_commit: list[Callable[[Change], object]] = []
         """Each hears every change of a node, in their order, before any client does."""
+        self._clients: dict[str, ZooKeeperSession] = {}
+        self._keys: dict[str, KeptKeys] = {}
         self._sync_limit_s = sync_limit_s
         self._rng = world.rng("zookeeper")
         self._clock = TransactionClock(WALL_MS_AT_START)
-        self._tree = MemoryTree(self._clock)
+        self.tree = MemoryTree(self._clock)
+        """As the leader has it, and its word is the last."""
         self._log: list[Transaction] = []
         self._sessions: dict[int, _Session] = {}
         self._pending: list[Forwarded] = []
@@ -109,6 +127,29 @@ class ZooKeeper:
         }
         self._elect()
         world.after(_LOOK_S, self._look)
+
+    # ---- for processes
+
+    def session(self, machine: Machine, *, timeout_ms: int = 18_000) -> ZooKeeperSession:
+        """A client for the process that runs on that machine, still to be started. It ends what
+        earlier processes left, as long as the machine knows of them."""
+        assert machine.loop is not None, f"no process runs on {machine.name}"
+        if machine.name not in self._keys:
+            self._keys[machine.name] = keys = KeptKeys()
+            machine.on_power_loss.append(keys.clear)
+        client = ZooKeeperSession(
+            self,
+            machine.loop,
+            machine.name,
+            session_timeout_ms=timeout_ms,
+            store=self._keys[machine.name],
+        )
+        self._clients[machine.name] = client
+        return client
+
+    def client(self, machine: str) -> ZooKeeperSession | None:
+        """The client of the process that runs on that machine, or was the last to do so."""
+        return self._clients.get(machine)
 
     # ---- for those who judge
 
@@ -124,11 +165,11 @@ class ZooKeeper:
 
     def nodes(self) -> list[str]:
         """The paths of all nodes, sorted, as the leader has them."""
-        return self._tree.paths()
+        return self.tree.paths()
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
         """A node as the leader has it."""
-        return self._tree.node(path)
+        return self.tree.node(path)
 
     def session_ids(self) -> list[int]:
         """The sessions that live, oldest first."""
@@ -238,7 +279,7 @@ class ZooKeeper:
             zxid, self._clock.now_ms, forwarded.wire, session_id, request, answer
         )
         self._log.append(transaction)
-        assert self._tree.zxid == zxid
+        assert self.tree.zxid == zxid
         self.world.note(text)
         for change in changes:
             for hear in self.on_commit:
@@ -248,15 +289,15 @@ class ZooKeeper:
 
     def _open(self, wire: int, request: Connect) -> tuple[int, Answer]:
         timeout_ms = max(self.session_ms_min, min(request.timeout_ms, self.session_ms_max))
-        self._tree.zxid += 1
-        session_id = self._tree.open_session(None)
+        self.tree.zxid += 1
+        session_id = self.tree.open_session(None)
         self._sessions[session_id] = _Session(timeout_ms, self.world.now, wire)
         return session_id, Answer(0, Granted(session_id, timeout_ms))
 
     def _end(self, zxid: int, session_id: int) -> list[Change]:
         del self._sessions[session_id]
-        owned = self._tree.owned_by(session_id)
-        self._tree.end_session(session_id)
+        owned = self.tree.owned_by(session_id)
+        self.tree.end_session(session_id)
         return [Change(zxid, path, None, -1, session_id, self.world.now) for path in owned]
 
     def _write(
@@ -264,7 +305,7 @@ class ZooKeeper:
     ) -> tuple[Answer, list[Change], str]:
         ops = request.ops
         try:
-            results = self._tree.apply(ops, session_id)
+            results = self.tree.apply(ops, session_id)
         except MultiFailed as error:
             failure = (error.cause if request.alone else error).with_traceback(None)
             text = f"zk {zxid} error {type(error.cause).__name__} {ops[error.index].path}"

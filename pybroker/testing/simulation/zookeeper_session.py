@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.coordinator.zookeeper.limits import check_request_size
@@ -35,7 +35,6 @@ from pybroker.ports import (
 from pybroker.testing.coord import check_path
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.world import Entry
-from pybroker.testing.simulation.zookeeper import ZooKeeper
 from pybroker.testing.simulation.zookeeper_takeover import end_session
 from pybroker.testing.simulation.zookeeper_wire import (
     Answer,
@@ -51,6 +50,9 @@ from pybroker.testing.simulation.zookeeper_wire import (
     Wire,
     Write,
 )
+
+if TYPE_CHECKING:
+    from pybroker.testing.simulation.zookeeper import ZooKeeper
 
 _BEATS_PER_SESSION: Final = 3
 _PROBES_PER_SESSION: Final = 6
@@ -89,8 +91,8 @@ class ZooKeeperSession:
         self._session_timeout_ms = session_timeout_ms
         self._store: SessionStore = store or NoSessionStore()
         self._members = [*(service.members if members is None else members)]
-        number = len(service.clients)
-        self._rng = service.world.rng(f"zookeeper client {machine} {number}")
+        service.clients_made += 1
+        self._rng = service.world.rng(f"zookeeper client {machine} {service.clients_made}")
         self._listeners: list[SessionListener] = []
         self._watches = WatchTable()
         self._asked: deque[_Asked] = deque()
@@ -107,9 +109,8 @@ class ZooKeeperSession:
         self._heard_at = 0.0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._beat_entry: Entry | None = None
-        self._breaks_after_write = False
+        self._lost_replies: deque[bool] = deque()
         self._first = asyncio.Event()
-        service.clients.append(self)
 
     # ---- life
 
@@ -157,19 +158,24 @@ class ZooKeeperSession:
 
     # ---- handles of a test
 
-    def break_connection(self) -> None:
-        """The connection breaks now; of what is under way some may arrive yet. It connects again
-        by itself."""
+    def break_connection(self, *, arrives: bool | None = None) -> None:
+        """The connection breaks now; it connects again by itself. `arrives`: whether the service
+        gets what is under way; without, by chance."""
         wire = self._wire
         if wire is not None and not self.loop.is_dead:
-            self._world.note(f"zk break {self.loop.name}")
-            wire.close(lose=self._rng.random() < 0.5)
+            self._world.note(f"zk {self.loop.name} connection breaks")
+            lose = self._rng.random() < 0.5 if arrives is None else not arrives
+            wire.close(lose=lose)
             self.loop.call_soon(self._broken, wire)
 
-    def break_after_next_write(self) -> None:
-        """The connection breaks right after the next write has left: nobody knows whether it was
-        applied."""
-        self._breaks_after_write = True
+    def lose_reply(self, *, applied: bool = True) -> None:
+        """The connection breaks right after the next write has left, so that nobody knows whether
+        it was applied; or right before. May be called several times, for as many writes."""
+        self._lost_replies.append(applied)
+
+    def expire(self) -> None:
+        """The service ends this session, if it can."""
+        self._service.expire(self.session_id)
 
     # ---- facts
 
@@ -264,9 +270,8 @@ class ZooKeeperSession:
         check_request_size(ops)
         self._check_usable()
         answer = self._ask(Write(ops, alone))
-        if self._breaks_after_write:
-            self._breaks_after_write = False
-            self.break_connection()
+        if self._lost_replies:
+            self.break_connection(arrives=self._lost_replies.popleft())
         return await answer
 
     def _check_usable(self) -> None:

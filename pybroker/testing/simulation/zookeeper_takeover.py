@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pybroker.testing.simulation.loop import ProcessLoop
-from pybroker.testing.simulation.zookeeper import ZooKeeper
 from pybroker.testing.simulation.zookeeper_wire import (
     CloseSession,
     Connect,
@@ -16,6 +15,9 @@ from pybroker.testing.simulation.zookeeper_wire import (
     Signal,
     Wire,
 )
+
+if TYPE_CHECKING:
+    from pybroker.testing.simulation.zookeeper import ZooKeeper
 
 _TIMEOUT_S: Final = 2.0
 
