@@ -43,7 +43,7 @@ class Scene:
 
     @property
     def zookeepers(self) -> list[str]:
-        return ["zookeeper"]
+        return list(self.cluster.zookeeper.members)
 
     @property
     def clients(self) -> list[str]:
