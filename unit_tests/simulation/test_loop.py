@@ -86,6 +86,20 @@ def test_a_killed_process_does_nothing_more_not_even_what_cleans_up() -> None:
     machine.bury()
 
 
+def test_a_process_that_fails_is_told_of() -> None:
+    world = World("1")
+    machine = Machine(world, "m")
+
+    async def main(_loop: ProcessLoop) -> None:
+        await asyncio.sleep(1)
+        raise ValueError("a mistake")
+
+    loop = machine.start(main, None)
+    world.run(5)
+    assert loop.failures == ["the process failed: ValueError('a mistake')"]
+    machine.bury()
+
+
 def test_a_paused_process_goes_on_where_it_was() -> None:
     world, heard = World("1"), list[float]()
     machine = Machine(world, "m")

@@ -331,6 +331,7 @@ def test_who_is_in_the_queue_of_a_server_that_closes_is_reset(lab: Lab) -> None:
     lab.serve(limits=ServerLimits(connections_max=1))
     lab.connected()
     reader, _ = lab.connected()
+    lab.run(1)
     assert lab.b.loop is not None
     lab.tasks.append(lab.b.loop.create_task(lab.server.close(0)))
     assert lab.result(outcome(reader)) == "reset"

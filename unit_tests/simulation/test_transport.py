@@ -255,10 +255,10 @@ def test_who_does_not_read_stops_the_writer(run: Run) -> None:
         server.transport.pause_reading()
         server.transport.pause_reading()
         assert not server.transport.is_reading()
-        client.transport.set_write_buffer_limits(high=1000, low=10)
+        client.transport.set_write_buffer_limits(high=100_000, low=10)
         client.transport.write(b"x" * place.much)
         await client.until("pause")
-        assert client.transport.get_write_buffer_size() > 1000
+        assert client.transport.get_write_buffer_size() > 100_000
         await place.arrived()
         assert server.heard == "made"
         server.transport.resume_reading()

@@ -85,6 +85,7 @@ class Machine:
     def _begin(self, loop: ProcessLoop, coroutine: Coroutine[Any, Any, object]) -> None:
         # Kept: the collector takes tasks that nobody knows but what they wait for.
         self._main = loop.create_task(coroutine, name="main")
+        self._main.add_done_callback(lambda main: _tell_failure(loop, main))
 
     def kill(self) -> None:
         """SIGKILL, or the process has come to its end. No error if none runs."""
@@ -118,3 +119,9 @@ class Machine:
     def _boot(self) -> None:
         self.boots += 1
         self._boot_id = str(uuid.UUID(bytes=self._rng.randbytes(16)))
+
+
+def _tell_failure(loop: ProcessLoop, main: asyncio.Task[object]) -> None:
+    error = None if main.cancelled() else main.exception()
+    if error is not None:
+        loop.call_exception_handler({"message": "the process failed", "exception": error})
