@@ -58,11 +58,9 @@ from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
 from pybroker.replication.power_loss import PowerLoss
 from pybroker.replication.purgatory import Purgatory
-from pybroker.room_options import (
-    intervals,
-    rebalance_settings,
-    server_limits,
-)
+from pybroker.replication.quarantine import Quarantine
+from pybroker.replication.scrubber import Scrubber
+from pybroker.room_options import intervals, rebalance_settings, server_limits
 from pybroker.server.listener import Server
 from pybroker.standing import Level, Standing
 from pybroker.storage.log_config import LogConfig
@@ -136,6 +134,7 @@ class BrokerApp:
             replicas=self.replicas,
             lost=lost,
         )
+        self._quarantine = self._new_quarantine()
         self._membership = self._new_membership(lost)
         self._standing = self._new_standing()
         world.coord.add_listener(self._standing.heard)
@@ -144,6 +143,8 @@ class BrokerApp:
             logs=logs, replicas=self.replicas, blocking=world.blocking, clock=world.clock
         )
         self._housekeeping = self._new_housekeeping()
+        self._scrubber = self._new_scrubber()
+        self.replicas.on_suspicion = self._scrubber.suspect
         self._producer_ids = ProducerIds(world.coord, broker_id)
         self.dispatcher = Dispatcher(self._services(cluster_id))
         self._gate = Gate(self.dispatcher.answer)
@@ -164,6 +165,7 @@ class BrokerApp:
         try:
             power_loss = PowerLoss(self._world.coord, self._broker.id, self._world.clock)
             await power_loss.settle(self._logs)
+            await self._quarantine.settle()
             lost = await given_up(self._world.coord, self._broker.id, self._logs)
             await power_loss.step_aside(lost, ACCEPTED_LOSS)
             existing = await self._topics_to_open()
@@ -177,10 +179,12 @@ class BrokerApp:
         self.journal.start()
         self.controller.start()
         self._housekeeping.start()
+        self._scrubber.start()
         self._isr_changes.start()
         self._claims.start()
         self._directory_failures.start()
         self._full_disks.start()
+        self._quarantine.start()
         self._mover.start()
         known = await self.metadata.wait_until(
             lambda: self._broker.id in self.metadata.brokers, _READY_WAIT_S
@@ -230,8 +234,10 @@ class BrokerApp:
         await self._mover.stop()
         await self._isr_changes.stop()
         await self._claims.stop()
+        await self._scrubber.stop()
         await self._housekeeping.stop()
         await self._full_disks.stop()
+        await self._quarantine.stop()
         await self._directory_failures.stop()
         self._standing.stop()
         await self._membership.leave()
@@ -401,6 +407,27 @@ class BrokerApp:
             blocking=self._world.blocking,
             clock=self._world.clock,
             intervals=intervals(self._config),
+        )
+
+    def _new_quarantine(self) -> Quarantine:
+        return Quarantine(
+            coord=self._world.coord,
+            broker_id=self._broker.id,
+            logs=self._logs,
+            replicas=self.replicas,
+            live=lambda: self.metadata.brokers,
+            changed=self._directory_failures.replicas_changed,
+        )
+
+    def _new_scrubber(self) -> Scrubber:
+        return Scrubber(
+            logs=self._logs,
+            replicas=self.replicas,
+            blocking=self._world.blocking,
+            clock=self._world.clock,
+            bytes_per_second=self._config.pybroker_log_scrub_io_max_bytes_per_second,
+            interval_s=self._config.pybroker_log_scrub_interval_ms / 1000,
+            found=self._quarantine.found,
         )
 
     def _new_server(self) -> Server:

@@ -113,6 +113,8 @@ class BrokerOptionTable:
     background_threads: int = integer("background.threads", 10, "The threads for work that blocks, such as syncing and deleting files.", minimum=1, update=_CLUSTER)
 
     pybroker_idle_flush_interval_ms: int = long("pybroker.idle.flush.interval.ms", 30_000, "How soon closed segments and idle partitions are synced in the background.", minimum=100)
+    pybroker_log_scrub_io_max_bytes_per_second: int = long("pybroker.log.scrub.io.max.bytes.per.second", 1_048_576, "The most bytes a second that are read to find damaged batches while other replicas have them; 0 looks for none.", minimum=0)
+    pybroker_log_scrub_interval_ms: int = long("pybroker.log.scrub.interval.ms", 604_800_000, "How long after its last turn a log is looked through again; the first turn comes with the start.", minimum=1_000)
     pybroker_request_read_timeout_ms: int = integer("pybroker.request.read.timeout.ms", 30_000, "A request that is not there after this time, and came with less than 4 KiB a second, closes its connection.", minimum=1_000)
     pybroker_zookeeper_loss: str = string("pybroker.zookeeper.loss", "serve", "What is answered while ZooKeeper is silent: serve reads and takes writes with acks=all, which stays right, fence answers nothing as a leader.", choices=("serve", "fence"))
     pybroker_embedded_zookeeper_port: int = integer("pybroker.embedded.zookeeper.port", 0, "The port of the embedded ZooKeeper on 127.0.0.1; 0 takes any free one, which the start prints.", minimum=0, maximum=65_535)

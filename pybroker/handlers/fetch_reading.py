@@ -16,8 +16,10 @@ from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Services
 from pybroker.handlers.fetch_sessions import CachedPartition
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from pybroker.ports import Buffer
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
+from pybroker.storage import scrub
 from pybroker.wire.messages.fetch import (
     AbortedTransaction,
     DivergingEpoch,
@@ -205,6 +207,8 @@ def _read_partition(
     except BrokerError as error:
         answer.error_code = error.code
         reading.must_answer = True
+        if error.code is ErrorCode.CORRUPT_MESSAGE:
+            services.replicas.on_suspicion(key, wanted.fetch_offset)
     except StorageError as error:
         log.error("read failed partition=%s error=%s", key, error)
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -234,6 +238,8 @@ def _read_records(
         raise _WouldBlock
     if reading.cached_only and len(data) > _ON_LOOP_BYTES_MAX // 2:
         raise _WouldBlock
+    if data and (reading.follower is None or partition.is_stuck(reading.follower.replica_id)):
+        data = _whole(partition, wanted.fetch_offset, data, end)
     answer.records = data
     if reading.committed_only:
         answer.aborted_transactions = [
@@ -242,6 +248,21 @@ def _read_records(
         ]
     reading.total_bytes += len(data)
     reading.budget_bytes -= len(data)
+
+
+def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> Buffer:
+    """The batches of `data` up to the first that is not what was written. A follower looks at them
+    itself; that one does not get on may be the leader's fault. Raises BrokerError CORRUPT_MESSAGE
+    where it is the first."""
+    whole = scrub.whole(data, end_offset=end)
+    if whole.position == len(data):
+        return data
+    if whole.position:
+        return memoryview(data)[: whole.position]
+    raise BrokerError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"{partition.topic_partition}: the batch at offset {offset} is not what was written",
+    )
 
 
 def _note_again_s(services: Services) -> float:

@@ -48,6 +48,8 @@ class Follower:
     fetched_s: float = -math.inf
     leader_end_then: int = NO_OFFSET
     """Where the leader's log ended at the last fetch."""
+    is_stuck: bool = False
+    """It asks once more for what was there when it asked before."""
 
     def fetched(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
         """A fetch that begins where the leader ended at the fetch before shows that the follower
@@ -56,6 +58,7 @@ class Follower:
             self.caught_up_s = max(self.caught_up_s, now)
         elif fetch.fetch_offset >= self.leader_end_then != NO_OFFSET:
             self.caught_up_s = max(self.caught_up_s, self.fetched_s)
+        self.is_stuck = fetch.fetch_offset == self.log_end < self.leader_end_then
         self.log_end = fetch.fetch_offset
         self.log_start = fetch.log_start_offset
         self.incarnation = fetch.incarnation

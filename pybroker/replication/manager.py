@@ -35,7 +35,7 @@ from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
 from pybroker.replication.reluctance import Reluctance
 from pybroker.storage.log import Log
-from pybroker.storage.log_parts import Flushable
+from pybroker.storage.log_parts import Damage, Flushable
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import ReplicaMove
 
@@ -67,8 +67,7 @@ class ReplicaManager:
         fetchers: ReplicaFetchers | None = None,
         exists: Callable[[TopicPartition], bool] = _nowhere,
     ) -> None:
-        """`fetchers` copy what others lead; without them nothing is copied. `exists` says whether
-        the cluster has a partition, here or elsewhere."""
+        """`fetchers` copy what others lead. `exists`: whether the cluster has a partition."""
         self.broker_id = broker_id
         self._fetchers = fetchers
         if fetchers is not None:
@@ -80,6 +79,8 @@ class ReplicaManager:
         of that registration."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
         """Told of a replica of which the controller wants to know what it has."""
+        self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
+        """Told, in any thread, of an offset whose reader could not be given what was written."""
         self.is_fenced = False
         """Whether nothing may be answered as a leader."""
         self.fetches = fetches
@@ -88,8 +89,7 @@ class ReplicaManager:
         self.produces = produces
         self.deletions = Purgatory()
         """Deletions of records that wait for followers."""
-        self.lag_max_s = 30.0
-        """replica.lag.time.max.ms"""
+        self.lag_max_s = 30.0  # replica.lag.time.max.ms
         self.isr_changes: dict[TopicPartition, IsrChange] = {}
         """Changes that leaders here have proposed and nobody has begun to write;
         `isr_change_wanted` is set when one is added."""
@@ -234,6 +234,16 @@ class ReplicaManager:
             self._not_opened[key] = reason
             log.error("replica failed partition=%s reason=%s", key, reason)
             self._disturbed(key)
+
+    async def withdraw(self, key: TopicPartition, damage: Damage) -> None:
+        """In turn with commands: do without a replica whose log has a hole, until a command opens
+        it anew. Raises StorageError."""
+        async with self._commands:
+            await self._let_go((key,))
+            found = self._logs.log(key)
+            if found is not None:
+                await self._blocking.run(self._logs.give_up, found, damage)
+            self.replica_failed(key, damage.as_error(key).detail)
 
     def directory_failed(self, path: str, error: StorageError) -> None:
         """The replicas in that directory answer KAFKA_STORAGE_ERROR from now on."""

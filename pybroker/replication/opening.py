@@ -117,7 +117,8 @@ class LogOpener:
     def _open(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
         """Blocking. A log of an earlier topic of the same name (another topic id) is set aside,
         never served. One with a hole is neither led from nor continued where there are other
-        replicas: what the hole held is with them."""
+        replicas: what the hole held is with them. When it counts for nothing any more and another
+        leads, its files are set aside and all is copied."""
         facts, config = order
         key = facts.topic_partition
         opened = self._logs.log(key)
@@ -133,25 +134,35 @@ class LogOpener:
                 facts.topic_id,
             )
         try:
-            if is_anothers:
+            is_copied = facts.state.leader not in (NO_LEADER, self._broker_id)
+            if is_anothers or (is_copied and self._is_replaceable(opened)):
                 self._logs.set_aside(key)
             made = self._logs.create(
                 key,
                 config,
                 facts.topic_id,
                 is_new=facts.is_new,
-                is_copied=facts.state.leader not in (NO_LEADER, self._broker_id),
+                is_copied=is_copied,
             )
         except (BrokerError, StorageError) as error:
             return error
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{made.damage.as_error(key).detail}; this replica is not used. If another one is"
-                f" whole, stop this broker, move {made.directory} away and start it again: then"
-                " all is copied from the leader",
+                f"{made.damage.as_error(key).detail}; this replica is not used. It is copied anew"
+                " as soon as another one leads that has the records: bring its broker back. If"
+                " there is none, elect another replica uncleanly, or accept the loss from that"
+                f" offset on: name {key} in pybroker.accept-loss in the log directory and start"
+                " this broker again",
             )
         return made
+
+    def _is_replaceable(self, opened: Log | None) -> bool:
+        return (
+            opened is not None
+            and opened.damage is not None
+            and opened.topic_partition in self._logs.incomplete.replaceable
+        )
 
 
 def _persist_epochs(leading: Log) -> PybrokerError | None:

@@ -407,6 +407,11 @@ class Partition:
         leader.fetched(fetch, leader_end=leader_end, now=now, lag_max_s=lag_max_s)
         return self.settle()
 
+    def is_stuck(self, replica_id: int) -> bool:
+        """Whether that follower does not get on though there is something for it."""
+        follower = None if self._leader is None else self._leader.followers.get(replica_id)
+        return follower is not None and follower.is_stuck
+
     def is_in_isr(self, replica_id: int) -> bool:
         return self._facts is not None and replica_id in self._facts.state.isr
 

@@ -17,6 +17,8 @@ from pybroker.model import TopicPartition
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 INCOMPLETE: Final = "pybroker.incomplete"
+DAMAGED: Final = "pybroker.damaged"
+"""In a partition's directory: its log has a hole, which this file describes, and does not count."""
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
@@ -64,9 +66,11 @@ _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)")
 DELETED_DIRECTORY: Final = "delete"
 STRAY_DIRECTORY: Final = "stray"
 FUTURE_DIRECTORY: Final = "future"
+DAMAGED_DIRECTORY: Final = "damaged-stray"
+"""Its end is that of Kafka's stray directories, so that Kafka leaves it alone, too."""
 NAME_LENGTH_MAX: Final = 255
 
-_MARKED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
+_MARKED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future|damaged-stray)")
 _FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9]\d*)")
 
@@ -119,9 +123,9 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
     """The name of a partition's directory that is not in use: from the deletion of the topic to
     that of its files (DELETED_DIRECTORY), because it belongs to an earlier topic of that name
-    (STRAY_DIRECTORY), or while it is filled in another log directory (FUTURE_DIRECTORY, only where
-    `can_have_future`). As in Kafka the topic is cut so that the name stays within 255
-    characters."""
+    (STRAY_DIRECTORY), because its log has a hole and is copied anew (DAMAGED_DIRECTORY), or while
+    it is filled in another log directory (FUTURE_DIRECTORY, only where `can_have_future`). As in
+    Kafka the topic is cut so that the name stays within 255 characters."""
     suffix = f"-{topic_partition.partition}.{unique.hex}-{purpose}"
     return topic_partition.topic[: NAME_LENGTH_MAX - len(suffix)] + suffix
 
@@ -142,7 +146,7 @@ def is_deleted_directory(name: str) -> bool:
 
 
 def is_stray_directory(name: str) -> bool:
-    return _purpose(name) == STRAY_DIRECTORY
+    return _purpose(name) in (STRAY_DIRECTORY, DAMAGED_DIRECTORY)
 
 
 def _purpose(name: str) -> str | None:

@@ -25,6 +25,9 @@ class Incomplete:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._paths: dict[TopicPartition, str] = {}
+        self.replaceable: set[TopicPartition] = set()
+        """Partitions whose log has a hole, and that nobody counts on any more: where another broker
+        leads, a copy may take the log's place."""
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._paths

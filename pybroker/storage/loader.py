@@ -22,6 +22,7 @@ from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import (
     CLEANED_SUFFIX,
     CORRUPT_SUFFIX,
+    DAMAGED,
     DELETED_SUFFIX,
     INCOMPLETE,
     LEADER_EPOCHS,
@@ -35,7 +36,7 @@ from pybroker.storage.filename import (
 )
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
-from pybroker.storage.log_parts import LogOwner, LogParts
+from pybroker.storage.log_parts import Damage, LogOwner, LogParts
 from pybroker.storage.producer_state import ProducerState
 from pybroker.storage.segment import SCRUB_BYTES, Segment
 from pybroker.storage.segments import Segments
@@ -44,7 +45,7 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 _logger = logging.getLogger(__name__)
 _LOG: Final = SegmentFile.LOG
 _KNOWN_FILES: Final = frozenset(
-    {INCOMPLETE, LEADER_EPOCHS, MOVED_HERE, MOVING_AWAY, PARTITION_METADATA}
+    {DAMAGED, INCOMPLETE, LEADER_EPOCHS, MOVED_HERE, MOVING_AWAY, PARTITION_METADATA}
 )
 _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
@@ -126,6 +127,7 @@ def open_log(
     # What is only forgotten here would come back when the log has grown, with its next start.
     epochs_changed |= epochs.truncate_end(end)
     epochs.truncate_start(log_start)
+    damage = loader.known_damage() or found.damage
     loader.snapshots.keep((segment.base_offset for segment in segments.all), end)
     if known.recovery_point is None:
         recovery_point = segments.first.base_offset
@@ -145,7 +147,7 @@ def open_log(
             loader.snapshots,
             log_start_offset=log_start,
             recovery_point=recovery_point,
-            damage=found.damage,
+            damage=damage,
             unreachable=found.unreachable,
             settled_end=-1 if loader.recovered else end,
             epochs_changed=epochs_changed,
@@ -305,6 +307,11 @@ class _Loader:
             earlier.assign(epoch, start_offset)
         history.replace(earlier)
         return history.entries != known
+
+    def known_damage(self) -> Damage | None:
+        """The hole that was found while the log was in use."""
+        path = f"{self._directory}/{DAMAGED}"
+        return Damage.decode(self._disk.read(path), path) if DAMAGED in self._names else None
 
     def topic_id(self) -> uuid.UUID | None:
         if PARTITION_METADATA not in self._names:

@@ -43,7 +43,7 @@ class Log:
         self.log_start_offset = parts.log_start_offset
         self._durability = Durability(parts.recovery_point)
         self.last_append_ms = 0
-        self._segments = parts.segments
+        self.segments = parts.segments
         self._unreachable = parts.unreachable
         self._epochs = EpochFile(parts.directory, parts.disk, parts.epochs, parts.epochs_changed)
         self._producers = parts.producers
@@ -59,23 +59,23 @@ class Log:
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record gets; of a damaged log, where it stops being readable."""
-        return self._segments.active.next_offset
+        return self.segments.active.next_offset
 
     @property
     def durable_end(self) -> int:
         """The log end that counts for acknowledgements and the high watermark: what is below is as
         durable as flush.messages asks for."""
         if self.config.flush_messages == NEVER or self.damage is not None:
-            return self._segments.active.next_offset
+            return self.segments.active.next_offset
         return self._durability.counted_end(self.log_end_offset)
 
     @property
     def size_bytes(self) -> int:
-        return self._segments.size_bytes
+        return self.segments.size_bytes
 
     @property
     def first_base_offset(self) -> int:
-        return self._segments.first.base_offset
+        return self.segments.first.base_offset
 
     @property
     def recovery_point(self) -> int:
@@ -84,7 +84,7 @@ class Log:
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self.segments)
 
     @property
     def latest_epoch(self) -> int:
@@ -136,7 +136,7 @@ class Log:
                 return AppendResult(first, last, was_ms, self.log_start_offset, duplicate=True)
         if stamped_ms >= 0:
             header = restamp_log_append_time(data, 0, len(data), stamped_ms)
-        active, timestamp = self._segments.active, header.max_timestamp
+        active, timestamp = self.segments.active, header.max_timestamp
         size, first_offset = active.end
         last_offset = first_offset + header.last_offset_delta
         stamp(data, 0, first_offset, leader_epoch)
@@ -176,7 +176,7 @@ class Log:
             for position, header in batches:
                 batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
                 pending_bytes = position - run[0][0] if run else 0
-                active = self._segments.active
+                active = self.segments.active
                 if self._rolling.is_due(active, batch, self.config, now_ms, pending_bytes):
                     self._write_run(view, run, now_ms)
                     self._start_segment(header.base_offset, now_ms)
@@ -203,15 +203,15 @@ class Log:
 
     def _make_room(self, batch: Appended, first_offset: int, now_ms: int) -> Segment:
         """The segment for a batch that may be beyond the room of the active one."""
-        if self._rolling.is_due(self._segments.active, batch, self.config, now_ms, 0):
+        if self._rolling.is_due(self.segments.active, batch, self.config, now_ms, 0):
             self._start_segment(first_offset, now_ms)
-        active = self._segments.active
+        active = self.segments.active
         self._rolling.measure(active, self.config)
         return active
 
     def _write(self, data: Buffer, batches: list[Appended]) -> None:
         try:
-            self._segments.active.append(data, batches, self.config.index_interval_bytes)
+            self.segments.active.append(data, batches, self.config.index_interval_bytes)
         except StorageError as error:
             raise self._cut_back(error) from error
 
@@ -220,7 +220,7 @@ class Log:
         try:
             # The disk has cut back what it took; where that failed too, nothing more may be
             # written behind the remains.
-            self._segments.active.file.truncate(self._segments.active.size)
+            self.segments.active.file.truncate(self.segments.active.size)
         except StorageError as worse:
             return self.fail(worse)
         return self._owner.refuse(self.topic_partition, error)
@@ -245,7 +245,7 @@ class Log:
         if completed is None or not completed.aborted:
             return
         try:
-            self._segments.active.transactions.append(self._producers.aborted(completed))
+            self.segments.active.transactions.append(self._producers.aborted(completed))
         except StorageError as error:
             raise self.fail(error) from error  # readers would be shown what was aborted
 
@@ -266,24 +266,24 @@ class Log:
         """Close the files of a log that is not served; it answers KAFKA_STORAGE_ERROR from now
         on."""
         self._failure = StorageError(f"{self.topic_partition}: {reason}")
-        self._segments.close()
+        self.segments.close()
 
     # -- segments
 
     def roll(self, now_ms: int = 0) -> None:
         """Begin a new segment, unless the active one is empty."""
         self._check_usable()
-        if self._segments.active.size:
+        if self.segments.active.size:
             self._start_segment(self.log_end_offset, now_ms)
 
     def _start_segment(self, base_offset: int, now_ms: int) -> None:
         try:
-            self._segments.active.seal()
+            self.segments.active.seal()
             self._snapshots.write(base_offset, self._producers)
-            self._segments.begin(base_offset)
+            self.segments.begin(base_offset)
         except StorageError as error:
             raise self._owner.refuse(self.topic_partition, error) from error
-        self._snapshots.keep(self._segments.bases, base_offset)
+        self._snapshots.keep(self.segments.bases, base_offset)
         self._rolling.begin(self.config, now_ms)
 
     # -- reading
@@ -303,7 +303,7 @@ class Log:
         With `at_least_one_batch` the first batch comes even if it is longer than `max_bytes`. With
         `cached_only` None means that the disk would have to be waited for: ask again without it in
         the Blocking port. Raises BrokerError: OFFSET_OUT_OF_RANGE outside log start and log end,
-        KAFKA_STORAGE_ERROR, also at the hole of a damaged log.
+        CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, also at the hole of a damaged log.
         """
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
@@ -314,12 +314,12 @@ class Log:
             return b""
         try:
             return lookup.read(
-                self._segments, offset, max_bytes, upper_offset, at_least_one_batch, cached_only
+                self.segments, offset, max_bytes, upper_offset, at_least_one_batch, cached_only
             )
         except (StorageError, CorruptionError) as error:
             if offset < self.log_start_offset:  # deleted while it was being read
                 raise self._out_of_range(offset) from error
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise lookup.unreadable(error) from error
 
     def _out_of_range(self, offset: int) -> BrokerError:
         start, end = self.log_start_offset, self.log_end_offset
@@ -332,11 +332,11 @@ class Log:
         older than `timestamp_ms`; None if there is none below `upper_offset`. May wait for the
         disk. Raises BrokerError."""
         start = self.log_start_offset
-        return lookup.offset_for_timestamp(self._segments, timestamp_ms, start, upper_offset)
+        return lookup.offset_for_timestamp(self.segments, timestamp_ms, start, upper_offset)
 
     def offset_of_max_timestamp(self, upper_offset: int) -> tuple[int, int, int] | None:
         """The same of the first record with the largest timestamp (KIP-734)."""
-        return lookup.offset_of_max_timestamp(self._segments, self.log_start_offset, upper_offset)
+        return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset, upper_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """The offset below which every transaction is decided; at most the high watermark."""
@@ -345,7 +345,7 @@ class Log:
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap [from_offset, to_offset), by first offset."""
-        return lookup.aborted_transactions(self._segments, from_offset, to_offset)
+        return lookup.aborted_transactions(self.segments, from_offset, to_offset)
 
     # -- leader epochs
 
@@ -377,20 +377,20 @@ class Log:
         if offset >= self.log_end_offset:
             self._epochs.truncate_end(self.log_end_offset)  # one that was begun without a record
             return
-        if offset <= self._segments.first.base_offset:
+        if offset <= self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return
         self._owner.lower(self.topic_partition, offset)
         self._settled_end = -1
         self._rolling.room = NO_ROOM
         try:
-            self._segments.remove([s for s in self._segments.all if s.base_offset >= offset], 0)
-            self._segments.active.truncate(offset, self.config.index_interval_bytes)
+            self.segments.remove([s for s in self.segments.all if s.base_offset >= offset], 0)
+            self.segments.active.truncate(offset, self.config.index_interval_bytes)
             end = self.log_end_offset
             self._epochs.truncate_end(end)
-            self._snapshots.keep(self._segments.bases, end)
+            self._snapshots.keep(self.segments.bases, end)
             self._producers = lookup.rebuild_producers(
-                self._segments, self._snapshots, end, self.last_append_ms
+                self.segments, self._snapshots, end, self.last_append_ms
             )
         except (StorageError, CorruptionError) as error:
             raise self.fail(StorageError(str(error))) from error
@@ -409,7 +409,7 @@ class Log:
         self._rolling.room = NO_ROOM
         try:
             self._snapshots.keep((), -1)
-            self._segments.start_over(offset, self._unreachable, aside=self.damage is not None)
+            self.segments.start_over(offset, self._unreachable, aside=self.damage is not None)
             self._unreachable = ()
         except StorageError as error:
             raise self.fail(error) from error
@@ -437,7 +437,7 @@ class Log:
         file.delete.delay.ms."""
         if self._failure is not None or self.damage is not None:
             return 0
-        segments = self._segments.all
+        segments = self.segments.all
         try:
             count = expired(
                 [SegmentFacts(s.next_offset, s.size, s.retention_timestamp) for s in segments],
@@ -451,15 +451,15 @@ class Log:
                 return 0
             if count == len(segments):
                 self._start_segment(self.log_end_offset, now_ms)
-            self._segments.remove(segments[:count], now_ms + self.config.file_delete_delay_ms)
+            self.segments.remove(segments[:count], now_ms + self.config.file_delete_delay_ms)
         except StorageError as error:
             raise self.fail(error) from error
-        self.advance_log_start(max(self.log_start_offset, self._segments.first.base_offset))
+        self.advance_log_start(max(self.log_start_offset, self.segments.first.base_offset))
         return count
 
     def remove_doomed(self, now_ms: int) -> None:
         """Remove the files of deleted segments whose time has come."""
-        self._segments.remove_doomed(now_ms)
+        self.segments.remove_doomed(now_ms)
 
     # -- making durable
 
@@ -470,7 +470,7 @@ class Log:
     @property
     def has_closed_unflushed(self) -> bool:
         """Whether segments that get no more records are not durable yet."""
-        return self.recovery_point < self._segments.active.base_offset
+        return self.recovery_point < self.segments.active.base_offset
 
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
         """Make all that is appended so far durable and move the recovery point; with `closed_only`
@@ -482,7 +482,7 @@ class Log:
         with self._durability.syncing:
             self._check_usable()
             try:
-                self._durability.flush(self._segments, self._epochs, closed_only, now_ms)
+                self._durability.flush(self.segments, self._epochs, closed_only, now_ms)
             except DiskFull as error:
                 raise self._owner.refuse(self.topic_partition, error) from error
             except StorageError as error:
@@ -493,7 +493,7 @@ class Log:
         was appended is as durable as before. Idempotent. Raises StorageError."""
         changed = self.log_end_offset != self._settled_end
         if changed and self._failure is None and self.damage is None:
-            self._segments.active.seal()
+            self.segments.active.seal()
             self._snapshots.write(self.log_end_offset, self._producers)
-            self._snapshots.keep(self._segments.bases, self.log_end_offset)
-        self._segments.close()
+            self._snapshots.keep(self.segments.bases, self.log_end_offset)
+        self.segments.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,6 +39,30 @@ class Damage:
     path: str
     position: int
     reason: str
+
+    def encode(self) -> bytes:
+        """For a file beside the log."""
+        fields = {
+            "offset": self.offset,
+            "path": self.path,
+            "position": self.position,
+            "reason": self.reason,
+        }
+        return json.dumps(fields).encode() + b"\n"
+
+    @staticmethod
+    def decode(data: bytes, path: str) -> Damage:
+        """What such a file says. One that cannot be read says enough: nothing can be served."""
+        try:
+            fields = json.loads(data)
+            return Damage(
+                int(fields["offset"]),
+                str(fields["path"]),
+                int(fields["position"]),
+                str(fields["reason"]),
+            )
+        except (ValueError, KeyError, TypeError):
+            return Damage(0, path, 0, "it was found before")
 
     def as_error(self, topic_partition: TopicPartition) -> BrokerError:
         """What is answered at the hole and behind it."""

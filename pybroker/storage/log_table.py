@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections import Counter
 
 from pybroker.model import TopicPartition
 from pybroker.ports import Disk, Rng
@@ -35,6 +36,15 @@ class LogTable:
         """The logs of one directory."""
         with self.lock:
             return {key: log for key, log in self.logs.items() if self.home[key] is directory}
+
+    def choose(self, wish: LogDirectory | None) -> LogDirectory | None:
+        """The directory for a new partition: where it was wished, or else the one with the fewest;
+        None if all have failed."""
+        if wish is not None and wish.failure is None:
+            return wish
+        counts = Counter(home.path for home in self.home.values())
+        usable = self.directories.usable()
+        return min(usable, key=lambda each: counts[each.path], default=None)
 
     def unique(self) -> uuid.UUID:
         return uuid.UUID(bytes=self.rng.randbytes(16))

@@ -37,6 +37,13 @@ def reported() -> Iterator[None]:
         raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
 
+def unreadable(error: StorageError | CorruptionError) -> BrokerError:
+    """What is answered to who reads: a disk that fails, or bytes that are not what was written."""
+    is_corrupt = isinstance(error, CorruptionError)
+    code = ErrorCode.CORRUPT_MESSAGE if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
+    return BrokerError(code, str(error))
+
+
 def out_of_range(key: TopicPartition, offset: int, start: int, end: int) -> BrokerError:
     """What is answered for an offset that the log does not have."""
     return BrokerError(

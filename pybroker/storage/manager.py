@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -22,6 +21,8 @@ from pybroker.storage import checkpointed, chores, meta
 from pybroker.storage.directory import LogDirectory
 from pybroker.storage.directory_set import DirectorySet
 from pybroker.storage.filename import (
+    DAMAGED,
+    DAMAGED_DIRECTORY,
     DELETED_DIRECTORY,
     PARTITION_METADATA,
     STRAY_DIRECTORY,
@@ -262,38 +263,31 @@ class LogManager:
             if existing is not None:
                 self.incomplete.require_complete(partition, is_copied)
                 return self._adopt(existing, config, topic_id)
+            is_replaced = is_copied and partition in self.incomplete.replaceable
             absence = self._directories.absence(replaced=not is_copied)
-            if absence is not None and not is_new:
+            if absence is not None and not is_new and not is_replaced:
                 raise BrokerError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} has no log here, and {absence}"
                 )
-            begins_anew = bool(self._directories.lost) and not is_new
+            begins_anew = is_replaced or (bool(self._directories.lost) and not is_new)
             for each in self._directories.all:
                 if not is_copied:
                     each.require_not_missing(partition)
                 begins_anew |= partition in each.missing
-            directory = self._choose(partition)
+            directory = self._table.choose(self.moves.wish_for(partition))
+            if directory is None:
+                raise StorageError(f"create {partition}: all log directories have failed")
             directory.forget(partition)
             path = f"{directory.path}/{partition_directory(partition)}"
             log = create_log(partition, path, config, self._disk, self._owner_in(directory))
             self._write_topic_id(log, topic_id)
             if begins_anew:
                 self.incomplete.mark(log)
+                self.incomplete.replaceable.discard(partition)
                 self._directories.give_up(partition)
             self._home[partition] = directory
             self._logs[partition] = log
             return log
-
-    def _choose(self, partition: TopicPartition) -> LogDirectory:
-        """The directory for a new partition."""
-        usable = self._directories.usable()
-        if not usable:
-            raise StorageError(f"create {partition}: all log directories have failed")
-        wish = self.moves.wish_for(partition)
-        if wish is not None and wish.failure is None:
-            return wish
-        counts = Counter(home.path for home in self._home.values())
-        return min(usable, key=lambda each: counts[each.path])
 
     def _adopt(self, log: Log, config: LogConfig, topic_id: uuid.UUID) -> Log:
         if log.failure is not None:
@@ -335,13 +329,21 @@ class LogManager:
 
     def set_aside(self, partition: TopicPartition) -> None:
         """Forget the partition, but keep its files in a renamed directory: they belong to another
-        topic of the same name. Waits for the disk. Raises StorageError."""
+        topic of the same name, or have a hole. Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             log = self._logs.get(partition)
             if log is not None:
-                path = self._take_away(log, STRAY_DIRECTORY)
+                purpose = STRAY_DIRECTORY if log.damage is None else DAMAGED_DIRECTORY
+                path = self._take_away(log, purpose)
                 _logger.warning("partition set aside partition=%s path=%s", partition, path)
+
+    def give_up(self, log: Log, damage: Damage) -> None:
+        """A hole was found while the log was in use, and others have what it held: it takes no
+        records any more, also after a restart. Waits for the disk. Raises StorageError."""
+        if log.damage is None:
+            self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())
+            log.damage = damage
 
     def _take_away(self, log: Log, purpose: str) -> str:
         """Rename the directory of a log that is not used any more; gives the new path."""

@@ -6,8 +6,12 @@ in memory; instead the first miss raises `NotCached` and the whole lookup is don
 
 from __future__ import annotations
 
+from typing import Final
+
 from pybroker.errors import PybrokerError
 from pybroker.ports import Buffer, File
+
+_HINTS_MAX: Final = 64
 
 
 class NotCached(PybrokerError):
@@ -26,3 +30,10 @@ def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffe
     if data is None:
         raise NotCached(f"{file.path} at {position}")
     return data
+
+
+def hint(hints: dict[int, int], offset: int, position: int) -> None:
+    """Note where the reader that comes back for `offset` has to go on."""
+    if len(hints) >= _HINTS_MAX:
+        hints.clear()
+    hints[offset] = position

@@ -15,7 +15,7 @@ from pybroker.records.batch import HEADER_SIZE, BatchHeader, read_header
 from pybroker.storage import offset_index, time_index
 from pybroker.storage.filename import CORRUPT_SUFFIX, DELETED_SUFFIX, SegmentFile, segment_file
 from pybroker.storage.offset_index import OffsetEntry, OffsetIndex
-from pybroker.storage.reading import NotCached, fetch
+from pybroker.storage.reading import NotCached, fetch, hint
 from pybroker.storage.time_index import TimeIndex
 from pybroker.storage.txn_index import TxnIndex
 
@@ -25,7 +25,6 @@ SCRUB_BYTES: Final = 1024**2
 """The same where the whole segment is gone through."""
 _WALKED_BYTES_MAX: Final = 64 * 1024
 """Up to here going from header to header is quicker than asking the index for the last one."""
-_HINTS_MAX: Final = 64
 
 
 class Appended(NamedTuple):
@@ -178,8 +177,7 @@ class Segment:
         if self._first_timestamp is None:
             if not self.size:
                 return -1
-            data = self.file.pread(0, HEADER_SIZE)
-            self._first_timestamp = read_header(data).max_timestamp
+            self._first_timestamp = read_header(self.file.pread(0, HEADER_SIZE)).max_timestamp
         return self._first_timestamp
 
     def largest_timestamp(self) -> tuple[int, int]:
@@ -236,20 +234,24 @@ class Segment:
         if offset >= self.next_offset:
             return None
         self._check_indexes(cached_only)
-        limit = self.size
         entry = self.offsets.floor(offset, cached_only=cached_only)
         position = 0 if entry is None else entry.position
-        for place, header in self.headers(position, limit, cached_only=cached_only):
-            if entry is not None and place == position and header.last_offset != entry.last_offset:
-                return self._locate_after_rebuild(offset, cached_only)
-            if header.last_offset >= offset:
-                return place
+        try:
+            for place, header in self.headers(position, self.size, cached_only=cached_only):
+                if entry is not None:
+                    if header.last_offset != entry.last_offset:
+                        return self._locate_after_rebuild(offset, cached_only)
+                    entry = None
+                if header.last_offset >= offset:
+                    return place
+        except CorruptionError:
+            if entry is None:
+                raise
+            return self._locate_after_rebuild(offset, cached_only)
         return None
 
     def _locate_after_rebuild(self, offset: int, cached_only: bool) -> int | None:
-        if cached_only:
-            raise NotCached(f"{self.path}: the index has to be made again")
-        self.rebuild_indexes()
+        self._rebuild(cached_only)
         return self.locate(offset)
 
     def _check_indexes(self, cached_only: bool) -> None:
@@ -258,10 +260,13 @@ class Segment:
         if self._indexes_checked:
             return
         if not (self.offsets.is_plausible(self.size) and self.times.is_plausible()):
-            if cached_only:
-                raise NotCached(f"{self.path}: the index has to be made again")
-            self.rebuild_indexes()
+            self._rebuild(cached_only)
         self._indexes_checked = True
+
+    def _rebuild(self, cached_only: bool) -> None:
+        if cached_only:
+            raise NotCached(f"{self.path}: the index has to be made again")
+        self.rebuild_indexes()
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
         """Make offset and time index again from the log."""
@@ -280,10 +285,11 @@ class Segment:
         """Go through the batches from `position` and index them as if they were just appended;
         gives where the last whole one ends."""
         self._indexes_checked = True
+        next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):
             self.note(place, header, index_interval_bytes)
-            self._end = (self.size, header.next_offset)
-            position = place + header.size
+            position, next_offset = place + header.size, header.next_offset
+        self._end = (self.size, next_offset)  # not before: others may be reading
         return position
 
     def load_end(self, index_interval_bytes: int) -> None:
@@ -347,13 +353,13 @@ class Segment:
             if not at_least_one_batch or position + first.size > limit:
                 return b""
             data = fetch(self.file, position, first.size, cached_only=cached_only)
-            _hint(hints, first.next_offset, position + first.size)
+            hint(hints, first.next_offset, position + first.size)
             return data
         if position + length == limit:
-            _hint(hints, next_offset if whole else upper_offset, limit)
+            hint(hints, next_offset if whole else upper_offset, limit)
             return data[:length]
         end, next_offset = self._whole_batches(data[:length], position, first, cached_only)
-        _hint(hints, next_offset, position + end)
+        hint(hints, next_offset, position + end)
         return data[:end]
 
     def _whole_batches(
@@ -451,19 +457,14 @@ class Segment:
         at `position`. For recovery, which then goes through the batches from there."""
         if not (self.offsets.is_plausible(self.size) and self.times.is_plausible()):
             self.clear_indexes()
-            if position:
-                self.extend_indexes_to(position)
+            for place, header in self.headers(0, position, scan_bytes=SCRUB_BYTES):
+                self.note(place, header, 4096)
         else:
             self.offsets.truncate(next_offset)
             self.times.truncate(next_offset)
         self._indexes_checked = True
         self._largest = None
         self._bytes_since_entry = 0
-
-    def extend_indexes_to(self, position: int) -> None:
-        """Index the batches up to `position`."""
-        for place, header in self.headers(0, position, scan_bytes=SCRUB_BYTES):
-            self.note(place, header, 4096)
 
     def note(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
         """Index a batch that is in the file already."""
@@ -492,9 +493,3 @@ class Segment:
             self._file = None
         self.offsets.table.close()
         self.times.table.close()
-
-
-def _hint(hints: dict[int, int], offset: int, position: int) -> None:
-    if len(hints) >= _HINTS_MAX:
-        hints.clear()
-    hints[offset] = position

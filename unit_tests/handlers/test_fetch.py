@@ -425,3 +425,25 @@ async def test_a_topic_of_zstd_needs_version_10(bench: Bench, version: int) -> N
     answer = await bench.fetch("t", 0, version=version)
     late = version >= 10
     assert code(answer) is (ErrorCode.NONE if late else ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+
+
+# what is damaged
+
+
+@pytest.mark.parametrize("place", [0, 4, 11, 16, 17, 40, 70])
+async def test_a_damaged_batch_is_2_and_what_lies_around_it_is_given(
+    bench: Bench, place: int
+) -> None:
+    """Base offset, length, magic, checksum, timestamps, records: whatever has flipped."""
+    for value in (b"a", b"b", b"c"):
+        await bench.produce("t", batch(value))
+    suspicions = []
+    bench.app.replicas.on_suspicion = lambda key, offset: suspicions.append((key, offset))
+    (path,) = Path(partition(bench).log.directory).glob("*.log")
+    data = bytearray(path.read_bytes())
+    size = len(data) // 3
+    data[size + place] ^= 1
+    path.write_bytes(data)
+    assert values_of(await bench.fetch("t", 0)) == [b"a"]
+    assert code(await bench.fetch("t", 1)) is ErrorCode.CORRUPT_MESSAGE
+    assert suspicions == [(T0, 1)]

@@ -369,3 +369,18 @@ async def test_who_has_everything_is_taken_down_though_every_fetch_waits(tmp_pat
                 assert state.followers[FOLLOWER].caught_up_s >= begun
             clock.later_s += 1.1
             await waiting
+
+
+async def test_a_follower_that_does_not_get_on_is_told_whose_fault_it_is(bench: Bench) -> None:
+    """Once it gets what there is, and looks at it itself."""
+    await bench.produce("t", batch(b"a"), acks=1)
+    suspicions = []
+    bench.app.replicas.on_suspicion = lambda key, offset: suspicions.append((key, offset))
+    (path,) = Path(partition(bench).log.directory).glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert bytes((await follow(bench, 0)).records or b"") == data
+    assert not suspicions
+    assert code(await follow(bench, 0)) is ErrorCode.CORRUPT_MESSAGE
+    assert suspicions == [(T0, 0)]

@@ -343,7 +343,7 @@ async def test_a_log_with_a_hole_is_neither_led_from_nor_continued(pair: Group) 
     pair[2].open()
     assert await pair.lead(1, 1, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert await pair.lead(2, 2, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert "move" in pair[2].manager.not_opened[T0]
+    assert "copied anew" in pair[2].manager.not_opened[T0]
     assert path.read_bytes() == data
 
 

@@ -45,9 +45,9 @@ def test_a_damaged_log_stays_damaged_after_another_start(host: Host) -> None:
 def test_what_is_before_a_hole_at_an_index_entry_can_be_read(host: Host) -> None:
     manager = host.start()
     log = make(manager, A, 7)
-    entry = log._segments.active.offsets.last()
+    entry = log.segments.active.offsets.last()
     assert entry is not None
-    path = log._segments.active.path
+    path = log.segments.active.path
     host.restart()
     os.truncate(path, entry.position + 70)
     damaged = existing(host.kill())

@@ -1,0 +1,61 @@
+"""Files of a broker that are not what was written: bits that flipped, tails that were torn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pybroker.records.batch import BatchHeader, iter_headers
+
+Batches = list[tuple[int, BatchHeader]]
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    """Flip one bit, in place: a broker that has the file open sees it, too."""
+    with path.open("r+b", buffering=0) as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def flip_in_text(path: Path, after: str) -> None:
+    """Flip the lowest bit of the last digit of the first number behind `after`: it stays one."""
+    text = path.read_text()
+    start = text.index(after) + len(after)
+    end = start
+    while text[end].isdigit():
+        end += 1
+    assert end > start, f"{path}: no number behind {after!r}"
+    flip(path, end - 1)
+
+
+def segments(folder: Path) -> list[Path]:
+    """The segments of a partition, the active one last."""
+    return sorted(folder.glob("*.log"))
+
+
+def batches(path: Path) -> Batches:
+    """Position and header of the whole batches of a segment."""
+    return list(iter_headers(path.read_bytes()))
+
+
+def in_body(position: int, header: BatchHeader) -> int:
+    """A byte of the batch's records."""
+    return position + header.size - 1
+
+
+def in_length(position: int, header: BatchHeader) -> int:
+    """The last byte of the batch's length."""
+    return position + 11
+
+
+def flip_in_batch(
+    path: Path, place: Callable[[int, BatchHeader], int], number: int = 0
+) -> BatchHeader:
+    """Flip a bit in a batch of a segment that is followed by another; gives its header."""
+    found = batches(path)
+    assert len(found) > number + 1, f"{path} has {len(found)} batches only"
+    position, header = found[number]
+    flip(path, place(position, header))
+    return header

@@ -1,0 +1,150 @@
+"""Bits that flip and tails that are torn: a replica with a hole is never elected for what it had,
+it is copied anew from one that is whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration_tests.faults import flips
+from integration_tests.faults.rig import Rig, Run
+from integration_tests.faults.tormented import Tormented
+from integration_tests.process import wait_until
+
+pytestmark = pytest.mark.ours
+
+CONFIG = {
+    "pybroker.log.scrub.interval.ms": 1000,
+    "pybroker.log.scrub.io.max.bytes.per.second": 64 * 1024**2,
+    "replica.high.watermark.checkpoint.interval.ms": 1000,
+}
+EXPLAINED = ["log damaged", "is damaged from offset", "copying pauses .* error=KAFKA_STORAGE_ERROR"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
+    with Tormented(tmp_path_factory.mktemp("damage"), config=CONFIG) as started:
+        yield started
+
+
+def folder(run: Run, broker: int, partition: int) -> Path:
+    return run.cluster.log_dir(broker) / f"{run.topic}-{partition}"
+
+
+def wait_for_line(run: Run, broker: int, pattern: str) -> None:
+    """Until the broker has printed such a line since the run began."""
+    wait_until(
+        lambda: any(re.search(pattern, line) for line in run.rig.new_lines(broker)),
+        what=f"broker {broker} prints {pattern}",
+        seconds=40,
+    )
+
+
+def assert_copied_anew(run: Run, broker: int, partition: int) -> None:
+    """The hole was found, the replica stepped aside, was set aside and copied; in between it did
+    not lead."""
+    name = f"{run.topic}-{partition}"
+    wait_for_line(run, broker, f"copy complete partition={name} ")
+    lines = run.rig.new_lines(broker)
+    story = (
+        f"log damaged .*{name}",
+        f"replica steps aside partition={name} reason=damaged",
+        f"partition set aside partition={name} path=.*-damaged-stray",
+        f"copy complete partition={name} ",
+    )
+    places = [
+        max(place for place, line in enumerate(lines) if re.search(pattern, line))
+        for pattern in story
+    ]
+    assert places == sorted(places), [lines[place] for place in places]
+    led = [line for line in lines[places[1] : places[-1]] if f"={name} role=leader" in line]
+    assert not led, led
+
+
+def wait_for_closed_segments(run: Run, broker: int, count: int) -> None:
+    wait_until(
+        lambda: all(len(flips.segments(folder(run, broker, p))) > count for p in range(4)),
+        what=f"every partition of broker {broker} has {count} closed segments",
+        seconds=60,
+    )
+
+
+def test_bits_flip_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) -> None:
+    rig = Rig(cluster.fit(), tmp_path)
+    with rig.run("bit-flips", rate=200, configs={"segment.bytes": "16384"}) as run:
+        wait_for_closed_segments(run, 1, 3)
+        victim = run.leader()
+        with run.fault("flip-batches", victim):
+            cluster.kill9(victim)
+            flips.flip_in_batch(active(run, victim, 0), flips.in_body)
+            flips.flip_in_batch(active(run, victim, 1), flips.in_length)
+            # Below the recovery point: the start does not look there.
+            flips.flip_in_batch(flips.segments(folder(run, victim, 2))[1], flips.in_body, 2)
+        cluster.start(victim)
+        for partition in (0, 1, 2):
+            assert_copied_anew(run, victim, partition)
+        run.wait_for_full_isr()
+        run.finish(stop=True, allowed_errors=EXPLAINED)
+
+
+def active(run: Run, broker: int, partition: int) -> Path:
+    return flips.segments(folder(run, broker, partition))[-1]
+
+
+def test_tails_are_torn(cluster: Tormented, tmp_path: Path) -> None:
+    """Cut short, followed by zeros or by garbage: only what was being written is dropped."""
+    rig = Rig(cluster.fit(), tmp_path)
+    with rig.run("torn-and-zeroed-tails") as run:
+        for round_ in range(2):
+            run.wait_for_progress(20)
+            victim = run.leader(round_)
+            with run.fault("tear", victim):
+                cluster.kill9(victim)
+                for partition in range(4):
+                    tear(active(run, victim, partition), (partition + round_) % 4)
+            cluster.start(victim)
+            run.wait_for_full_isr()
+            torn = [line for line in rig.new_lines(victim) if "torn tail cut" in line]
+            assert len([line for line in torn if run.topic in line]) >= 3, torn
+        for broker in cluster.brokers:
+            assert not [line for line in rig.new_lines(broker) if "log damaged" in line]
+        run.finish(allowed_errors=EXPLAINED)
+
+
+def tear(path: Path, how: int) -> None:
+    """What a crash leaves of the last write."""
+    size = path.stat().st_size
+    position, header = flips.batches(path)[-1]
+    with path.open("r+b") as file:
+        if how == 0:
+            file.truncate(size - 1)
+        elif how == 1:
+            file.truncate(position + header.size // 2)
+        elif how == 2:
+            file.seek(size)
+            file.write(bytes(4096))
+        else:
+            file.seek(size)
+            file.write(b"\x00\x00\x00\x00\x00\x00\x0b\xad" * 100)
+
+
+def test_a_bit_flips_under_a_running_leader(cluster: Tormented, tmp_path: Path) -> None:
+    """It is found, another leads, and the old leader copies what it lost."""
+    rig = Rig(cluster.fit(), tmp_path)
+    with rig.run("bit-flip-in-a-live-leader", rate=200, configs={"segment.bytes": "16384"}) as run:
+        wait_for_closed_segments(run, 1, 2)
+        leader = run.leader()
+        with run.fault("flip", leader):
+            flips.flip_in_batch(flips.segments(folder(run, leader, 0))[0], flips.in_body, 2)
+            run.leader(other_than=leader)
+        assert_copied_anew(run, leader, 0)
+        run.wait_for_full_isr()
+        follower = next(iter({*cluster.brokers} - {run.leader(), leader}))
+        with run.fault("flip", follower):
+            flips.flip_in_batch(flips.segments(folder(run, follower, 0))[0], flips.in_length, 1)
+            assert_copied_anew(run, follower, 0)
+        run.wait_for_full_isr()
+        run.finish(allowed_errors=EXPLAINED)

@@ -1,0 +1,148 @@
+"""Reads all logs again and again, slowly, and tells of what is not as it was written: a flipped bit
+is found while others still have the record, and not by the reader who needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from pybroker.errors import BrokerError, StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Blocking, Clock
+from pybroker.replication.manager import ReplicaManager
+from pybroker.storage import scrub
+from pybroker.storage.log import Log
+from pybroker.storage.log_parts import Damage
+from pybroker.storage.manager import LogManager
+from pybroker.storage.scrub import Place
+
+log = logging.getLogger(__name__)
+
+_BYTES_AT_A_TIME: Final = 256 * 1024
+_BYTES_LEAST: Final = 32 * 1024
+"""What one look counts for at least: the smallest costs the time of so many bytes, too."""
+_IDLE_S: Final = 1.0
+_ALL: Final = 2**31
+"""More segments than a log has."""
+
+
+class Scrubber:
+    """Runs between `start` and `stop`. Each log has its turn once in `interval_s`, at most
+    `bytes_per_second` of all logs are read; where a reader has come upon something, at once."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        blocking: Blocking,
+        clock: Clock,
+        bytes_per_second: int,
+        interval_s: float,
+        found: Callable[[TopicPartition, Damage], None],
+    ) -> None:
+        """`found` is told of logs that are not what was written."""
+        self._logs = logs
+        self._replicas = replicas
+        self._blocking = blocking
+        self._clock = clock
+        self._bytes_per_second = bytes_per_second
+        self._interval_s = interval_s
+        self._found = found
+        self._suspects: dict[TopicPartition, int] = {}
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looked_at: dict[TopicPartition, float] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks = [asyncio.create_task(self._look_at_suspects(), name="suspects")]
+        if self._bytes_per_second > 0:
+            self._tasks.append(asyncio.create_task(self._run(), name="scrubber"))
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def suspect(self, key: TopicPartition, offset: int) -> None:
+        """A reader could not be given what was written at that offset. From any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._suspect, key, offset)
+
+    def _suspect(self, key: TopicPartition, offset: int) -> None:
+        self._suspects.setdefault(key, offset)
+        self._wake.set()
+
+    async def _look_at_suspects(self) -> None:
+        """Only what is really so counts: a reader may have been led there by a damaged index."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._suspects:
+                key, offset = self._suspects.popitem()
+                opened = self._logs.log(key)
+                if opened is not None:
+                    base_offset = opened.segments.from_offset(offset)[0].base_offset
+                    await self._guarded(key, Place(base_offset, 0, base_offset), 1)
+
+    async def _run(self) -> None:
+        while True:
+            key = self._next()
+            if key is None:
+                await asyncio.sleep(_IDLE_S)
+                continue
+            await self._guarded(key, None, _ALL)
+            self._looked_at[key] = self._clock.monotonic()
+
+    def _next(self) -> TopicPartition | None:
+        """The log whose turn was the longest ago, if it is time."""
+        opened = self._logs.all()
+        self._looked_at = {key: at for key, at in self._looked_at.items() if key in opened}
+        fresh = next((key for key in opened if key not in self._looked_at), None)
+        if fresh is not None or not self._looked_at:
+            return fresh
+        oldest = min(self._looked_at, key=lambda key: self._looked_at[key])
+        due = self._looked_at[oldest] + self._interval_s
+        return oldest if due <= self._clock.monotonic() else None
+
+    async def _guarded(self, key: TopicPartition, place: Place | None, segments: int) -> None:
+        try:
+            await self._go_through(key, place, segments)
+        except (BrokerError, StorageError) as error:
+            # A disk that fails is told of by those who need it.
+            log.warning("log not looked through partition=%s error=%s", key, error)
+
+    async def _go_through(self, key: TopicPartition, place: Place | None, segments: int) -> None:
+        """So many segments from `place` on; slowly where they are all."""
+        is_slow = segments == _ALL
+        bytes_max = _BYTES_AT_A_TIME
+        if is_slow:
+            bytes_max = min(bytes_max, max(self._bytes_per_second, _BYTES_LEAST))
+        while segments:
+            opened = self._logs.log(key)
+            if opened is None or opened.failure is not None or opened.damage is not None:
+                return
+            looked = await self._blocking.run(scrub.look, opened, place, bytes_max)
+            if looked.damage is not None:
+                self._tell(key, opened, looked)
+                return
+            if is_slow:
+                taken_bytes = max(looked.checked_bytes, _BYTES_LEAST)
+                await asyncio.sleep(taken_bytes / self._bytes_per_second)
+            before, place = place, looked.place
+            if place is None:
+                return
+            if before is not None and before.base_offset != place.base_offset:
+                segments -= 1
+
+    def _tell(self, key: TopicPartition, opened: Log, looked: scrub.Looked) -> None:
+        """On the event loop, where nobody changes the log meanwhile but who cuts it."""
+        if key not in self._replicas.busy and scrub.is_confirmed(opened, looked):
+            assert looked.damage is not None
+            self._found(key, looked.damage)

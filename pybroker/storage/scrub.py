@@ -1,0 +1,163 @@
+"""Whether batches are still what was written: checksums, and of what lies outside of them as much
+as the neighbours tell. Decides nothing, changes nothing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pybroker.errors import CorruptionError
+from pybroker.model import NO_EPOCH
+from pybroker.ports import Buffer
+from pybroker.records.batch import (
+    BATCH_LENGTH_MIN,
+    CHECKED_POSITION,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    crc_matches,
+    read_header,
+)
+from pybroker.records.crc32c import checksum
+from pybroker.storage.log import Log
+from pybroker.storage.log_parts import Damage
+from pybroker.storage.segment import Segment
+
+_OUTLINE: Final = struct.Struct(">qiibI2xi")
+"""Base offset, batch length, leader epoch, magic, checksum, last offset delta."""
+OFFSET_END: Final = 2**63 - 1
+
+EpochOf = Callable[[int], int]
+"""The leader epoch in which the record at an offset was written, -1 if that is unknown."""
+
+
+class Whole(NamedTuple):
+    """Up to which position batches are whole, and the offset after them."""
+
+    position: int
+    next_offset: int
+
+
+def whole(
+    data: Buffer, offset: int = 0, end_offset: int = OFFSET_END, epoch_of: EpochOf | None = None
+) -> Whole:
+    """How far the batches with which `data` begins are whole: checksums are right, offsets rise
+    from `offset` and lie below `end_offset`, and epochs are those that `epoch_of` knows. Cheap
+    enough for every reader."""
+    view = memoryview(data)
+    size, position, epoch = len(view), 0, NO_EPOCH
+    while position + HEADER_SIZE <= size:
+        base, length, its_epoch, magic, stored, delta = _OUTLINE.unpack_from(view, position)
+        end = position + LOG_OVERHEAD + length
+        if (
+            length < BATCH_LENGTH_MIN
+            or magic != MAGIC
+            or end > size
+            or delta < 0
+            or not offset <= base <= base + delta < end_offset
+            or checksum(view[position + CHECKED_POSITION : end]) != stored
+        ):
+            break
+        if epoch_of is not None and its_epoch != epoch:
+            if _epoch_fault(base, its_epoch, epoch_of) is not None:
+                break
+            epoch = its_epoch
+        offset, position = base + delta + 1, end
+    return Whole(position, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a round through a log goes on: at a position of the segment that begins at
+    `base_offset`, where `offset` or a later one is expected."""
+
+    base_offset: int
+    position: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found in `checked_bytes`; `place` None: the round is over. `segment` is where the
+    damage is."""
+
+    place: Place | None
+    checked_bytes: int
+    damage: Damage | None = None
+    segment: Segment | None = None
+
+
+def look(log: Log, place: Place | None, bytes_max: int) -> Looked:
+    """Check about so many bytes from `place` on (None: from the beginning). Waits for the disk.
+    Raises StorageError, also where the files went away meanwhile."""
+    segment = log.segments.first if place is None else _segment_at(log, place)
+    if segment is None:
+        return Looked(None, 0)
+    size, next_offset = segment.end
+    if place is None or place.base_offset != segment.base_offset:
+        place = Place(segment.base_offset, 0, segment.base_offset)
+    position, offset = place.position, place.offset
+    if position < size:
+        data = segment.file.pread(position, min(bytes_max, size - position))
+        length, offset = whole(data, offset, next_offset, log.epoch_of)
+        if not length:
+            fault, length, offset = _check(log, segment, position, offset)
+            if fault is not None:
+                return Looked(None, 0, Damage(offset, segment.path, position, fault), segment)
+        position += length
+    checked = position - place.position
+    if position < size:
+        return Looked(Place(segment.base_offset, position, offset), checked)
+    following = _segment_at(log, Place(segment.base_offset + 1, 0, 0))
+    if following is None:
+        return Looked(None, checked)
+    return Looked(Place(following.base_offset, 0, following.base_offset), checked)
+
+
+def is_confirmed(log: Log, looked: Looked) -> bool:
+    """Look once more where damage was found, in the thread that changes the log: what was cut or
+    deleted meanwhile is none."""
+    damage, segment = looked.damage, looked.segment
+    if damage is None or segment is None or log.failure is not None or log.damage is not None:
+        return False
+    if not any(each is segment for each in log.segments.all) or damage.position >= segment.size:
+        return False
+    return _check(log, segment, damage.position, damage.offset)[0] is not None
+
+
+def _segment_at(log: Log, place: Place) -> Segment | None:
+    """The segment of that place, or the next one if it has been deleted."""
+    return next((s for s in log.segments.all if s.base_offset >= place.base_offset), None)
+
+
+def _check(log: Log, segment: Segment, position: int, offset: int) -> tuple[str | None, int, int]:
+    """What is wrong with the batch at `position`, if anything is; its length, and the offset that
+    is expected after it."""
+    size, next_offset = segment.end
+    try:
+        header = read_header(segment.file.pread(position, HEADER_SIZE))
+    except CorruptionError as error:
+        return str(error), 0, offset
+    if header.size > size - position:
+        return f"the batch has {header.size} bytes, {size - position} are there", 0, offset
+    if not crc_matches(segment.file.pread(position, header.size), 0, header.size):
+        return "the checksum is wrong", 0, offset
+    if not offset <= header.base_offset <= header.last_offset < next_offset:
+        return (
+            f"the batch has the offsets {header.base_offset} to {header.last_offset},"
+            f" expected {offset} to {next_offset - 1}",
+            0,
+            offset,
+        )
+    fault = _epoch_fault(header.base_offset, header.leader_epoch, log.epoch_of)
+    return fault, header.size, offset if fault is not None else header.next_offset
+
+
+def _epoch_fault(base_offset: int, epoch: int, epoch_of: EpochOf) -> str | None:
+    """Batches of the time before there were epochs have none."""
+    known = epoch_of(base_offset)
+    if NO_EPOCH in (known, epoch) or known == epoch:
+        return None
+    return f"the batch at {base_offset} is of leader epoch {epoch}, expected {known}"

@@ -1,0 +1,242 @@
+"""Replicas with a hole: when they step aside, and what becomes of their files."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Container
+from pathlib import Path
+
+import pytest
+
+from pybroker.clock import ManualClock
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.registry import create_parents, ensure
+from pybroker.errors import ErrorCode
+from pybroker.model import NO_LEADER, PartitionState
+from pybroker.replication.quarantine import Quarantine, stepped_aside
+from pybroker.replication.scrubber import Scrubber
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
+
+EVERYBODY = (1, 2, 3)
+
+
+def state(
+    leader: int, isr: tuple[int, ...], eligible: tuple[int, ...] = (), epoch: int = 4
+) -> PartitionState:
+    return PartitionState(leader, epoch, isr, 2, eligible)
+
+
+@pytest.mark.parametrize(
+    ("before", "live", "after"),
+    [
+        (state(1, (1, 2)), EVERYBODY, state(NO_LEADER, (2,), epoch=5)),
+        (state(2, (1, 2)), EVERYBODY, state(2, (2,))),
+        (state(2, (2,), (1,)), EVERYBODY, state(2, (2,))),
+        (state(1, (1,), (2,)), EVERYBODY, state(NO_LEADER, (), (2,), epoch=5)),
+        (state(2, (2,)), EVERYBODY, state(2, (2,))),
+        (state(1, (1,)), EVERYBODY, None),
+        (state(NO_LEADER, (1,)), EVERYBODY, None),
+        (state(NO_LEADER, ()), EVERYBODY, None),
+        (state(1, (1, 2)), (1, 3), None),
+    ],
+)
+def test_who_steps_aside_leaves_somebody_behind(
+    before: PartitionState, live: Container[int], after: PartitionState | None
+) -> None:
+    assert stepped_aside(before, ME, live) == after
+
+
+class Broker:
+    """Broker ME, with a log of three batches of which the second may get a hole."""
+
+    def __init__(self, home: Path) -> None:
+        self.tree = MemoryTree(ManualClock())
+        self.coord = MemoryCoord(self.tree)
+        self.replicas = Replicas(home)
+        self.live: tuple[int, ...] = EVERYBODY
+        self.told = 0
+        self._make()
+
+    def _make(self) -> None:
+        self.quarantine = Quarantine(
+            coord=self.coord,
+            broker_id=ME,
+            logs=self.replicas.logs,
+            replicas=self.replicas.manager,
+            live=lambda: self.live,
+            changed=self._changed,
+        )
+        self.scrubber = Scrubber(
+            logs=self.replicas.logs,
+            replicas=self.replicas.manager,
+            blocking=self.replicas.manager._blocking,
+            clock=self.replicas.clock,
+            bytes_per_second=2**40,
+            interval_s=1.0,
+            found=self.quarantine.found,
+        )
+
+    def _changed(self) -> None:
+        self.told += 1
+
+    async def begin(self, stored: PartitionState) -> None:
+        await self.coord.start()
+        await create_parents(self.coord)
+        await ensure(self.coord, paths.partition(T0))
+        await self.coord.create(paths.partition_state(T0), schemas.encode_state(stored))
+        await self.replicas.told(facts(isr=(ME, 2)))
+        for value in (b"a", b"b", b"c"):
+            self.replicas.append(value)
+
+    @property
+    def path(self) -> Path:
+        (found,) = (self.replicas.home / "t-0").glob("*.log")
+        return found
+
+    def flip(self) -> bytes:
+        data = bytearray(self.path.read_bytes())
+        data[len(data) // 2] ^= 1
+        self.path.write_bytes(data)
+        return bytes(data)
+
+    def killed(self) -> None:
+        """The broker is killed, and another begins with its data."""
+        self.replicas.logs.unlock()
+        self.replicas.open()
+        self._make()
+
+    async def stored(self) -> tuple[PartitionState, int]:
+        path = paths.partition_state(T0)
+        data, stat = await self.coord.get(path)
+        return schemas.decode_state(path, data), stat.version
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(5):
+            for _ in itertools.takewhile(lambda _: not condition(), itertools.count()):
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    made = Broker(tmp_path)
+    yield made
+    await made.scrubber.stop()
+    await made.quarantine.stop()
+    made.replicas.logs.unlock()
+    await made.coord.close()
+
+
+async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.killed()
+    damaged = broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+    assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
+    assert broker.path.read_bytes() == damaged, "set aside only when there is a leader to copy from"
+    storage = [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert await broker.replicas.told(facts(epoch=5, replicas=(ME, 2))) == storage
+    other = facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2))
+    assert await broker.replicas.told(other) == [ErrorCode.NONE]
+    aside = [name for name in broker.replicas.directories() if name.endswith("-damaged-stray")]
+    assert len(aside) == 1
+    (kept,) = (broker.replicas.home / aside[0]).glob("*.log")
+    assert kept.read_bytes() == damaged
+    assert broker.replicas.partition().log.log_end_offset == 0
+    assert T0 in broker.replicas.logs.incomplete
+    assert await broker.replicas.told(facts(epoch=7, replicas=(ME, 2))) == storage
+
+
+async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME,)))
+    broker.killed()
+    damaged = broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+    assert await broker.stored() == (state(ME, (ME,)), 0)
+    assert await broker.replicas.told(facts(isr=(ME,), replicas=(ME, 2))) == [
+        ErrorCode.KAFKA_STORAGE_ERROR
+    ]
+    assert "pybroker.accept-loss" in broker.replicas.manager.not_opened[T0]
+    assert broker.path.read_bytes() == damaged
+
+
+async def test_a_leader_that_finds_a_hole_steps_down_and_begins_anew(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.quarantine.start()
+    broker.flip()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.told)
+    assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
+    assert broker.replicas.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
+    other = facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2))
+    assert await broker.replicas.told(other) == [ErrorCode.NONE]
+    assert T0 in broker.replicas.logs.incomplete
+
+
+async def test_that_it_steps_down_is_not_forgotten_by_a_restart(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.replicas.logs.write_checkpoints({T0: 3})
+    broker.quarantine.start()
+    broker.flip()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.told)
+    await broker.quarantine.stop()
+    await broker.scrubber.stop()
+    broker.killed()
+    assert broker.replicas.logs.damaged().keys() == {T0}
+
+
+async def test_a_leader_that_nobody_can_stand_in_for_leads_on(broker: Broker) -> None:
+    """Until somebody can."""
+    await broker.begin(state(ME, (ME, 2)))
+    broker.live = (ME, 3)
+    broker.quarantine.start()
+    broker.flip()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.quarantine.waiting)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert broker.replicas.refusal() is ErrorCode.NONE
+    assert broker.replicas.append(b"d").first_offset == 3
+    assert await broker.stored() == (state(ME, (ME, 2)), 0)
+    broker.live = EVERYBODY
+    broker.quarantine._wake.set()
+    await broker.until(lambda: broker.told)
+    assert broker.replicas.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_follower_that_is_to_join_is_not_let_in_for_what_it_had(broker: Broker) -> None:
+    """The state is written again, so that the leader's request for an older version fails."""
+    await broker.begin(state(2, (2,)))
+    broker.quarantine.start()
+    broker.flip()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.told)
+    assert await broker.stored() == (state(2, (2,)), 1)
+
+
+async def test_what_is_whole_is_left_alone(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.quarantine.start()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.scrubber._looked_at)
+    assert not broker.quarantine.waiting
+    assert not broker.told
+
+
+async def test_a_reader_who_was_misled_by_an_index_makes_no_damage(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.quarantine.start()
+    broker.scrubber._bytes_per_second = 0
+    broker.scrubber.start()
+    broker.scrubber.suspect(T0, 1)
+    await broker.until(lambda: not broker.scrubber._suspects)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not broker.quarantine.waiting and not broker.told
+    broker.flip()
+    broker.scrubber.suspect(T0, 1)
+    await broker.until(lambda: broker.told)
