@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from typing import Final
 
 from pybroker.coordinator.zookeeper import paths
@@ -61,10 +61,10 @@ class Quarantine:
         broker_id: int,
         logs: LogManager,
         replicas: ReplicaManager,
-        live: Callable[[], Container[int]],
+        live: Callable[[], Collection[int]],
         changed: Callable[[], None],
     ) -> None:
-        """`live` are the brokers that run; `changed` lets the controller look at what is stored of
+        """`live` are the brokers that run, none before they are known; `changed` lets the controller look at what is stored of
         the replicas here, and tell this broker its roles again."""
         self._coord = coord
         self._broker_id = broker_id
@@ -138,8 +138,9 @@ class Quarantine:
         opened = self._logs.log(key)
         if opened is None or opened.failure is not None:
             return True
+        live = self._live()
         try:
-            if not await self._step_aside(key, damage, self._live()):
+            if not live or not await self._step_aside(key, damage, live):
                 return False
             self._logs.incomplete.replaceable.add(key)
             await self._replicas.withdraw(key, damage)
