@@ -79,8 +79,8 @@ def test_bits_flip_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) ->
         victim = run.leader()
         with run.fault("flip-batches", victim):
             cluster.kill9(victim)
-            flips.flip_in_batch(active(run, victim, 0), flips.in_body)
-            flips.flip_in_batch(active(run, victim, 1), flips.in_length)
+            flips.flip_in_batch(latest(run, victim, 0), flips.in_body)
+            flips.flip_in_batch(latest(run, victim, 1), flips.in_length)
             # Below the recovery point: the start does not look there.
             flips.flip_in_batch(flips.segments(folder(run, victim, 2))[1], flips.in_body, 2)
         cluster.start(victim)
@@ -88,6 +88,12 @@ def test_bits_flip_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) ->
             assert_copied_anew(run, victim, partition)
         run.wait_for_full_isr()
         run.finish(stop=True, allowed_errors=EXPLAINED)
+
+
+def latest(run: Run, broker: int, partition: int) -> Path:
+    """The last segment with a batch that is followed by others."""
+    found = flips.segments(folder(run, broker, partition))
+    return [path for path in found if len(flips.batches(path)) > 4][-1]
 
 
 def active(run: Run, broker: int, partition: int) -> Path:

@@ -168,7 +168,8 @@ class BrokerApp:
             await self._quarantine.settle()
             lost = await given_up(self._world.coord, self._broker.id, self._logs)
             await power_loss.step_aside(lost, ACCEPTED_LOSS)
-            existing = await self._topics_to_open()
+            coord = self._world.coord
+            existing = await read_topic_names(coord) - await read_deletion_requests(coord)
             await self.live.start()
             await self._server.open(list(sockets.items()))
             registered = await self._membership.join()
@@ -201,11 +202,6 @@ class BrokerApp:
         await self._wait_for_topics(existing)
         self._gate.open()
         self._metering.answering = self.dispatcher.answer
-
-    async def _topics_to_open(self) -> set[str]:
-        """The topics that exist and shall stay: who connects after the start may count on them."""
-        coord = self._world.coord
-        return await read_topic_names(coord) - await read_deletion_requests(coord)
 
     async def _wait_for_topics(self, existing: Collection[str]) -> None:
         """Until the controller has told us of them; of those whose nodes nobody can read it never

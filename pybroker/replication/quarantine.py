@@ -64,8 +64,9 @@ class Quarantine:
         live: Callable[[], Collection[int]],
         changed: Callable[[], None],
     ) -> None:
-        """`live` are the brokers that run, none before they are known; `changed` lets the controller look at what is stored of
-        the replicas here, and tell this broker its roles again."""
+        """`live` are the brokers that run, none before they are known; `changed` lets the
+        controller look at what is stored of the replicas here, and tell this broker its roles
+        again."""
         self._coord = coord
         self._broker_id = broker_id
         self._logs = logs
