@@ -53,24 +53,28 @@ class LogDirFailures:
             await self._office.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Take what that broker has stored of its replicas, and tell the leaders of it; a partition
-        that it does not lead any more gets another leader."""
+        """Take what that broker has stored of its replicas, and tell the leaders which do not know
+        that it left their ISR; a partition that it does not lead any more gets another leader."""
         office = self._office
         keys = [
             partition.topic_partition
             for partition in self._context.kept_partitions()
             if broker_id in partition.replicas
         ]
-        before = {key: self._context.partitions[key].version for key in keys}
         await office.machine.refresh(keys)
-        changed = [key for key in keys if self._context.partitions[key].version > before[key]]
-        for key in changed:
-            office.teller.changed_state(key)
-        await office.repair(key for key in changed if self._is_orphan(key))
+        for key in keys:
+            # Also where it was read before: after another notice leaders are told nothing.
+            if not self._counts_on(key, broker_id):
+                office.teller.changed_state(key)
+        await office.repair(key for key in keys if not self._is_led(key))
 
-    def _is_orphan(self, key: TopicPartition) -> bool:
+    def _counts_on(self, key: TopicPartition, broker_id: int) -> bool:
         state = self._context.partitions[key].state
-        return state is not None and state.leader == NO_LEADER
+        return state is None or broker_id in (*state.isr, *state.eligible)
+
+    def _is_led(self, key: TopicPartition) -> bool:
+        state = self._context.partitions[key].state
+        return state is None or state.leader != NO_LEADER
 
     async def _read(self, node: str) -> tuple[int, LogDirEvent]:
         """The broker, -1 if the node is gone or says nothing, and its reason."""

@@ -26,6 +26,10 @@ def notified(cluster: Cluster) -> list[str]:
     return [path for path in cluster.tree.paths() if path.startswith(paths.LOG_DIR_EVENTS + "/")]
 
 
+def notices(cluster: Cluster) -> list[str]:
+    return [path for path in cluster.tree.paths() if path.startswith(paths.ISR_CHANGES + "/")]
+
+
 async def test_another_replica_in_sync_takes_over(cluster: Cluster) -> None:
     await cluster.member(1)
     await cluster.member(2)
@@ -135,9 +139,10 @@ async def test_where_all_would_rather_not_lead_leaders_come_to_rest(cluster: Clu
     await cluster.told(2, "lead orders-0 leader=2 epoch=3 isr=1,2")
 
 
+@pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("replica", [1, 2])
 async def test_who_has_stepped_aside_by_itself_is_done_without(
-    cluster: Cluster, replica: int
+    cluster: Cluster, replica: int, is_known: bool
 ) -> None:
     """Its log has a hole: it left the in-sync replicas before it told anybody."""
     await cluster.member(1)
@@ -148,6 +153,10 @@ async def test_who_has_stepped_aside_by_itself_is_done_without(
     was_led = replica == 1
     state = PartitionState(-1 if was_led else 1, 1 if was_led else 0, (3 - replica,), 1)
     await cluster.tool.set(paths.partition_state(ORDERS_0), schemas.encode_state(state))
+    if is_known:  # a leader's notice has made the controller read the state
+        notice = schemas.encode_partitions([ORDERS_0])
+        await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
+        await until(lambda: not notices(cluster))
     await tell(cluster, replica, LogDirEvent.REPLICAS_CHANGED)
     if was_led:
         await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=2")
