@@ -130,7 +130,7 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        return self._failure is None
+        return self._failure is None and not self._writer.is_closing()
 
     @property
     def in_flight(self) -> int:
@@ -201,6 +201,8 @@ class Connection:
         await asyncio.wait([self._read_task])
 
     def _write(self, api: Api, version: int, request: Message) -> _Pending:
+        if self._writer.is_closing():  # the transport knows it before `_read` is told
+            self._fail(ConnectionLost("the connection broke"))
         if self._failure is not None:
             raise NotConnected(f"{format_address(*self.address)}: {self._failure}")
         correlation_id = self._next_id

@@ -19,6 +19,7 @@ from pybroker.client.errors import (
     UnsupportedByBroker,
 )
 from pybroker.errors import ErrorCode
+from pybroker.run import _LOOP_FACTORY
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import encode_response
 from pybroker.wire.headers import encode_response_header
@@ -214,6 +215,30 @@ async def test_whoever_waits_behind_a_late_answer_is_told() -> None:
         with pytest.raises(ConnectionLost):
             await patient
         await connection.close()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, _LOOP_FACTORY])
+def test_nothing_is_written_to_a_connection_that_broke_a_moment_ago(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """The transport knows it, who reads does not yet; the broker's loop refuses to write then."""
+
+    async def peer(wire: Wire) -> None:
+        await wire.handshake()
+        await asyncio.Event().wait()
+
+    async def ask_too_late() -> None:
+        async with serving(peer) as port:
+            connection = await connect(port)
+            connection._writer.transport.abort()
+            await asyncio.sleep(0)
+            with pytest.raises(NotConnected, match="the connection broke"):
+                await ask(connection)
+            assert not connection.usable
+            await connection.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(ask_too_late())
 
 
 async def test_an_answer_that_nobody_awaits_any_more_is_skipped() -> None:
