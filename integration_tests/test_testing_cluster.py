@@ -82,6 +82,24 @@ def test_a_paused_broker_says_nothing_until_it_is_resumed(running: Cluster) -> N
     running.wait_until_ready()
 
 
+def test_a_paused_broker_may_be_gone_as_soon_as_it_is_killed(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal_it = BrokerProcess.signal
+
+    def signal_and_see(process: BrokerProcess, number: signal.Signals) -> None:
+        signal_it(process, number)
+        if number == signal.SIGKILL:
+            assert process.child is not None
+            process.child.wait()
+
+    monkeypatch.setattr(BrokerProcess, "signal", signal_and_see)
+    running.pause(2)
+    running.kill(2)
+    assert running.running == [1, 3]
+    running.restart(2)
+
+
 def test_a_broker_cut_from_zookeeper_loses_its_session_and_comes_back(running: Cluster) -> None:
     controller = running.controller()
     running.cut(controller, "zookeeper")

@@ -436,7 +436,8 @@ class Cluster:
         process = self._broker(broker)
         process.signal(number)
         if process.is_paused:
-            process.signal(signal.SIGCONT)
+            if number != signal.SIGKILL:  # which ends it at once, so that nobody hears the other
+                process.signal(signal.SIGCONT)
             process.is_paused = False
         return await process.wait(seconds)
 
