@@ -18,6 +18,7 @@ Undo = Callable[[], object]
 
 _FLIPPED: Final = (".log", ".log", ".log", ".log", "index", "checkpoint", ".snapshot")
 _WRITTEN_BEFORE_CRASH: Final = (0, 0, 1, 17, 61, 1000)
+_SILENT_DEATHS: Final = 0.3
 _LITTLE_ROOM_BYTES: Final = 2_000
 
 
@@ -213,6 +214,49 @@ def double_connect(scene: Scene) -> None:
         scene.cluster.network.double_next(scene.broker.machine.name, other)
 
 
+# ---- ZooKeeper
+
+
+def expire(scene: Scene) -> None:
+    zookeeper = scene.cluster.zookeeper
+    client = zookeeper.client(scene.broker.machine.name)
+    if client is not None:
+        zookeeper.expire(client.session_id)
+
+
+def lose_reply(scene: Scene) -> None:
+    client = scene.cluster.zookeeper.client(scene.broker.machine.name)
+    if client is not None:
+        client.lose_reply(applied=scene.event.kind == "zk-lose-answer")
+
+
+def member_down(scene: Scene) -> Undo:
+    return _down(scene, [_member(scene)])
+
+
+def quorum_lost(scene: Scene) -> Undo:
+    names = [*scene.cluster.zookeeper.members]
+    return _down(scene, scene.rng.sample(names, len(names) // 2 + 1))
+
+
+def _down(scene: Scene, names: list[str]) -> Undo:
+    zookeeper, silently = scene.cluster.zookeeper, scene.rng.random() < _SILENT_DEATHS
+    for name in names:
+        zookeeper.down(name, silently=silently)
+    return _all_of(partial(zookeeper.up, name) for name in names)
+
+
+def member_lags(scene: Scene) -> Undo:
+    zookeeper, name = scene.cluster.zookeeper, _member(scene)
+    zookeeper.lag(name, scene.event.parameter("most_s"))
+    return partial(zookeeper.lag, name, 0.0)
+
+
+def _member(scene: Scene) -> str:
+    names = [*scene.cluster.zookeeper.members]
+    return names[(int(scene.event.target.partition("/")[2]) - 1) % len(names)]
+
+
 # ---- disks
 
 
@@ -276,6 +320,12 @@ FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
     "lose-answers": lose_answers,
     "half-open": half_open,
     "double-connect": double_connect,
+    "expire": expire,
+    "zk-lose-answer": lose_reply,
+    "zk-lose-request": lose_reply,
+    "zk-down": member_down,
+    "zk-lag": member_lags,
+    "zk-quorum": quorum_lost,
     "disk-full": disk_full,
     "sync-error": sync_error,
     "slow-disk": slow_disk,
@@ -288,6 +338,7 @@ def heal(cluster: SimCluster) -> None:
     """No fault is left, and everybody runs."""
     cluster.links.heal_all()
     cluster.network.cut_after.clear()
+    cluster.zookeeper.heal()
     for broker in cluster.brokers.values():
         broker.disk.mend()
         if broker.machine.loop is not None:

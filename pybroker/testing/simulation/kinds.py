@@ -125,6 +125,16 @@ KINDS: Final = (
     ),
     Kind("half-open", Target.BROKER, _OVER, "the other ends hear nothing of a reset"),
     Kind("double-connect", Target.BROKER, _OVER, "the next connections are accepted twice"),
+    # ZooKeeper
+    Kind("expire", Target.BROKER, _OVER, "the session ends"),
+    Kind("zk-lose-answer", Target.BROKER, _OVER, "the connection is lost after the next write"),
+    Kind("zk-lose-request", Target.BROKER, _OVER, "the connection is lost before the next write"),
+    Kind("zk-down", Target.ZOOKEEPER, (0.5, 6.0), "a member is down"),
+    Kind(
+        *("zk-lag", Target.ZOOKEEPER, (0.5, 5.0), "a member hears late of what is written"),
+        parameters=(Parameter("most_s", 0.5, 0.05, 3.0),),
+    ),
+    Kind("zk-quorum", Target.ENSEMBLE, (0.5, 7.0), "there is no majority"),
     # disks
     Kind("disk-full", Target.BROKER, (0.5, 4.0), "no room is left"),
     Kind(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
@@ -21,12 +22,21 @@ from pybroker.testing.simulation.view import controller_of, leader_of
 class Nemesis:
     """Of one run. `begun` counts the faults that came, by kind."""
 
-    def __init__(self, cluster: SimCluster, schedule: Schedule, topic: str) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        schedule: Schedule,
+        topic: str,
+        doubt: Callable[[int], object],
+    ) -> None:
+        """`topic` is the one whose partitions the targets name; `doubt` hears of every broker whose
+        disk may have lost something."""
         self.begun: Counter[str] = Counter()
         self._cluster = cluster
         self._world = cluster.world
         self._schedule = schedule
         self._topic = topic
+        self._doubt = doubt
         self._account = HarmAccount(cluster, schedule.options.min_isr)
         self._undo: dict[int, Undo] = {}
 
@@ -49,6 +59,9 @@ class Nemesis:
             return
         self._world.note(f"fault: {event}: {','.join(str(each.id) for each in brokers)}")
         self.begun[event.kind] += 1
+        if BY_NAME[event.kind].harm is not Harm.NONE:
+            for broker in brokers:
+                self._doubt(broker.id)
         undo = FAULTS[event.kind](Scene(self._cluster, event, brokers, rng))
         if undo is not None:
             self._undo[number] = undo

@@ -14,16 +14,20 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
+from pybroker.model import TopicPartition
 from pybroker.testing.history.checker import LOSSY, RULES, check
-from pybroker.testing.history.model import Violation
+from pybroker.testing.history.model import NANOSECONDS, Calm, Violation
 from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
 from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.nemesis import Nemesis
 from pybroker.testing.simulation.planted import planted
 from pybroker.testing.simulation.result import BROKER_ERROR, LIVENESS, Result, wrong
 from pybroker.testing.simulation.schedule import Options, Schedule
 from pybroker.testing.simulation.view import is_whole
+from pybroker.testing.simulation.watching import LiveWatch, read_files
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
+from pybroker.testing.simulation.workload.recorder import nanoseconds
 from pybroker.testing.simulation.world import World
 
 TOPIC: Final = "load-0"
@@ -34,6 +38,7 @@ _RECOVERY_S_MAX: Final = 30.0
 _QUIET_S_MAX: Final = 60.0
 _READ_S_MAX: Final = 60.0
 _AFTER_FAULTS_S: Final = 0.5
+_REQUEST_S_MAX: Final = 5.0
 _PROGRESS: Final = 3
 """So many values have to be acknowledged in each partition after the faults."""
 
@@ -62,7 +67,8 @@ def simulate(schedule: Schedule, *, keep_trace: bool = False) -> Result:
         with planted(schedule.options.planted), log.listening():
             run = _Run(schedule, world)
             try:
-                run.play()
+                with run.watch:
+                    run.play()
                 digest, failures = world.digest, run.failures
             finally:
                 run.cluster.close()
@@ -98,7 +104,12 @@ class _Run:
         self.schedule = schedule
         self.world = world
         self.violations: list[Violation] = []
-        self.cluster = SimCluster(world, options.brokers, config=_config(options))
+        self.cluster = SimCluster(
+            world,
+            options.brokers,
+            zookeepers=options.zookeepers,
+            config=_config(options),
+        )
         self.workload = Workload(
             world,
             self.cluster.machine,
@@ -106,7 +117,14 @@ class _Run:
             self.cluster.bootstrap,
             _load(options),
         )
-        self.nemesis = Nemesis(self.cluster, schedule, TOPIC)
+        self.history = self.workload.history
+        self.history.may_lose = bool(options.lossy)
+        self.history.stale = int((options.session_s + _REQUEST_S_MAX) * NANOSECONDS)
+        self.record = ClusterRecord(self.history, min_isr=options.min_isr)
+        self.cluster.zookeeper.on_commit.append(self.record.committed)
+        self.watch = LiveWatch(world, self.cluster.brokers, self.record)
+        doubt = self.watch.invariants.doubt
+        self.nemesis = Nemesis(self.cluster, schedule, TOPIC, doubt)
 
     def play(self) -> None:
         try:
@@ -125,6 +143,7 @@ class _Run:
 
     def _begin(self) -> None:
         self.cluster.start()
+        self.watch.start()
         self._until(self._is_up, _START_S_MAX, "the brokers do not come up")
         self.workload.start()
         self._until(lambda: self.workload.is_ready, _START_S_MAX, "no topic can be made")
@@ -133,6 +152,7 @@ class _Run:
     def _recover(self) -> None:
         options = self.schedule.options
         limit_s = 2 * options.session_s + options.lag_s + _RECOVERY_S_MAX
+        self.history.calm = Calm(nanoseconds(self.world.now), int(limit_s * NANOSECONDS))
         self._until(self._is_up, limit_s, "not all brokers come back")
         self._until(lambda: is_whole(self.cluster), limit_s, "not all replicas are in sync again")
         if options.producers:
@@ -148,8 +168,10 @@ class _Run:
         self.workload.stop()
         self._until(lambda: self.workload.is_quiet, _QUIET_S_MAX, "clients do not come to an end")
         self._until(lambda: is_whole(self.cluster), _RECOVERY_S_MAX, "replicas fell back again")
-        self.workload.read_all()
+        self.workload.read_all([TopicPartition(*each) for each in self.record.alive()])
         self._until(lambda: self.workload.is_read, _READ_S_MAX, "not everything can be read")
+        self.watch.look()
+        read_files(self.cluster.brokers.values(), self.record)
 
     def _is_up(self) -> bool:
         return all(broker.serves for broker in self.cluster.brokers.values())
@@ -174,7 +196,8 @@ class _Run:
             for name in RULES
             if (name in LOSSY or not lossy) and not (unread and name in _FROM_THE_END)
         ]
-        return [*self.violations, *check(self.workload.history, rules)]
+        found = [*self.violations, *self.watch.invariants.violations]
+        return [*found, *check(self.history, rules)]
 
     @property
     def failures(self) -> list[str]:
@@ -188,7 +211,7 @@ class _Run:
         return of_brokers + self.workload.failures
 
     def counters(self) -> dict[str, int]:
-        history = self.workload.history
+        history = self.history
         return {
             "acked": sum(send.outcome == "ok" for send in history.sends.values()),
             "sent": len(history.sends),

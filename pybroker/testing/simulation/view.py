@@ -16,12 +16,12 @@ _STATE: Final = "/state"
 
 def stored_states(cluster: SimCluster) -> dict[TopicPartition, PartitionState]:
     """The state nodes of all partitions."""
-    tree = cluster.zookeeper.tree
+    zookeeper = cluster.zookeeper
     found = {}
-    for path in tree.paths():
+    for path in zookeeper.nodes():
         if path.startswith(paths.TOPICS) and path.endswith(_STATE):
             _, _, _, topic, _, number, _ = path.split("/")
-            node = tree.node(path)
+            node = zookeeper.node(path)
             assert node is not None
             found[TopicPartition(topic, int(number))] = decode_state(path, node[0])
     return found
