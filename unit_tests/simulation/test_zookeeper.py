@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
+from pybroker.ports import SessionEvent
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
@@ -93,3 +95,24 @@ CONTRACT = [name for name, _ in inspect.getmembers(CoordContract) if name.starts
 def test_the_contract_is_kept(name: str, member: str) -> None:
     stage = Stage()
     stage.play(lambda loop: getattr(CoordContract(), name)(SimulatedService(stage, loop, member)))
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_a_connection_that_is_back_is_not_blamed_for_the_silence_before(seed: str) -> None:
+    stage = Stage(seed)
+    heard: list[SessionEvent] = []
+
+    async def main(loop: ProcessLoop) -> None:
+        session = ZooKeeperSession(stage.zookeeper, loop, "c", session_timeout_ms=6000)
+        await session.start()
+        session.add_listener(heard.append)
+        await session.exists("/", lambda _: None)
+        stage.links.cut("c", [*stage.zookeeper.members])
+        await asyncio.sleep(5)
+        stage.links.heal("c", [*stage.zookeeper.members])
+        await asyncio.sleep(10)
+        await session.close()
+
+    stage.play(main)
+    assert heard[-1] in (SessionEvent.RECONNECTED, SessionEvent.CONNECTED)
+    assert heard.count(SessionEvent.SUSPENDED) == 1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
+from pybroker.admin.view import Phase, Rooms
 from pybroker.app import BrokerApp
 from pybroker.assembly import Session, Surroundings, serve_until, start_broker
 from pybroker.broker_config import BrokerConfig
@@ -48,6 +49,8 @@ class SimBroker:
         }
         self.disk = SimDisk.of_machine(machine)
         self.app: BrokerApp | None = None
+        self.rooms: Rooms | None = None
+        """What there is to see of it, from before it can be reached."""
         self.serves = False
         self.reasons: list[str] = []
         """Why its processes came to an end by themselves."""
@@ -128,12 +131,17 @@ class SimBroker:
             threads=threads,
             connect=connect,
             host_name=lambda: machine.name,
+            tell=self._hear,
         )
         self.app = await start_broker(config, around, stack, end)
         self.serves = True
         world.note(f"{loop.name} serves")
 
+    def _hear(self, _phase: Phase, rooms: Rooms | None) -> None:
+        self.rooms = rooms or self.rooms
+
     def _stopped(self, _heard: bool) -> None:
         self.app = None
+        self.rooms = None
         self.serves = False
         self._end = None

@@ -58,9 +58,9 @@ class LiveWatch:
 
     def _replicas(self) -> Iterator[ReplicaNow]:
         for broker in self._brokers.values():
-            app, loop = broker.app, broker.machine.loop
-            if app is not None and loop is not None:
-                self._seen[broker.id] = (loop.name, app.replicas.partitions)
+            rooms, loop = broker.rooms, broker.machine.loop
+            if rooms is not None and loop is not None:
+                self._seen[broker.id] = (loop.name, rooms.replicas.partitions)
             process, partitions = self._seen.get(broker.id, ("", {}))
             for key, partition in partitions.items():
                 if partition.topic_id is not None:
@@ -73,7 +73,7 @@ class LiveWatch:
                         epoch=partition.leader_epoch,
                         high_watermark=partition.high_watermark,
                         log_end=partition.log.log_end_offset,
-                        runs=app is not None,
+                        runs=rooms is not None,
                     )
 
     def _followed(self, cut: Callable[[Partition, int], None]) -> Callable[[Partition, int], None]:
@@ -106,4 +106,4 @@ def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
 
 
 def _partitions(broker: SimBroker) -> Mapping[TopicPartition, Partition]:
-    return {} if broker.app is None else broker.app.replicas.partitions
+    return {} if broker.rooms is None else broker.rooms.replicas.partitions

@@ -383,7 +383,7 @@ class ZooKeeperSession:
         watches = SetWatches(seen, table.existing(), table.missing(), table.parents())
         answer = self._ask(watches, done)
         answer.add_done_callback(lambda each: each.cancelled() or each.exception())
-        self._probe_later()
+        self._probe_later(is_fresh=True)
         self._announce(SessionEvent.RECONNECTED)
 
     def _broken(self, wire: Wire) -> None:
@@ -465,13 +465,14 @@ class ZooKeeperSession:
             next_at = now + pause_s
         self._beat_entry = self._world.at(next_at, self._beat, wire)
 
-    def _probe_later(self) -> None:
+    def _probe_later(self, *, is_fresh: bool = False) -> None:
         """Ask for something at every sixth of a session, and break a connection on which no answer
-        has come for too long."""
+        has come for too long. One that is fresh is not to blame for the silence before it."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:
-            if self.silence() > _SILENCE_OF_SESSION_MAX * session_s and self._asked:
+            is_silent = self.silence() > _SILENCE_OF_SESSION_MAX * session_s
+            if is_silent and self._asked and not is_fresh:
                 self._broken(wire)
             else:
                 probe = self._ask(Read(ReadKind.EXISTS, "/", False))

@@ -131,6 +131,8 @@ class Client:
         except ClientError as error:
             self.recorder.refused[type(error).__name__] += 1
         except Exception as error:
+            if loop.is_dead:
+                return  # it is unwound after its death
             self.shared.failures.append(f"{loop.name}: {error!r}")
         self.shared.failures += [f"{loop.name}: {failure}" for failure in loop.failures]
         self.machine.kill()
