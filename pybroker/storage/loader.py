@@ -56,7 +56,7 @@ class Known:
 
     `clean`: it was closed properly. `floor_offset`: what lies below had been written as a whole
     and can only be gone through damage. `may_be_in_memory_only`: the disk failed when it was to
-    take what lies above the recovery point.
+    take what lies above the recovery point. `same_boot`: what was written is in the files.
     """
 
     clean: bool = False
@@ -64,6 +64,7 @@ class Known:
     log_start_offset: int | None = None
     floor_offset: int = 0
     may_be_in_memory_only: bool = False
+    same_boot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class _Loader:
 
     def _segments(self) -> list[Segment]:
         segments: list[Segment] = []
-        for base, following in zip(self._bases, [*self._bases[1:], None], strict=True):
+        for base, following in zip(self._bases, [*self._bases[1:], None], strict=False):
             size = self._disk.size(f"{self._directory}/{segment_file(base, _LOG)}")
             next_offset = base if following is None else following
             segments.append(
@@ -252,6 +253,9 @@ class _Loader:
             self._disk,
             recovery_point=recovery_point,
             floor_offset=max(recovery_point, known.floor_offset),
+            # Compaction leaves some, and so does copying from a log that had been compacted.
+            may_have_gaps=known.same_boot or self._config.compacts,
+            trusts_indexes=known.same_boot,
             index_interval_bytes=self._config.index_interval_bytes,
             visit=self._note_epoch,
         )

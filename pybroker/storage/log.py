@@ -380,12 +380,11 @@ class Log:
         if offset <= self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return
-        self._owner.lower(self.topic_partition, offset)
+        self._owner.lower(self.topic_partition, lookup.end_without(self.segments, offset))
         self._settled_end = -1
         self._rolling.room = NO_ROOM
         try:
-            self.segments.remove([s for s in self.segments.all if s.base_offset >= offset], 0)
-            self.segments.active.truncate(offset, self.config.index_interval_bytes)
+            self.segments.truncate(offset, self.config.index_interval_bytes)
             end = self.log_end_offset
             self._epochs.truncate_end(end)
             self._snapshots.keep(self.segments.bases, end)
@@ -494,6 +493,7 @@ class Log:
         changed = self.log_end_offset != self._settled_end
         if changed and self._failure is None and self.damage is None:
             self.segments.active.seal()
+            self.segments.active.sync(indexes=True)
             self._snapshots.write(self.log_end_offset, self._producers)
             self._snapshots.keep(self.segments.bases, self.log_end_offset)
         self.segments.close()

@@ -201,6 +201,18 @@ def aborted_transactions(
     return sorted(found, key=lambda each: each.first_offset)
 
 
+def end_without(segments: Segments, offset: int) -> int:
+    """Where the log ends once the batch that holds `offset` is removed, and all after it."""
+    segment = segments.from_offset(offset)[0]
+    try:
+        position = segment.locate(offset)
+        if position is None:
+            return offset
+        return min(offset, next(segment.headers(position, segment.size))[1].base_offset)
+    except (StorageError, CorruptionError):
+        return offset  # whoever removes it comes upon it
+
+
 def rebuild_producers(
     segments: Segments, snapshots: SnapshotFiles, snapshot_max: int, seen_ms: int
 ) -> ProducerState:

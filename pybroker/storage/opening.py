@@ -119,6 +119,7 @@ class Opening:
                 recovery_point=directory.recovery_points.offsets.get(partition),
                 log_start_offset=directory.log_starts.offsets.get(partition),
                 floor_offset=high_watermark if directory.same_boot else 0,
+                same_boot=directory.same_boot,
                 may_be_in_memory_only=directory.has_failed,
             ),
             now_ms=self._now_ms,

@@ -133,27 +133,44 @@ def recover(
     *,
     recovery_point: int,
     floor_offset: int,
+    may_have_gaps: bool,
+    trusts_indexes: bool,
     index_interval_bytes: int,
     visit: Visit,
 ) -> Recovered:
     """Check the log from its recovery point on, mend its indexes, and cut off a torn tail.
 
     What lies below `floor_offset` is known to have been whole, so a fault there is damage even if
-    nothing follows. `segments` are all of the log in order; `visit` is given each valid batch that
-    was checked.
+    nothing follows. `segments` are all of the log in order; unless it `may_have_gaps`, each begins
+    where the one before it ends: what is missing there did not reach the disk, though the next
+    segment did. Where it does not trust them, the indexes are made again. `visit` is given each
+    valid batch that was checked.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
         default=0,
     )
+    if not trusts_indexes:
+        # The indexes of what had just ended are made durable with the next flush.
+        for segment in segments[max(0, first - 1) : first]:
+            segment.rebuild_indexes(index_interval_bytes)
     expected = segments[first].base_offset
     for number in range(first, len(segments)):
         segment = segments[number]
         if segment.base_offset < expected:
             reason = f"the segment begins below {expected}, where the one before it ends"
             return _damaged(segments, number, ScanEnd(0, expected, reason))
+        if not trusts_indexes:
+            segment.clear_indexes()
         end = _recover_segment(segment, recovery_point, index_interval_bytes, visit)
         segment.end_at(end.position, end.next_offset)
+        if end.reason is None and not may_have_gaps and number + 1 < len(segments):
+            following = segments[number + 1].base_offset
+            if following > end.next_offset:
+                reason = (
+                    f"the log ends at {end.next_offset}, the next segment begins at {following}"
+                )
+                end = end._replace(reason=reason)
         if end.reason is None:
             expected = end.next_offset
             continue

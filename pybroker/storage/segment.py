@@ -406,14 +406,13 @@ class Segment:
     def sync(self, *, indexes: bool) -> None:
         """Make the log durable, and of a segment that gets no more records also its indexes."""
         self.file.sync()
+        self.transactions.sync()
         if indexes:
             self.offsets.table.sync()
             self.times.table.sync()
-            self.transactions.sync()
 
     def mark_deleted(self) -> list[str]:
-        """Rename the files so that a start removes them; gives their new paths. Handles that
-        readers use stay open until they are done."""
+        """Rename the files so that a start removes them; gives their new paths."""
         renamed = []
         self.close()
         for kind in SegmentFile:
@@ -455,16 +454,21 @@ class Segment:
     def resume_at(self, position: int, next_offset: int) -> None:
         """Forget what the indexes say of `next_offset` and later; what is `note`d afterwards begins
         at `position`. For recovery, which then goes through the batches from there."""
-        if not (self.offsets.is_plausible(self.size) and self.times.is_plausible()):
-            self.clear_indexes()
-            for place, header in self.headers(0, position, scan_bytes=SCRUB_BYTES):
-                self.note(place, header, 4096)
-        else:
+        if self.offsets.is_plausible(self.size) and self.times.is_plausible():
             self.offsets.truncate(next_offset)
             self.times.truncate(next_offset)
+        else:
+            self.clear_indexes()
         self._indexes_checked = True
         self._largest = None
-        self._bytes_since_entry = 0
+        self._bytes_since_entry = begin = 0
+        if (last := self.offsets.last()) is None or (header := self._batch_of(last)) is None:
+            self.clear_indexes()
+        else:
+            self._bytes_since_entry, begin = header.size, last.position + header.size
+        # What is between may be younger than what the time index says.
+        for place, header in self.headers(begin, position, scan_bytes=SCRUB_BYTES):
+            self.note(place, header, 4096)
 
     def note(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
         """Index a batch that is in the file already."""

@@ -21,6 +21,7 @@ class Segments:
 
     __slots__ = (
         "_changes",
+        "_closed",
         "_directory",
         "_disk",
         "_doomed",
@@ -37,6 +38,8 @@ class Segments:
         self._state: tuple[Segment, ...] = tuple(
             sorted(segments, key=lambda segment: segment.base_offset)
         )
+        self._closed: list[Segment] = []
+        """Those that ended since the last sync: their indexes are not durable yet."""
         self._doomed = PendingDeletions(disk.unlink)
         # How often files were made or renamed, and up to which of these changes the directory is
         # durable. Counted, not marked: a change must not be lost to a sync that began before it.
@@ -83,6 +86,7 @@ class Segments:
 
     def begin(self, base_offset: int) -> None:
         """Make a new segment the active one."""
+        self._closed.append(self.active)
         self._state = (*self._state, Segment.created(self._directory, base_offset, self._disk))
         self._changes += 1
 
@@ -96,10 +100,21 @@ class Segments:
             for path in segment.mark_deleted():
                 self._doomed.add(due_ms, path)
 
+    def truncate(self, offset: int, index_interval_bytes: int) -> None:
+        """Remove the batch that holds `offset` and all after it, durably: what came back after a
+        power loss would be taken for records of the leader epoch that is written in its place."""
+        # Newest first: here it is the other order that would leave a hole.
+        for segment in reversed(self._state):
+            if segment.base_offset >= offset:
+                self.remove([segment], 0)
+        self.active.truncate(offset, index_interval_bytes)
+        self.active.sync(indexes=False)
+        self._disk.sync_dir(self._directory)
+
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
-        """One new segment in the place of all, and of `more` that are none of ours; with `aside`
-        their bytes are kept under other names. Who looks meanwhile, from another thread, sees what
-        was."""
+        """One new segment in the place of all, and of `more` that are none of ours, durably; with
+        `aside` their bytes are kept under other names. Who looks meanwhile, from another thread,
+        sees what was."""
         for segment in (*self._state, *more):
             if aside:
                 segment.set_aside()
@@ -108,6 +123,7 @@ class Segments:
                 self._doomed.add(0, path)
         self._state = (Segment.created(self._directory, base_offset, self._disk),)
         self._changes += 1
+        self._disk.sync_dir(self._directory)
 
     def remove_doomed(self, now_ms: int) -> None:
         self._doomed.remove_due(now_ms)
@@ -116,6 +132,10 @@ class Segments:
         """Make durable what lies between these offsets, and the names of the files."""
         changes = self._changes
         active = self.active
+        closed, self._closed = self._closed, []
+        for segment in closed:
+            if segment.next_offset <= recovery_point and segment in self._state:
+                segment.sync(indexes=True)
         for segment in self.from_offset(recovery_point):
             if segment.base_offset >= end:
                 break

@@ -11,7 +11,7 @@ import struct
 import threading
 from typing import Final, NamedTuple
 
-from pybroker.errors import CorruptionError
+from pybroker.errors import CorruptionError, StorageError
 from pybroker.ports import Disk
 
 ENTRY: Final = struct.Struct(">hqqqq")
@@ -44,18 +44,19 @@ class TxnIndex:
     """Read and written as a whole; it is small, and written at once since it is rarely added to.
     Nearly all have no file: that is remembered, as every fetch of committed records asks."""
 
-    __slots__ = ("_disk", "_is_missing", "_lock", "path")
+    __slots__ = ("_disk", "_is_missing", "_is_unsynced", "_lock", "path")
 
     def __init__(self, path: str, disk: Disk) -> None:
         self.path = path
         self._disk = disk
         self._is_missing = False
+        self._is_unsynced = False
         # Readers in other threads may not find the file missing while it is being made.
         self._lock = threading.Lock()
 
     def append(self, entry: AbortedTransaction) -> None:
         with self._lock:
-            self._is_missing = False
+            self._is_missing, self._is_unsynced = False, True
             file = self._disk.open(self.path, create=True)
             try:
                 file.append(ENTRY.pack(_VERSION, *entry))
@@ -77,7 +78,7 @@ class TxnIndex:
         """Make these the only entries."""
         data = b"".join(ENTRY.pack(_VERSION, *entry) for entry in entries)
         with self._lock:
-            self._is_missing = False
+            self._is_missing, self._is_unsynced = False, True
             if data:
                 self._disk.write(self.path, data)
             else:
@@ -91,9 +92,19 @@ class TxnIndex:
             self.keep(after)
 
     def sync(self) -> None:
-        if self._disk.exists(self.path):
-            file = self._disk.open(self.path)
-            try:
-                file.sync()
-            finally:
-                file.close()
+        """Make the changes and the file's name durable, if there are any: below the recovery point
+        nobody looks for markers again."""
+        if not self._is_unsynced:
+            return
+        self._is_unsynced = False
+        try:
+            if self._disk.exists(self.path):
+                file = self._disk.open(self.path)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            self._disk.sync_dir(self.path.rpartition("/")[0])
+        except StorageError:
+            self._is_unsynced = True
+            raise

@@ -117,8 +117,9 @@ class Bench:
         recovery_point: int | None = 0,
         log_start: int | None = None,
         floor: int = 0,
+        same_boot: bool = False,
     ) -> None:
-        known = Known(clean, recovery_point, log_start, floor)
+        known = Known(clean, recovery_point, log_start, floor, same_boot=same_boot)
         opened = open_log(
             PARTITION,
             str(self.path),
@@ -136,10 +137,12 @@ class Bench:
         self.close()
         self.open(clean=True, recovery_point=end, log_start=self.log.log_start_offset)
 
-    def crash(self, recovery_point: int | None = 0, floor: int = 0) -> None:
+    def crash(
+        self, recovery_point: int | None = 0, floor: int = 0, *, same_boot: bool = False
+    ) -> None:
         """The process is killed and comes back; what was written is in the files."""
         start = self.log.log_start_offset
-        self.open(recovery_point=recovery_point, log_start=start, floor=floor)
+        self.open(recovery_point=recovery_point, log_start=start, floor=floor, same_boot=same_boot)
 
     # looking
 

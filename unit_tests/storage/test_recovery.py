@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from pybroker.storage.log_config import LogConfig
-from unit_tests.storage.batches import batch, stamped
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.world import World
+from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker, stamped
 from unit_tests.storage.bench import Bench, storage_error
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
@@ -316,3 +318,82 @@ def test_epochs_beyond_the_end_do_not_come_back_with_the_next_records(bench: Ben
     assert bench.log.latest_epoch == 1
     assert bench.log.epoch_end_offset(4) == (-1, -1)
     assert bench.log.epoch_end_offset(1) == (1, 6)
+
+
+def test_a_directory_in_which_no_segment_was_made_yet_is_an_empty_log(bench: Bench) -> None:
+    """The broker was killed between making the directory and the first file."""
+    bench.lose("log")
+    bench.crash(recovery_point=None)
+    assert bench.log.log_end_offset == 0
+    bench.append(2)
+    assert bench.offsets() == [0, 1]
+
+
+def test_a_segment_that_does_not_follow_the_one_before_is_behind_a_hole(segmented: Bench) -> None:
+    """Power was lost: the name of the next file was on the disk before the end of this one."""
+    first, last = segmented.segment(0), segmented.segment(-1)
+    end = segmented.log.log_end_offset
+    lost = len(batch(1))
+    first.write_bytes(first.read_bytes()[:-lost])
+    segmented.crash()
+    assert segmented.log.damage is not None
+    assert segmented.log.log_end_offset == int(segmented.segment(1).stem) - 1
+    assert last.exists()
+    assert segmented.log.log_end_offset < end
+
+
+def test_an_empty_segment_behind_a_lost_tail_is_no_hole(bench: Bench) -> None:
+    bench.append(1, 1, 1)
+    bench.log.roll()
+    bench.tear(len(batch(1)), number=0)
+    bench.crash()
+    assert bench.log.damage is None
+    assert bench.offsets() == [0, 1]
+    bench.append(1)
+    assert bench.offsets() == [0, 1, 2]
+
+
+def test_where_nothing_was_lost_a_gap_between_segments_is_compaction(segmented: Bench) -> None:
+    first = segmented.segment(0)
+    first.write_bytes(first.read_bytes()[: -len(batch(1))])
+    end = segmented.log.log_end_offset
+    segmented.crash(same_boot=True)
+    assert segmented.log.damage is None
+    assert segmented.log.log_end_offset == end
+
+
+def test_checkpoints_are_lowered_to_the_begin_of_the_batch_that_is_cut(bench: Bench) -> None:
+    """Or a broker that is killed meanwhile finds its log shorter than the checkpoint says."""
+    bench.append(3, 4)
+    bench.log.truncate_to(5)
+    assert bench.lowered == [3, 3]
+
+
+def test_records_below_the_recovery_point_are_found_by_time(bench: Bench) -> None:
+    """Also those that no index entry was made for yet."""
+    bench.append(*[1] * 5)
+    bench.log.flush()
+    bench.crash(recovery_point=5)
+    found = bench.log.offset_for_timestamp(FIRST_TIMESTAMP + 3, 5)
+    assert found is not None
+    assert found[0] == 3
+
+
+def test_aborted_transactions_are_as_durable_as_the_records() -> None:
+    """Below the recovery point nobody looks for markers: without the index, readers of committed
+    records would be shown aborted ones."""
+    for seed in range(20):
+        simulated = SimDisk(World(str(seed)), "m")
+        disk = simulated.of_process()
+        disk.make_dirs("/data")
+        disk.sync_dir("/")
+        bench = Bench(Path("/data"), disk=disk)
+        bench.put(batch(producer=7, sequence=0, transactional=True))
+        bench.put(marker(7, commit=False))
+        bench.append(1)
+        bench.log.roll()
+        bench.log.flush()
+        simulated.lose_power()
+        bench.disk = simulated.of_process()
+        bench.crash(recovery_point=3)
+        assert len(bench.log.aborted_transactions(0, 3)) == 1

@@ -196,7 +196,8 @@ class Renaming(NamedTuple):
         if self.target is not None:
             directory, name = self.target
             made = directory.made
-            if self.source is not None and directory.home is None and made is not None:
+            came = self.source is not None and self.source[0] is not directory
+            if came and directory.home is None and made is not None:
                 made.settle()  # or what is moved into it would be gone with it
             other = directory.durable.get(name)
             if other is not None:

@@ -1,0 +1,342 @@
+"""All logs of a broker on a simulated disk, and what must be left of them whenever it crashes.
+
+`LogLife` does to the logs what a broker does and keeps the books: what was acknowledged, what was
+made durable, and what the crash may have caught half-done.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.errors import BrokerError
+from pybroker.model import TopicPartition
+from pybroker.records.batch import iter_headers, read_header, stamp
+from pybroker.storage.log import Log
+from pybroker.storage.log_config import NEVER, LogConfig
+from pybroker.storage.manager import LogManager
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.machine import Machine
+from pybroker.testing.simulation.world import World
+from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker
+
+A, B, C = (TopicPartition("orders", number) for number in range(3))
+TOPIC_ID: Final = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+NOWHERE: Final = 1 << 60
+EVERYTHING: Final = 1 << 40
+
+
+@dataclass(slots=True)
+class Book:
+    """What is known of one partition. All offsets; `NOWHERE`: nothing is uncertain."""
+
+    exists: bool | None = None
+    """None: the crash may have caught its creation or deletion."""
+    batches: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """First and last offset and bytes of what must be there, unless it is uncertain."""
+    ever: set[bytes] = field(default_factory=set)
+    """All that was ever written."""
+    uncertain_from: int = NOWHERE
+    """What lies here and above is being written or cut off."""
+    cut_from: int = NOWHERE
+    """What was cut off here may be there again after a power loss."""
+    synced: int = 0
+    start_min: int = 0
+    start_max: int = 0
+    last_sent: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """Of each idempotent producer without a transaction the first offset of its last batch, and
+    that as it was sent."""
+    aborted: list[tuple[int, int]] = field(default_factory=list)
+    """Producer, and the offset of the marker that ended its transaction."""
+    high_watermark: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1][1] + 1 if self.batches else self.start_max
+
+    def must_have(self, *, power_lost: bool) -> list[tuple[int, int, bytes]]:
+        limit = min(self.uncertain_from, self.synced if power_lost else NOWHERE)
+        return [each for each in self.batches if each[1] < limit and each[0] >= self.start_max]
+
+
+class LogLife:
+    """One machine with log directories, and the broker that runs on it between crashes."""
+
+    def __init__(self, seed: object, *, flush_messages: int = NEVER, directories: int = 1) -> None:
+        self.world = World(str(seed))
+        self.machine = Machine(self.world, "m")
+        self.disk = SimDisk.of_machine(self.machine)
+        self.disk.writes_back = False
+        self.config = LogConfig(
+            segment_bytes=900,
+            index_interval_bytes=200,
+            flush_messages=flush_messages,
+            file_delete_delay_ms=1000,
+        )
+        self.directories = [f"/data{number}" for number in range(directories)]
+        self.books: dict[TopicPartition, Book] = {key: Book(exists=False) for key in (A, B, C)}
+        self.manager: LogManager
+        self.power_lost = False
+
+    # life
+
+    def start(self) -> None:
+        self.manager = LogManager(
+            directories=self.directories,
+            disk=self.disk.of_process(),
+            clock=self.machine.clock,
+            proc=self.machine,
+            defaults=self.config,
+            rng=random.Random(self.world.seed),
+        )
+        self.manager.start(1, "cluster-A")
+        self.manager.record_incarnation(self.world.number())
+
+    def stop(self) -> None:
+        self.manager.shutdown(self._high_watermarks())
+        for book in self.books.values():
+            self._synced(book)
+            book.start_min = book.start_max
+        self.disk.process_ended()
+
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
+        return {key: self.log(key).log_end_offset for key in self.manager.all()}
+
+    def log(self, key: TopicPartition) -> Log:
+        log = self.manager.log(key)
+        assert log is not None
+        return log
+
+    # what a broker does
+
+    def create(self, key: TopicPartition) -> None:
+        book = self.books[key] = Book()
+        self.manager.create(key, self.config, TOPIC_ID)
+        book.exists = True
+
+    def lead(self, key: TopicPartition, epoch: int) -> None:
+        log = self.log(key)
+        log.begin_epoch(epoch, log.log_end_offset)
+        log.persist_epochs()
+
+    def append(
+        self, key: TopicPartition, count: int = 1, *, length: int = 100, producer: int = -1,
+        sequence: int = -1, transactional: bool = False,
+    ) -> None:  # fmt: skip
+        book = self.books[key]
+        sent = batch(
+            count,
+            value=random.Random(len(book.ever)).randbytes(length),
+            timestamp=FIRST_TIMESTAMP + book.end * 10,
+            step_ms=10,
+            producer=producer,
+            sequence=sequence,
+            transactional=transactional,
+        )
+        self._put(key, sent)
+        if producer >= 0 and not transactional:
+            book.last_sent[producer] = (book.batches[-1][0], bytes(sent))
+
+    def abort(self, key: TopicPartition, producer: int) -> None:
+        book = self.books[key]
+        self._put(key, marker(producer, commit=False))
+        book.aborted.append((producer, book.end - 1))
+
+    def _put(self, key: TopicPartition, sent: bytearray) -> None:
+        book, log = self.books[key], self.log(key)
+        stored = bytearray(sent)
+        stamp(stored, 0, book.end, log.latest_epoch)
+        book.ever.add(bytes(stored))
+        book.uncertain_from = book.end
+        header = read_header(sent)
+        result = log.append(
+            bytearray(sent),
+            header,
+            leader_epoch=log.latest_epoch,
+            now_ms=self.machine.clock.wall_ms(),
+        )
+        assert result.first_offset == book.end
+        book.batches.append((result.first_offset, result.last_offset, bytes(stored)))
+        book.uncertain_from = NOWHERE
+        if self.config.flush_messages == 1:
+            self._synced(book)
+
+    def _synced(self, book: Book) -> None:
+        book.synced, book.cut_from = book.end, NOWHERE
+
+    def flush(self, key: TopicPartition) -> None:
+        self.log(key).flush()
+        self._synced(self.books[key])
+
+    def truncate(self, key: TopicPartition, offset: int) -> None:
+        book = self.books[key]
+        book.uncertain_from = next(first for first, last, _ in book.batches if last >= offset)
+        book.synced = min(book.synced, book.uncertain_from)
+        book.high_watermark = min(book.high_watermark, book.uncertain_from)
+        self.log(key).truncate_to(offset)
+        book.batches = [each for each in book.batches if each[1] < offset]
+        book.last_sent = {key: sent for key, sent in book.last_sent.items() if sent[0] < book.end}
+        book.aborted = [each for each in book.aborted if each[1] < offset]
+        book.uncertain_from, book.cut_from = NOWHERE, min(book.cut_from, offset)
+
+    def start_over(self, key: TopicPartition, offset: int) -> None:
+        book = self.books[key]
+        book.uncertain_from = book.synced = book.high_watermark = 0
+        book.start_min, book.start_max = 0, offset
+        self.log(key).truncate_fully_and_start_at(offset)
+        book.batches, book.aborted, book.last_sent = [], [], {}
+        book.uncertain_from, book.cut_from = NOWHERE, 0
+
+    def advance_start(self, key: TopicPartition, offset: int) -> None:
+        self.books[key].start_max = offset
+        self.log(key).advance_log_start(offset)
+
+    def clean_up(self) -> None:
+        """Retention, and the removal of what it has renamed."""
+        now_ms = self.machine.clock.wall_ms()
+        self.manager.run_retention(now_ms, lambda key: self.books[key].end)
+        self.manager.remove_deleted(now_ms + 10_000)
+
+    def delete(self, key: TopicPartition) -> None:
+        self.books[key].exists, self.books[key].high_watermark = None, 0
+        self.manager.delete(key)
+        self.books[key] = Book(exists=False)
+
+    def checkpoint(self) -> None:
+        marks = self._high_watermarks()
+        self.manager.write_checkpoints(marks)
+        for key, mark in marks.items():
+            self.books[key].high_watermark = mark
+            self.books[key].start_min = self.books[key].start_max
+
+    def flush_closed(self) -> None:
+        self.manager.flush_idle(self.machine.clock.wall_ms())
+
+    # what must be left
+
+    def verify(self) -> None:
+        for key, book in self.books.items():
+            Verdict(self, key, book).give()
+
+    def go_on(self) -> None:
+        """Whoever was left takes records again and ends properly; everything is there then."""
+        for key in self.books:
+            log = self.manager.log(key)
+            if log is None:
+                self.books[key] = Book(exists=False)
+                continue
+            if log.damage is not None:
+                log.truncate_fully_and_start_at(log.log_end_offset)
+            found = stored_batches(log)
+            start = log.log_start_offset
+            self.books[key] = Book(True, found, {each[2] for each in found})
+            self.books[key].start_min = self.books[key].start_max = start
+            if not found:
+                self.books[key].start_max = log.log_end_offset
+            self.lead(key, log.latest_epoch + 1)
+            self.append(key, 2)
+        self.stop()
+        self.power_lost = False
+        self.start()
+        self.verify()
+        self.disk.process_ended()
+
+
+class Verdict:
+    """Whether the log of one partition is what it may be."""
+
+    def __init__(self, life: LogLife, key: TopicPartition, book: Book) -> None:
+        self.life = life
+        self.key = key
+        self.book = book
+
+    def give(self) -> None:
+        book = self.book
+        wanted = book.must_have(power_lost=self.life.power_lost)
+        log = self.life.manager.log(self.key)
+        if log is None:
+            assert book.exists is not True or (self.life.power_lost and not wanted), str(self.key)
+            return
+        assert book.exists is not False, f"{self.key} has come back"
+        found = stored_batches(log)
+        for each in wanted:
+            assert each in found, f"{self.key} has lost {each[0]} to {each[1]}"
+        if log.damage is not None:
+            assert self.life.power_lost, str(log.damage)
+            assert log.damage.offset >= book.synced, str(log.damage)
+        elif not self.life.power_lost:
+            assert log.log_end_offset >= min(book.end, book.uncertain_from)
+            assert self._mark() >= min(book.high_watermark, log.log_end_offset)
+        assert book.start_min <= log.log_start_offset <= max(book.start_max, book.start_min)
+        self._check_content(log, found)
+        if log.damage is None:
+            self._check_lookups(log, found)
+            self._check_producers(log, found)
+
+    def _mark(self) -> int:
+        return self.life.manager.high_watermark_checkpoint(self.key)
+
+    def _check_content(self, log: Log, found: list[tuple[int, int, bytes]]) -> None:
+        following, epoch = log.log_start_offset, -1
+        for first, last, data in found:
+            assert data in self.book.ever, f"nobody wrote {first} to {last}"
+            # Names may outlive a power loss in another order than they were changed in.
+            if following < min(self.book.uncertain_from, self.book.cut_from):
+                assert first == following or first < following <= last
+            header = read_header(data)
+            assert header.leader_epoch >= epoch, f"{self.key}: the epoch falls at {first}"
+            assert log.epoch_of(max(first, log.log_start_offset)) == header.leader_epoch
+            following, epoch = last + 1, header.leader_epoch
+        assert log.log_end_offset == following
+
+    def _check_lookups(self, log: Log, found: list[tuple[int, int, bytes]]) -> None:
+        for first, last, data in found:
+            for offset in range(max(first, log.log_start_offset), last + 1):
+                assert read(log, offset, 1) == data
+                at = log.offset_for_timestamp(FIRST_TIMESTAMP + offset * 10, EVERYTHING)
+                assert read_header(data).is_control or (at is not None and at[0] == offset)
+
+    def _check_producers(self, log: Log, found: list[tuple[int, int, bytes]]) -> None:
+        offsets = {first for first, _, _ in found}
+        for producer, marker_offset in self.book.aborted:
+            if marker_offset in offsets:
+                listed = log.aborted_transactions(0, EVERYTHING)
+                assert [each for each in listed if each.producer_id == producer]
+        for first, sent in self.book.last_sent.values():
+            if first in offsets:
+                header = read_header(sent)
+                again = log.append(bytearray(sent), header, leader_epoch=log.latest_epoch, now_ms=0)
+                assert again.duplicate
+                assert again.first_offset == first
+
+
+def read(log: Log, offset: int, max_bytes: int) -> bytes:
+    data = log.read(
+        offset,
+        max_bytes,
+        upper_offset=EVERYTHING,
+        at_least_one_batch=True,
+        cached_only=False,
+    )
+    assert data is not None
+    return bytes(data)
+
+
+def stored_batches(log: Log) -> list[tuple[int, int, bytes]]:
+    """First and last offset and bytes of all that can be read."""
+    found: list[tuple[int, int, bytes]] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        try:
+            data = read(log, offset, 500)
+        except BrokerError:
+            assert log.damage is not None
+            break
+        assert data, f"nothing is read at {offset}, and the log ends at {log.log_end_offset}"
+        for position, header in iter_headers(data):
+            content = data[position : position + header.size]
+            found.append((header.base_offset, header.last_offset, content))
+            offset = header.next_offset
+    return found

@@ -1,0 +1,130 @@
+"""A broker is killed, or loses power, at every single operation of the disk in turn: what was
+acknowledged, or made durable, is there afterwards, and nothing that nobody wrote."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.storage.log_config import NEVER
+from pybroker.testing.simulation.disk_faults import ProcessKilled
+from unit_tests.simulation.log_life import A, B, C, LogLife
+
+
+def script(life: LogLife) -> None:
+    """Everything that is done to logs."""
+    life.start()
+    life.create(A)
+    life.lead(A, 0)
+    for _ in range(4):
+        life.append(A, 2)
+    life.append(A, producer=7, sequence=0)
+    life.append(A, producer=7, sequence=1, length=400)
+    life.flush_closed()
+    life.checkpoint()
+    life.create(B)
+    life.lead(B, 0)
+    life.append(B, 3)
+    life.flush(A)
+    life.lead(A, 1)
+    life.append(A, 3, length=200)
+    life.append(A, 1, length=300)
+    life.truncate(A, life.books[A].end - 1)
+    life.truncate(A, 7)
+    life.lead(A, 2)
+    life.append(A, 2)
+    life.append(A, producer=8, sequence=0, transactional=True)
+    life.abort(A, 8)
+    for _ in range(3):
+        life.append(A, 1, length=400)
+    life.advance_start(A, 5)
+    life.clean_up()
+    life.checkpoint()
+    life.delete(B)
+    life.create(C)
+    life.lead(C, 0)
+    life.append(C)
+    life.append(C)
+    life.clean_up()
+    life.stop()
+    life.start()
+    life.append(A, 3)
+    life.start_over(C, 20)
+    life.append(C, 2)
+    life.create(B)
+    life.lead(B, 3)
+    life.append(B, 2)
+    life.stop()
+
+
+def crash_at(
+    point: int,
+    *,
+    power: bool,
+    flush_messages: int,
+    seed: int = 1,
+    after_bytes: int = 0,
+    again_at: int | None = None,
+) -> bool:
+    """Live up to the operation of that number, crash, look at what is left, and go on with it;
+    `again_at`: the start after the crash is cut short, too. False: the script was over before."""
+    life = LogLife(seed, flush_messages=flush_messages)
+    life.power_lost = power
+    disk = life.disk
+    end = life.machine.lose_power if power else disk.process_ended
+    disk.kill_at(point, end, after_bytes=after_bytes)
+    try:
+        script(life)
+        return False
+    except ProcessKilled:
+        pass
+    if again_at is not None:
+        disk.kill_at(again_at, end, after_bytes=after_bytes)
+        try:
+            life.start()
+            disk.process_ended()
+        except ProcessKilled:
+            pass
+    life.start()
+    life.verify()
+    life.go_on()
+    return True
+
+
+@pytest.mark.parametrize("after_bytes", [0, 100])
+def test_a_kill_at_any_operation_loses_nothing_that_was_acknowledged(after_bytes: int) -> None:
+    point = 0
+    while crash_at(point, power=False, flush_messages=NEVER, after_bytes=after_bytes):
+        point += 1
+    assert point > 100
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_power_lost_at_any_operation_takes_nothing_that_was_flushed(seed: int) -> None:
+    point = 0
+    while crash_at(point, power=True, flush_messages=NEVER, seed=seed, after_bytes=100):
+        point += 1
+    assert point > 100
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_with_a_flush_for_each_append_power_loss_takes_nothing_acknowledged(seed: int) -> None:
+    point = 0
+    while crash_at(point, power=True, flush_messages=1, seed=seed, after_bytes=100):
+        point += 1
+    assert point > 100
+
+
+def test_what_was_cut_off_does_not_come_back_after_a_power_loss() -> None:
+    """It would be taken for records of the leader epoch that is written in its place."""
+    for seed in range(20):
+        life = LogLife(seed)
+        life.start()
+        life.create(A)
+        life.lead(A, 0)
+        for _ in range(6):
+            life.append(A)
+        life.flush(A)
+        life.truncate(A, 2)
+        life.machine.lose_power()
+        life.start()
+        assert life.log(A).log_end_offset == 2
