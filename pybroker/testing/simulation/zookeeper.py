@@ -229,14 +229,16 @@ class ZooKeeper:
         if leader is None or not leader.is_up:
             return
         session = self._sessions.get(forwarded.session_id)
-        if isinstance(request, Connect) and request.session_id:
-            self._readmit(forwarded, session)
-        elif session is not None and session.owner != forwarded.wire:
+        is_return = isinstance(request, Connect) and request.session_id != 0
+        if not isinstance(request, Connect) and (
+            session is None or session.owner != forwarded.wire
+        ):
             return  # the session has moved: nothing comes any more of what it asked elsewhere
-        elif session is None and not isinstance(request, Connect):
-            return
-        elif self._pending or not (isinstance(request, Sync) or self._has_quorum()):
+        can_decide = is_return or isinstance(request, Sync) or self._has_quorum()
+        if self._pending or not can_decide:
             self._pending.append(forwarded)
+        elif is_return:
+            self._readmit(forwarded, session)
         else:
             self._decide(forwarded)
 
@@ -388,8 +390,10 @@ class ZooKeeper:
     def _decide_pending(self, count: int) -> None:
         pending, self._pending = self._pending, []
         for forwarded in pending[:count]:
-            is_new = isinstance(forwarded.request, Connect)
-            if is_new or forwarded.session_id in self._sessions:
+            request, session = forwarded.request, self._sessions.get(forwarded.session_id)
+            if isinstance(request, Connect) and request.session_id:
+                self._readmit(forwarded, session)
+            elif session is not None or isinstance(request, Connect):
                 self._decide(forwarded)
 
     def _depose(self) -> None:

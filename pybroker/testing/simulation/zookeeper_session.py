@@ -197,6 +197,11 @@ class ZooKeeperSession:
         """What the service granted; before `start` what was asked for."""
         return self._session_timeout_ms
 
+    @property
+    def seen_zxid(self) -> int:
+        """The newest state of the service that an answer in this session has shown."""
+        return self._zxid
+
     def silence(self) -> float:
         """Counted from when we sent the newest request that was answered."""
         return self._world.now - self._heard_at
