@@ -307,6 +307,30 @@ def test_a_lost_reply_may_hide_an_applied_write(stage: Stage, applied: bool) -> 
     assert [(change.path, change.data) for change in changes] == [("/a", b"data")] * applied
 
 
+def test_what_was_asked_on_an_old_connection_does_not_come_after_the_new_one(stage: Stage) -> None:
+    async def main(loop: ProcessLoop) -> None:
+        client = ZooKeeperSession(stage.zookeeper, loop, "c")
+        await client.start()
+        heard = Heard()
+        client.add_listener(heard)
+        await client.create("/a", b"old")
+        assert client.member is not None
+        before = client.member
+        stage.links.cut("c", [before])
+        late = asyncio.ensure_future(client.set("/a", b"late"))
+        await asyncio.sleep(0.1)
+        client.break_connection(arrives=True)
+        await refused(ConnectionLoss, late)
+        await heard.next(SessionEvent.RECONNECTED)
+        assert client.member != before
+        stage.links.heal("c", [before])
+        await asyncio.sleep(5)
+        assert (await client.get("/a"))[0] == b"old"
+        assert (await client.set("/a", b"new")).version == 1
+
+    stage.play(main)
+
+
 # ---- at random
 
 

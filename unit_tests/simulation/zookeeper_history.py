@@ -13,7 +13,7 @@ from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.world import World
 from pybroker.testing.simulation.zookeeper import Change, ZooKeeper
 
-PATHS: Final = [f"/n{number}" for number in range(4)]
+PATHS: Final = [f"/n{number}" for number in range(12)]
 SESSION_MS: Final = 3000
 
 

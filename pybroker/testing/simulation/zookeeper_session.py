@@ -198,6 +198,11 @@ class ZooKeeperSession:
         return self._session_timeout_ms
 
     @property
+    def member(self) -> str | None:
+        """The name of the member that serves us, or may soon."""
+        return None if self._wire is None else self._wire.server.name
+
+    @property
     def seen_zxid(self) -> int:
         """The newest state of the service that an answer in this session has shown."""
         return self._zxid
