@@ -38,7 +38,7 @@ def reason_to_skip() -> str | None:
             mounts.memory(Path(folder) / "memory", 1 << 20)
             mounts.image(Path(folder) / "disk", made_image(Path(folder) / "image", 1 << 23))
         except subprocess.CalledProcessError as error:
-            return f"mounts are not allowed here: {error.stderr.strip()}"
+            return f"mounts are not allowed here: {error.stderr.strip().partition(chr(10))[0]}"
     return None
 
 
