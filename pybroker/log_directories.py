@@ -32,12 +32,17 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 
 async def given_up(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
     """What this broker had of which partitions, and has no more since the operator accepted the
-    loss of a directory: it must not be elected for it, or the others would cut their logs. Raises
-    CoordError."""
+    loss of a directory, or of what lies behind a hole: it must not be elected for it, or the others
+    would cut their logs. Raises CoordError."""
+    cut = {
+        key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
+        for key in logs.accepted_losses
+        if (found := logs.log(key)) is not None
+    }
     if not logs.gave_up:
-        return {}
+        return cut
     may_come_back = bool(logs.failed_directories or logs.lost_directories)
-    return {
+    return cut | {
         key: Left(0, 0)
         for key, replicas in (await _assigned(coord, broker_id)).items()
         if logs.log(key) is None and not (may_come_back and len(replicas) == 1)

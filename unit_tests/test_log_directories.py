@@ -143,6 +143,7 @@ class LostLogs:
     """What is left after a loss."""
 
     gave_up: bool = True
+    accepted_losses: frozenset[TopicPartition] = frozenset()
     here: frozenset[TopicPartition] = frozenset()
     failed_directories: dict[str, StorageError] = field(default_factory=dict)
     lost_directories: list[str] = field(default_factory=list)

@@ -151,7 +151,7 @@ class DirectorySet:
         ids = self._ids()
         known = self._newest_family()
         present = set(ids.values())
-        accepted = self._accepted()
+        accepted = self.accepted()
         lost = {
             key: path
             for key, path in known.members.items()
@@ -206,7 +206,8 @@ class DirectorySet:
                 members.update(family.members)
         return meta.Family(members, revision)
 
-    def _accepted(self) -> set[str]:
+    def accepted(self) -> set[str]:
+        """What the operator gives up: directories, and partitions. Raises StorageError."""
         words = [word for each in self.usable() for word in each.accepted_losses()]
         return {*words, *normalized(words)}
 

@@ -57,6 +57,7 @@ class Known:
     `clean`: it was closed properly. `floor_offset`: what lies below had been written as a whole
     and can only be gone through damage. `may_be_in_memory_only`: the disk failed when it was to
     take what lies above the recovery point. `same_boot`: what was written is in the files.
+    `accepts_loss`: the operator gives up what lies behind a hole, wherever that is.
     """
 
     clean: bool = False
@@ -65,6 +66,7 @@ class Known:
     floor_offset: int = 0
     may_be_in_memory_only: bool = False
     same_boot: bool = False
+    accepts_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,7 @@ class _Loader:
         """Where the log ends: by a glance if it was closed properly, else by recovery."""
         known = self._known
         segments = self._segments()
-        if known.clean:
+        if known.clean and not known.accepts_loss:
             try:
                 segments[-1].load_end(self._config.index_interval_bytes)
                 if segments[-1].next_offset >= (known.recovery_point or 0):
@@ -246,16 +248,17 @@ class _Loader:
             segments = self._segments()
         self.recovered = True
         recovery_point = known.recovery_point
-        if recovery_point is None:
+        if recovery_point is None or known.accepts_loss:
             recovery_point = segments[0].base_offset
         return recovery.recover(
             segments,
             self._disk,
             recovery_point=recovery_point,
-            floor_offset=max(recovery_point, known.floor_offset),
+            floor_offset=0 if known.accepts_loss else max(recovery_point, known.floor_offset),
             # Compaction leaves some, and so does copying from a log that had been compacted.
             may_have_gaps=known.same_boot or self._config.compacts,
             trusts_indexes=known.same_boot,
+            accepts_loss=known.accepts_loss,
             index_interval_bytes=self._config.index_interval_bytes,
             visit=self._note_epoch,
         )
@@ -315,6 +318,9 @@ class _Loader:
     def known_damage(self) -> Damage | None:
         """The hole that was found while the log was in use."""
         path = f"{self._directory}/{DAMAGED}"
+        if self._known.accepts_loss:
+            self._disk.unlink(path)
+            return None
         return Damage.decode(self._disk.read(path), path) if DAMAGED in self._names else None
 
     def topic_id(self) -> uuid.UUID | None:

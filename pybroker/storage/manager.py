@@ -99,6 +99,7 @@ class LogManager:
         )
         self.incomplete = Incomplete(disk)
         self._suspects: frozenset[TopicPartition] = frozenset()
+        self.accepted_losses: frozenset[TopicPartition] = frozenset()  # at this start
         self._started = False
         self.sync_due: Callable[[Flushable], bool] = _nobody
         """Told of logs that flush.messages wants to be durable; gives whether it sees to that."""
@@ -148,6 +149,7 @@ class LogManager:
         for partition, found in opening.opened.items():
             self._logs[partition] = found.log
             self._home[partition] = opening.home[partition]
+        self.accepted_losses = frozenset(opening.accepted_losses)
         self.incomplete.load(self._logs.values())
         self.moves.unfinished = opening.unfinished_moves
         for path in opening.leftovers:
@@ -190,6 +192,7 @@ class LogManager:
         for directory in self._directories.usable():
             try:
                 directory.in_use(self._boot_id, incarnation)
+                directory.forget_accepted_losses()
             except StorageError as error:
                 self._directory_failed(directory, error)
 

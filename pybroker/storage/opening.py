@@ -52,6 +52,9 @@ class Opening:
         self.home: dict[TopicPartition, LogDirectory] = {}
         self.unfinished_moves: dict[TopicPartition, str] = {}
         """The directories to which partitions were being moved."""
+        self.accepted_losses: set[TopicPartition] = set()
+        """Partitions of which the operator gives up what lies behind a hole."""
+        self._accepted: set[str] = set()
         self.leftovers: list[str] = []
         """Directories that nobody needs any more."""
 
@@ -61,6 +64,7 @@ class Opening:
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)
         found = self._find_partitions()
+        self._accepted = directories.accepted()
 
         def take(directory: LogDirectory) -> None:
             directory.begin(broker_id, cluster_id, boot_id, ids[directory.path])
@@ -83,7 +87,10 @@ class Opening:
                 directories.attempt(directory, work)
                 if directory.failure is not None:
                     self._leave(directory)
-        directories.forget_accepted()
+        if not self.accepted_losses:
+            directories.forget_accepted()
+        # Else it is forgotten when nobody counts on those replicas any more
+        # (`LogManager.record_incarnation`), like suspects.
 
     def _find_partitions(self) -> Mapping[str, Mapping[TopicPartition, str]]:
         """The paths of the partitions, by directory."""
@@ -108,6 +115,7 @@ class Opening:
 
     def _open(self, partition: TopicPartition, path: str, directory: LogDirectory) -> None:
         high_watermark = directory.high_watermarks.offsets.get(partition, 0)
+        accepts_loss = str(partition) in self._accepted
         opened = open_log(
             partition,
             path,
@@ -120,10 +128,18 @@ class Opening:
                 log_start_offset=directory.log_starts.offsets.get(partition),
                 floor_offset=high_watermark if directory.same_boot else 0,
                 same_boot=directory.same_boot,
+                accepts_loss=accepts_loss,
                 may_be_in_memory_only=directory.has_failed,
             ),
             now_ms=self._now_ms,
         )
+        if accepts_loss:
+            end = opened.log.log_end_offset
+            _logger.warning("loss accepted partition=%s log_end=%d", partition, end)
+            self.accepted_losses.add(partition)
+            # Or the next start would miss what is given up.
+            directory.recovery_points.lower(partition, end)
+            directory.high_watermarks.lower(partition, end)
         other = self.opened.get(partition)
         if other is not None:
             self._keep_one(partition, (other, self.home[partition]), (opened, directory))

@@ -137,6 +137,7 @@ def recover(
     trusts_indexes: bool,
     index_interval_bytes: int,
     visit: Visit,
+    accepts_loss: bool = False,
 ) -> Recovered:
     """Check the log from its recovery point on, mend its indexes, and cut off a torn tail.
 
@@ -145,6 +146,7 @@ def recover(
     where the one before it ends: what is missing there did not reach the disk, though the next
     segment did. Where it does not trust them, the indexes are made again. `visit` is given each
     valid batch that was checked.
+    `accepts_loss`: the operator gives up what lies behind a hole; that is cut, too.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
@@ -174,7 +176,7 @@ def recover(
         if end.reason is None:
             expected = end.next_offset
             continue
-        if _is_torn(segments, number, end, floor_offset):
+        if accepts_loss or _is_torn(segments, number, end, floor_offset):
             cut = _cut(segments, number, end, disk)
             return _end_of(segments[: number + 1], floor_offset, cut)
         return _damaged(segments, number, end)

@@ -11,9 +11,13 @@ import pytest
 
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, decode_receipts
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import ErrorCode
+from pybroker.log_directories import given_up
 from pybroker.model import NO_LEADER, PartitionState
+from pybroker.replication.power_loss import Left, PowerLoss
 from pybroker.replication.quarantine import Quarantine, stepped_aside
 from pybroker.replication.scrubber import Scrubber
 from pybroker.testing.coord import MemoryCoord, MemoryTree
@@ -161,6 +165,37 @@ async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Br
     ]
     assert "pybroker.accept-loss" in broker.replicas.manager.not_opened[T0]
     assert broker.path.read_bytes() == damaged
+
+
+async def test_the_operator_gives_up_what_lies_behind_a_hole(broker: Broker) -> None:
+    """Once: what was cut is kept beside the log, and nobody counts on this replica any more."""
+    await broker.begin(state(ME, (ME,)))
+    broker.replicas.logs.write_checkpoints({T0: 3})
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    assert broker.replicas.logs.damaged().keys() == {T0}
+    consent = broker.replicas.home / "pybroker.accept-loss"
+    consent.write_text("t-0\n")
+    for _ in range(2):  # a start that did not come to its end is no end of it
+        broker.killed()
+        logs = broker.replicas.logs
+        assert logs.accepted_losses == {T0}
+        assert not logs.damaged()
+    topic = schemas.encode_topic(TopicAssignment({0: (ME,)}))
+    await broker.coord.set(paths.topic("t"), topic)
+    lost = await given_up(broker.coord, ME, logs)
+    assert lost == {T0: Left(1, 1)}
+    await PowerLoss(broker.coord, ME, ManualClock()).step_aside(lost, ACCEPTED_LOSS)
+    receipt, _ = await broker.coord.get(paths.loss(T0))
+    assert decode_receipts("", receipt)[0].log_end == 1
+    logs.record_incarnation(7)
+    assert not consent.exists()
+    broker.killed()
+    assert not broker.replicas.logs.damaged()
+    assert await broker.replicas.told(facts()) == [ErrorCode.NONE]
+    assert broker.replicas.append(b"d").first_offset == 1
+    assert list((broker.replicas.home / "t-0").glob("*.corrupt"))
 
 
 async def test_a_leader_that_finds_a_hole_steps_down_and_begins_anew(broker: Broker) -> None:
