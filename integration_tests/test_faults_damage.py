@@ -13,6 +13,7 @@ from integration_tests.faults import flips
 from integration_tests.faults.rig import Rig, Run
 from integration_tests.faults.tormented import Tormented
 from integration_tests.process import wait_until
+from pybroker.storage.filename import HIGH_WATERMARKS, LEADER_EPOCHS, RECOVERY_POINTS
 
 pytestmark = pytest.mark.ours
 
@@ -87,6 +88,27 @@ def test_bits_flip_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) ->
         for partition in (0, 1, 2):
             assert_copied_anew(run, victim, partition)
         run.wait_for_full_isr()
+        victim = run.leader(3)
+        with run.fault("flip-what-can-be-made-again", victim):
+            cluster.kill9(victim)
+            closed = flips.segments(folder(run, victim, 0))[1]
+            flips.flip(closed.with_suffix(".index"), 7, 3)
+            closed = flips.segments(folder(run, victim, 1))[1]
+            flips.flip(closed.with_suffix(".timeindex"), 6, 2)
+            epochs = folder(run, victim, 2) / LEADER_EPOCHS
+            flips.flip(epochs, epochs.stat().st_size - 2)
+            snapshot = max(folder(run, victim, 3).glob("*.snapshot"))
+            flips.flip(snapshot, snapshot.stat().st_size // 2)
+        cluster.start(victim)
+        run.wait_for_full_isr()
+        wait_for_line(run, victim, f"leader epochs taken from the batches .*{run.topic}-2")
+        for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
+            victim = run.leader()
+            with run.fault(f"flip-{name}", victim):
+                cluster.kill9(victim)
+                flips.flip_in_text(cluster.log_dir(victim) / name, f"{run.topic} 0 ")
+            cluster.start(victim)
+            run.wait_for_full_isr()
         run.finish(stop=True, allowed_errors=EXPLAINED)
 
 

@@ -243,7 +243,7 @@ class ReplicaManager:
             found = self._logs.log(key)
             if found is not None:
                 await self._blocking.run(self._logs.give_up, found, damage)
-            self.replica_failed(key, damage.as_error(key).detail)
+            self.replica_failed(key, damage.told(key))
 
     def directory_failed(self, path: str, error: StorageError) -> None:
         """The replicas in that directory answer KAFKA_STORAGE_ERROR from now on."""

@@ -149,11 +149,9 @@ class LogOpener:
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{made.damage.as_error(key).detail}; this replica is not used. It is copied anew"
-                " as soon as another one leads that has the records: bring its broker back. If"
-                " there is none, elect another replica uncleanly, or accept the loss from that"
-                f" offset on: name {key} in pybroker.accept-loss in the log directory and start"
-                " this broker again",
+                f"{made.damage.as_error(key).detail}. This replica is not used; it is copied anew"
+                " as soon as another one leads that has the records: bring its broker back, or"
+                " elect another replica uncleanly",
             )
         return made
 

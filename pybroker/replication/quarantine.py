@@ -105,7 +105,8 @@ class Quarantine:
 
     def found(self, key: TopicPartition, damage: Damage) -> None:
         """An open log is not what was written."""
-        if key in self._damaged or key in self._logs.incomplete.replaceable:
+        opened = self._logs.log(key)
+        if key in self._damaged or opened is None or opened.damage is not None:
             return
         log.error(
             "log damaged partition=%s path=%s position=%d offset=%d reason=%r",

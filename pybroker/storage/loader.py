@@ -16,7 +16,7 @@ from pybroker.errors import CorruptionError
 from pybroker.model import TopicPartition
 from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader
-from pybroker.storage import lookup, meta, recovery
+from pybroker.storage import epoch_check, lookup, meta, recovery
 from pybroker.storage.checkpoints import decode_epochs
 from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import (
@@ -276,6 +276,9 @@ class _Loader:
             if LEADER_EPOCHS not in self._names:
                 raise CorruptionError(f"{path}: the file is missing")
             history = EpochHistory(decode_epochs(self._disk.read(path), path))
+            fault = epoch_check.contradiction(history, segments, log_start)
+            if fault is not None:
+                raise CorruptionError(f"{path}: {fault}")
         except (CorruptionError, FileNotFoundError) as error:
             if not any(segment.size for segment in segments.all):
                 return EpochHistory(), False

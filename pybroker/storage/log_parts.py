@@ -64,11 +64,16 @@ class Damage:
         except (ValueError, KeyError, TypeError):
             return Damage(0, path, 0, "it was found before")
 
+    def told(self, topic_partition: TopicPartition) -> str:
+        return f"{topic_partition} is damaged from offset {self.offset}: {self.reason}"
+
     def as_error(self, topic_partition: TopicPartition) -> BrokerError:
         """What is answered at the hole and behind it."""
         return BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{topic_partition} is damaged from offset {self.offset}: {self.reason}",
+            f"{self.told(topic_partition)}; to give up what lies from there on, name"
+            f" {topic_partition} in pybroker.accept-loss in the log directory and start this broker"
+            " again",
         )
 
 

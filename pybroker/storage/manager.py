@@ -227,8 +227,7 @@ class LogManager:
             return False
 
     def unlock(self) -> None:
-        """Release the locks, as `shutdown` does; without it a crash is what the next start sees.
-        Idempotent."""
+        """Release the locks; without `shutdown` a crash is what the next start sees. Idempotent."""
         self._directories.unlock()
 
     # -- partitions

@@ -145,8 +145,8 @@ def recover(
     nothing follows. `segments` are all of the log in order; unless it `may_have_gaps`, each begins
     where the one before it ends: what is missing there did not reach the disk, though the next
     segment did. Where it does not trust them, the indexes are made again. `visit` is given each
-    valid batch that was checked.
-    `accepts_loss`: the operator gives up what lies behind a hole; that is cut, too.
+    valid batch that was checked. `accepts_loss`: the operator gives up what lies behind a hole;
+    that is cut, too.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
@@ -203,7 +203,7 @@ def _recover_segment(
     segment: Segment, recovery_point: int, index_interval_bytes: int, visit: Visit
 ) -> ScanEnd:
     size = segment.size
-    position, next_offset = segment.end_of_offsets_below(recovery_point)
+    position, next_offset = _end_of_offsets_below(segment, recovery_point)
     segment.resume_at(position, next_offset)
 
     def note(place: int, header: BatchHeader) -> None:
@@ -217,6 +217,28 @@ def _recover_segment(
         # What the checked batches say of transactions is added again when they are replayed.
         segment.transactions.keep([])
     return end
+
+
+def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
+    """Where the batches below `offset` end, and the offset after them, as far as their headers can
+    be followed. Checksums are not looked at."""
+    position, next_offset = 0, segment.base_offset
+    if offset <= segment.base_offset:
+        return position, next_offset
+    if segment.offsets.is_plausible(segment.size):
+        entry = segment.offsets.floor(offset - 1)
+        header = None if entry is None else segment.batch_of(entry)
+        if entry is not None and header is not None:
+            position, next_offset = entry.position, header.base_offset
+    try:
+        for place, header in segment.headers(position, segment.size):
+            if header.next_offset > offset:
+                break
+            position, next_offset = place + header.size, header.next_offset
+    except CorruptionError:
+        # Whoever goes on from here comes upon it.
+        return position, next_offset
+    return position, next_offset
 
 
 def _is_torn(segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int) -> bool:

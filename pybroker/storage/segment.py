@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 from pybroker.errors import CorruptionError, StorageError
 from pybroker.ports import Buffer, Disk, File
-from pybroker.records.batch import HEADER_SIZE, BatchHeader, read_header
+from pybroker.records.batch import HEADER, HEADER_SIZE, BatchHeader, read_header
 from pybroker.storage import offset_index, time_index
 from pybroker.storage.filename import CORRUPT_SUFFIX, DELETED_SUFFIX, SegmentFile, segment_file
 from pybroker.storage.offset_index import OffsetEntry, OffsetIndex
 from pybroker.storage.reading import NotCached, fetch, hint
-from pybroker.storage.time_index import TimeIndex
+from pybroker.storage.time_index import TimeEntry, TimeIndex
 from pybroker.storage.txn_index import TxnIndex
 
 SCAN_BYTES: Final = 8192
@@ -185,8 +185,21 @@ class Segment:
         there is none."""
         if self._largest is None:
             last = self.times.last()
-            self._largest = (-1, self.base_offset) if last is None else (last[0], last[1])
+            self._largest = (-1, self.base_offset)
+            if last is not None and self._is_true(last):
+                self._largest = (last.timestamp, last.last_offset)
+            elif last is not None:
+                self.rebuild_indexes()
         return self._largest
+
+    def _is_true(self, entry: TimeEntry) -> bool:
+        """Whether the batch that the entry names has that timestamp. What is beyond the end is not
+        looked at: it is forgotten soon."""
+        if entry.last_offset >= self.next_offset:
+            return True
+        position = self.locate(entry.last_offset)
+        header = None if position is None else read_header(self.file.pread(position, HEADER_SIZE))
+        return header is not None and header.max_timestamp == entry.timestamp
 
     def retention_timestamp(self) -> int:
         """What the age of the segment is counted from: its largest timestamp, or where its records
@@ -198,6 +211,9 @@ class Segment:
         """The begin of a batch before which no record has that timestamp or a later one."""
         self._check_indexes(False)
         entry = self.times.floor(timestamp_ms - 1)
+        if entry is not None and not self._is_true(entry):
+            self.rebuild_indexes()
+            entry = self.times.floor(timestamp_ms - 1)
         if entry is None:
             return 0
         return self.locate(entry.last_offset) or 0
@@ -235,7 +251,7 @@ class Segment:
             return None
         self._check_indexes(cached_only)
         entry = self.offsets.floor(offset, cached_only=cached_only)
-        position = 0 if entry is None else entry.position
+        position = 0 if entry is None else max(entry.position, 0)
         try:
             for place, header in self.headers(position, self.size, cached_only=cached_only):
                 if entry is not None:
@@ -247,8 +263,8 @@ class Segment:
         except CorruptionError:
             if entry is None:
                 raise
-            return self._locate_after_rebuild(offset, cached_only)
-        return None
+        # An entry that leads to no batch is wrong.
+        return None if entry is None else self._locate_after_rebuild(offset, cached_only)
 
     def _locate_after_rebuild(self, offset: int, cached_only: bool) -> int | None:
         self._rebuild(cached_only)
@@ -371,8 +387,14 @@ class Segment:
         next_offset = first.next_offset
         if len(data) - end > _WALKED_BYTES_MAX:
             entry = self.offsets.floor_position(position + len(data), cached_only=cached_only)
-            if entry is not None and entry.position - position > end:
-                end = entry.position - position
+            place = end if entry is None else entry.position - position
+            if (
+                entry is not None
+                and end < place <= len(data) - HEADER_SIZE
+                # Who comes for what the entry names wrongly has the index made again.
+                and BatchHeader._make(HEADER.unpack_from(data, place)).last_offset == entry[0]
+            ):
+                end = place
         while end + HEADER_SIZE <= len(data):
             header = read_header(data, end)
             if end + header.size > len(data):
@@ -422,31 +444,10 @@ class Segment:
                 renamed.append(path + DELETED_SUFFIX)
         return renamed
 
-    def end_of_offsets_below(self, offset: int) -> tuple[int, int]:
-        """Where the batches below `offset` end, and the offset after them, as far as their headers
-        can be followed. Checksums are not looked at."""
-        position, next_offset = 0, self.base_offset
-        if offset <= self.base_offset:
-            return position, next_offset
-        if self.offsets.is_plausible(self.size):
-            entry = self.offsets.floor(offset - 1)
-            header = None if entry is None else self._batch_of(entry)
-            if entry is not None and header is not None:
-                position, next_offset = entry.position, header.base_offset
+    def batch_of(self, entry: OffsetEntry) -> BatchHeader | None:
+        """The header of the batch that an entry names; None if there is another, or none."""
         try:
-            for place, header in self.headers(position, self.size):
-                if header.next_offset > offset:
-                    break
-                position, next_offset = place + header.size, header.next_offset
-        except CorruptionError:
-            # Whoever goes on from here comes upon it.
-            return position, next_offset
-        return position, next_offset
-
-    def _batch_of(self, entry: OffsetEntry) -> BatchHeader | None:
-        """The header of the batch that an entry names; None if there is another."""
-        try:
-            header = read_header(self.file.pread(entry.position, HEADER_SIZE))
+            header = read_header(self.file.pread(max(entry.position, 0), HEADER_SIZE))
         except CorruptionError:
             return None
         return header if header.last_offset == entry.last_offset else None
@@ -462,7 +463,7 @@ class Segment:
         self._indexes_checked = True
         self._largest = None
         self._bytes_since_entry = begin = 0
-        if (last := self.offsets.last()) is None or (header := self._batch_of(last)) is None:
+        if (last := self.offsets.last()) is None or (header := self.batch_of(last)) is None:
             self.clear_indexes()
         else:
             self._bytes_since_entry, begin = header.size, last.position + header.size

@@ -242,6 +242,30 @@ def test_an_index_is_made_again(
         assert int.from_bytes(data[:8], "big") == offset
 
 
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_no_bit_of_an_index_gives_a_wrong_answer(segmented: Bench, kind: str) -> None:
+    """Whichever flips, in the first segment: every offset and every time is found where it is."""
+    times = [segmented.log.offset_for_timestamp(1000 + n, 30) for n in range(0, 31, 3)]
+    path = min(segmented.path.glob(f"*.{kind}"))
+    segmented.close()
+    whole = path.read_bytes()
+    assert whole
+    for place in range(len(whole)):
+        for bit in (0, 3, 7):
+            data = bytearray(whole)
+            data[place] ^= 1 << bit
+            path.write_bytes(data)
+            segmented.open(clean=True, recovery_point=30)
+            assert segmented.offsets() == list(range(30))
+            for offset in range(30):
+                read = segmented.read(offset)
+                assert read is not None
+                assert int.from_bytes(read[:8], "big") == offset
+            for n, expected in zip(range(0, 31, 3), times, strict=True):
+                assert segmented.log.offset_for_timestamp(1000 + n, 30) == expected
+            segmented.close()
+
+
 def test_indexes_made_again_are_those_that_were_there(segmented: Bench) -> None:
     segmented.close()
     kinds = ("index", "timeindex")
@@ -272,6 +296,26 @@ def test_garbled_leader_epochs_are_taken_from_the_batches(bench: Bench) -> None:
     (bench.path / "leader-epoch-checkpoint").write_bytes(b"0\n7\n1 0\n")
     bench.open(clean=True, recovery_point=2)
     assert bench.log.latest_epoch == 1
+
+
+@pytest.mark.parametrize(
+    "flipped",
+    ["2 0\n4 2\n6 5\n", "1 0\n5 2\n6 5\n", "1 0\n4 3\n6 5\n", "1 0\n4 2\n6 4\n", "1 0\n4 2\n7 5\n"],
+)
+def test_leader_epochs_that_the_batches_contradict_are_taken_from_them(
+    bench: Bench, flipped: str
+) -> None:
+    bench.append(2, epoch=1)
+    bench.append(3, epoch=4)
+    bench.append(1, epoch=6)
+    bench.close()
+    path = bench.path / "leader-epoch-checkpoint"
+    assert path.read_text() == "0\n3\n1 0\n4 2\n6 5\n"
+    path.write_text(f"0\n3\n{flipped}")
+    bench.open(clean=True, recovery_point=6)
+    assert bench.log.epoch_end_offset(1) == (1, 2)
+    assert bench.log.epoch_end_offset(4) == (4, 5)
+    assert bench.log.latest_epoch == 6
 
 
 def test_epochs_beyond_the_end_are_forgotten(bench: Bench) -> None:
