@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
-from pybroker.errors import StorageError
+from pybroker.errors import BrokerError, StorageError
 from pybroker.model import NO_EPOCH
 from pybroker.ports import Disk
 from pybroker.storage.checkpoints import encode_epochs
 from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import LEADER_EPOCHS
+
+
+class HasEnd(Protocol):
+    """A log."""
+
+    @property
+    def log_end_offset(self) -> int: ...
 
 
 class EpochFile:
@@ -32,6 +42,16 @@ class EpochFile:
         if epoch > self.history.latest_epoch:
             self.assign(epoch, start_offset)
         self.last_recorded = epoch
+
+    @contextmanager
+    def as_far_as_written(self, log: HasEnd) -> Iterator[None]:
+        """While batches of several epochs are written: where that fails, an epoch that would have
+        begun beyond the log end is forgotten, or nothing of an earlier one could follow."""
+        try:
+            yield
+        except (BrokerError, StorageError):
+            self.truncate_end(log.log_end_offset + 1)
+            raise
 
     def assign(self, epoch: int, start_offset: int) -> None:
         if epoch >= 0 and self.history.assign(epoch, start_offset):

@@ -172,7 +172,7 @@ class Log:
         if not batches:
             return
         run: list[tuple[int, BatchHeader]] = []
-        with memoryview(data) as view:
+        with memoryview(data) as view, self._epochs.as_far_as_written(self):
             for position, header in batches:
                 batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
                 pending_bytes = position - run[0][0] if run else 0

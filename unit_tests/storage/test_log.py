@@ -199,6 +199,24 @@ def test_a_replica_holds_the_same_bytes(tmp_path: Path) -> None:
             assert (leader.path / name).read_bytes() == (follower.path / name).read_bytes(), name
 
 
+def test_a_replica_that_had_no_room_for_two_epochs_takes_them_one_by_one_later(
+    tmp_path: Path,
+) -> None:
+    """The second epoch was known to begin beyond the log end, and the first one was refused."""
+    disk = FaultyDisk()
+    leader, follower = Bench(tmp_path / "leader"), Bench(tmp_path / "follower", disk=disk)
+    leader.append(1, epoch=1)
+    leader.append(1, epoch=2)
+    disk.faults.room_bytes = 10
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        follower.log.append_replicated(leader.read(0) or b"", now_ms=0)
+    disk.faults.room_bytes = None
+    follower.log.append_replicated((leader.read(0) or b"")[:ONE], now_ms=0)
+    follower.log.append_replicated(leader.read(1) or b"", now_ms=0)
+    assert follower.read(0) == leader.read(0)
+    assert follower.log.epoch_end_offset(1) == leader.log.epoch_end_offset(1) == (1, 1)
+
+
 def test_a_replica_refuses_what_does_not_follow(tmp_path: Path) -> None:
     leader, follower = Bench(tmp_path / "leader"), Bench(tmp_path / "follower")
     leader.append(1, 1)

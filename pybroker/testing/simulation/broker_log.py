@@ -14,8 +14,9 @@ from pybroker.testing.simulation.world import World
 
 _ROOTS: Final = ("pybroker",)
 _STORAGE: Final = (
-    r"log directory (failed|offline|lost)|log damaged|log not served|partition directory missing"
-    r"|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR|write refused|append failed"
+    r"log directory (failed|offline|lost|full)|log damaged|log not served"
+    r"|partition directory missing|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR"
+    r"|write refused|append failed"
     r"|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
     r"|log cannot be"
 )

@@ -40,6 +40,11 @@ class Nemesis:
         self._account = HarmAccount(cluster, schedule.options.min_isr)
         self._undo: dict[int, Undo] = {}
 
+    @property
+    def has_harmed(self) -> bool:
+        """Whether some disk may have lost something."""
+        return any(BY_NAME[kind].harm is not Harm.NONE for kind in self.begun)
+
     def start(self) -> None:
         """The times of the schedule count from now."""
         for number, event in enumerate(self._schedule.events):

@@ -197,6 +197,13 @@ class _Run:
             if (name in LOSSY or not lossy) and not (unread and name in _FROM_THE_END)
         ]
         found = [*self.violations, *self.watch.invariants.violations]
+        if self.nemesis.has_harmed and not lossy:
+            # Brokers say that something may be lost, as they cannot know. So much may be said; but
+            # nothing was.
+            self.history.may_lose = True
+            found += check(self.history, [name for name in rules if name in _OF_LOSSES])
+            rules = [name for name in rules if name not in _OF_LOSSES]
+            self.history.losses.clear()
         return [*found, *check(self.history, rules)]
 
     @property
@@ -224,6 +231,10 @@ class _Run:
 
 _FROM_THE_END: Final = frozenset({"acked-present", "read-implies-durable", "replicas-identical"})
 """Rules that need the final reads."""
+
+
+_OF_LOSSES: Final = frozenset({"clean-elections", "admitted-losses"})
+"""Rules that receipts explain something to."""
 
 
 def _config(options: Options) -> dict[str, object]:
