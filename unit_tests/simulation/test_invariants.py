@@ -195,6 +195,12 @@ def commits_without_one_who_was_ended_with_it(course: Course) -> None:
     course.commit(5, 2, 3)
 
 
+def commits_what_another_held_until_it_was_deleted(course: Course) -> None:
+    course.commit(5, 2, 3)
+    del course.replicas[2], course.replicas[3]
+    course.commit(6)
+
+
 def loses_power(course: Course) -> None:
     course.commit(5, 2, 3)
     course.invariants.doubt(2)
@@ -239,6 +245,7 @@ GOOD = (
     cuts_what_nobody_committed,
     cuts_the_log_of_one_who_is_not_in_sync,
     commits_without_one_who_was_ended_with_it,
+    commits_what_another_held_until_it_was_deleted,
     loses_power,
     elects_whoever_is_left,
     makes_the_topic_anew,

@@ -8,7 +8,7 @@ count for nothing until they have left the in-sync ones, as they have to, and ar
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -144,13 +144,15 @@ class Invariants:
                 text += f" sync, ends at {other.log_end}"
                 self._tell(COVERED, partition, mark, text)
         if before is not None and mark > before:
-            self._look_at_commit(life, leader)
+            self._look_at_commit(life, leader, {replica.broker for replica in found})
         self._committed[life] = max(self._committed.get(life, 0), mark)
 
-    def _look_at_commit(self, life: _Life, leader: ReplicaNow) -> None:
-        """What a doubted replica held when it said so, nobody knows any more."""
+    def _look_at_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
+        """What a doubted replica held when it said so, nobody knows any more; nor of one that has
+        been closed or deleted since it was last seen."""
         partition, mark = leader.partition, leader.high_watermark
-        holders = {broker for broker, end in self._ends[life].items() if end >= mark}
+        ends = self._ends[life]
+        holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}
         holders |= {broker for broker, doubted in self._doubted if doubted == partition}
         required = self._record.required(partition)
         if len(holders) < required:
