@@ -255,8 +255,7 @@ class _Loader:
             self._disk,
             recovery_point=recovery_point,
             floor_offset=0 if known.accepts_loss else max(recovery_point, known.floor_offset),
-            # Compaction leaves some, and so does copying from a log that had been compacted.
-            may_have_gaps=known.same_boot or self._config.compacts,
+            may_have_gaps=self._config.compacts,
             trusts_indexes=known.same_boot,
             accepts_loss=known.accepts_loss,
             index_interval_bytes=self._config.index_interval_bytes,

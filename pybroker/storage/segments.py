@@ -112,9 +112,9 @@ class Segments:
         self._disk.sync_dir(self._directory)
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
-        """One new segment in the place of all, and of `more` that are none of ours, durably; with
-        `aside` their bytes are kept under other names. Who looks meanwhile, from another thread,
-        sees what was."""
+        """One new segment in the place of all, and of `more` that are none of ours; with `aside`
+        their bytes are kept under other names. Who looks meanwhile, from another thread, sees what
+        was."""
         for segment in (*self._state, *more):
             if aside:
                 segment.set_aside()
@@ -123,7 +123,6 @@ class Segments:
                 self._doomed.add(0, path)
         self._state = (Segment.created(self._directory, base_offset, self._disk),)
         self._changes += 1
-        self._disk.sync_dir(self._directory)
 
     def remove_doomed(self, now_ms: int) -> None:
         self._doomed.remove_due(now_ms)

@@ -3,8 +3,11 @@ acknowledged, or made durable, is there afterwards, and nothing that nobody wrot
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from pybroker.model import TopicPartition
 from pybroker.storage.log_config import NEVER
 from pybroker.testing.simulation.disk_faults import ProcessKilled
 from unit_tests.simulation.log_life import A, B, C, LogLife
@@ -106,6 +109,20 @@ def test_power_lost_at_any_operation_takes_nothing_that_was_flushed(seed: int) -
     assert point > 100
 
 
+def test_a_start_that_is_cut_short_again_finds_everything_the_next_time() -> None:
+    for power in (False, True):
+        point = 0
+        while crash_at(
+            point,
+            power=power,
+            flush_messages=1,
+            seed=3,
+            after_bytes=512,
+            again_at=(7 + point * 3) % 23,
+        ):
+            point += 1
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_with_a_flush_for_each_append_power_loss_takes_nothing_acknowledged(seed: int) -> None:
     point = 0
@@ -114,17 +131,53 @@ def test_with_a_flush_for_each_append_power_loss_takes_nothing_acknowledged(seed
     assert point > 100
 
 
-def test_what_was_cut_off_does_not_come_back_after_a_power_loss() -> None:
+def filled(seed: int) -> LogLife:
+    life = LogLife(seed)
+    life.start()
+    life.create(A)
+    life.lead(A, 0)
+    for _ in range(6):
+        life.append(A)
+    life.flush(A)
+    return life
+
+
+@pytest.mark.parametrize(("shorten", "end"), [(LogLife.truncate, 2), (LogLife.start_over, 20)])
+def test_what_was_cut_off_does_not_come_back_after_a_power_loss(
+    shorten: Callable[[LogLife, TopicPartition, int], None], end: int
+) -> None:
     """It would be taken for records of the leader epoch that is written in its place."""
     for seed in range(20):
-        life = LogLife(seed)
-        life.start()
-        life.create(A)
-        life.lead(A, 0)
-        for _ in range(6):
-            life.append(A)
-        life.flush(A)
-        life.truncate(A, 2)
+        life = filled(seed)
+        shorten(life, A, end)
         life.machine.lose_power()
         life.start()
-        assert life.log(A).log_end_offset == 2
+        assert life.log(A).damage is None
+        assert life.log(A).log_end_offset == end
+
+
+def test_a_power_loss_after_a_proper_end_takes_nothing() -> None:
+    for seed in range(20):
+        life = filled(seed)
+        life.stop()
+        life.machine.lose_power()
+        life.start()
+        life.verify()
+
+
+def test_a_hole_that_a_power_loss_has_made_is_not_forgotten_by_the_next_start() -> None:
+    """The name of the next segment was on the disk, the end of the one before it was not."""
+    found = 0
+    for seed in range(60):
+        life = filled(seed)
+        for _ in range(9):
+            life.append(A)
+        life.machine.lose_power()
+        life.start()
+        was = life.log(A).damage
+        found += was is not None
+        life.disk.process_ended()
+        life.start()
+        again = life.log(A).damage
+        assert (was is None) == (again is None)
+    assert found > 3

@@ -13,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pybroker.records.batch import iter_headers
 from pybroker.storage.log_config import LogConfig
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch
 from unit_tests.storage.bench import Bench
 
@@ -153,8 +155,35 @@ class LogAgainstList(RuleBasedStateMachine):
         assert found == b"".join(entry[2] for entry in self.batches)
 
 
+class LogOnSimulatedDisk(LogAgainstList):
+    """The same on a disk that loses power: what was flushed stays."""
+
+    @initialize(interval=st.sampled_from([0, 150, 4096]))
+    def create(self, interval: int) -> None:
+        config = LogConfig(
+            segment_bytes=SEGMENT_BYTES, index_interval_bytes=interval, retention_ms=1000
+        )
+        self.simulated = SimDisk(World("1"), "m")
+        disk = self.simulated.of_process()
+        disk.make_dirs("/data")
+        disk.sync_dir("/")
+        self.bench = Bench(Path("/data"), config, disk)
+
+    @rule(torn=st.integers(1, 60))
+    def tear(self, torn: int) -> None:
+        """How a disk tears is its own affair here."""
+
+    @rule()
+    def lose_power(self) -> None:
+        self.bench.log.flush()
+        self.simulated.lose_power()
+        self.bench.disk = self.simulated.of_process()
+        self.bench.crash(recovery_point=self.bench.log.recovery_point)
+
+
 TestLogAgainstList = LogAgainstList.TestCase
-TestLogAgainstList.settings = settings(
+TestLogOnSimulatedDisk = LogOnSimulatedDisk.TestCase
+TestLogOnSimulatedDisk.settings = TestLogAgainstList.settings = settings(
     max_examples=60,
     stateful_step_count=30,
     deadline=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -397,13 +398,14 @@ def test_an_empty_segment_behind_a_lost_tail_is_no_hole(bench: Bench) -> None:
     assert bench.offsets() == [0, 1, 2]
 
 
-def test_where_nothing_was_lost_a_gap_between_segments_is_compaction(segmented: Bench) -> None:
-    first = segmented.segment(0)
+def test_in_a_compacted_log_a_gap_between_segments_is_no_hole(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, replace(SMALL, cleanup_policies=frozenset({"compact"})))
+    bench.append(*[1] * 30)
+    first = bench.segment(0)
     first.write_bytes(first.read_bytes()[: -len(batch(1))])
-    end = segmented.log.log_end_offset
-    segmented.crash(same_boot=True)
-    assert segmented.log.damage is None
-    assert segmented.log.log_end_offset == end
+    bench.crash()
+    assert bench.log.damage is None
+    assert bench.log.log_end_offset == 30
 
 
 def test_checkpoints_are_lowered_to_the_begin_of_the_batch_that_is_cut(bench: Bench) -> None:
@@ -418,20 +420,63 @@ def test_records_below_the_recovery_point_are_found_by_time(bench: Bench) -> Non
     bench.append(*[1] * 5)
     bench.log.flush()
     bench.crash(recovery_point=5)
-    found = bench.log.offset_for_timestamp(FIRST_TIMESTAMP + 3, 5)
-    assert found is not None
-    assert found[0] == 3
+    assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + 3, 5) == (3, FIRST_TIMESTAMP + 3, 0)
+
+
+def test_records_behind_the_last_index_entry_are_found_by_time(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, LogConfig(index_interval_bytes=0))
+    bench.append(*[1] * 5)
+    bench.reopen()
+    bench.append(1, 1, 1)
+    bench.log.flush()
+    bench.crash(recovery_point=8, same_boot=True)
+    assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + 7, 8) == (7, FIRST_TIMESTAMP + 7, 0)
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_after_a_power_loss_an_index_with_a_hole_is_not_used(tmp_path: Path, kind: str) -> None:
+    """The index of a segment that goes on is not made durable with its records."""
+    bench = Bench(tmp_path, LogConfig(index_interval_bytes=0))
+    bench.append(*[1] * 20)
+    bench.reopen()
+    whole = bench.segment(kind=kind).read_bytes()
+    hole = len(whole) // 4
+    holed = whole[:hole] + bytes(2 * hole) + whole[3 * hole :]
+    bench.segment(kind=kind).write_bytes(holed)
+    bench.crash(recovery_point=20)
+    for offset in range(20):
+        wanted = (offset, FIRST_TIMESTAMP + offset, 0)
+        assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + offset, 20) == wanted
+    bench.log.close()
+    assert holed not in bench.segment(kind=kind).read_bytes()
+
+
+def simulated_bench(seed: int, config: LogConfig) -> tuple[SimDisk, Bench]:
+    simulated = SimDisk(World(str(seed)), "m")
+    disk = simulated.of_process()
+    disk.make_dirs("/data")
+    disk.sync_dir("/")
+    return simulated, Bench(Path("/data"), config, disk)
+
+
+def test_indexes_of_a_log_that_was_closed_are_as_durable_as_its_records() -> None:
+    for seed in range(40):
+        simulated, bench = simulated_bench(seed, LogConfig(index_interval_bytes=0))
+        bench.append(*[1] * 200)
+        bench.close()
+        simulated.lose_power()
+        bench.disk = simulated.of_process()
+        bench.open(clean=True, recovery_point=200)
+        for offset in (100, 130, 199):
+            wanted = (offset, FIRST_TIMESTAMP + offset, 0)
+            assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + offset, 200) == wanted
 
 
 def test_aborted_transactions_are_as_durable_as_the_records() -> None:
     """Below the recovery point nobody looks for markers: without the index, readers of committed
     records would be shown aborted ones."""
     for seed in range(20):
-        simulated = SimDisk(World(str(seed)), "m")
-        disk = simulated.of_process()
-        disk.make_dirs("/data")
-        disk.sync_dir("/")
-        bench = Bench(Path("/data"), disk=disk)
+        simulated, bench = simulated_bench(seed, LogConfig())
         bench.put(batch(producer=7, sequence=0, transactional=True))
         bench.put(marker(7, commit=False))
         bench.append(1)
