@@ -10,13 +10,15 @@ TESTS ?=
 RACE ?=
 FRAMES ?= 200000
 SEED ?=
+SEEDS ?= 200
+SCHEDULE ?=
 
-.PHONY: run test lint test-unit test-integration test-faults fuzz bench docs install clean
+.PHONY: run test lint simulate test-unit test-integration test-faults fuzz bench docs install clean
 
 run: $(VENV)/.installed-embedded
 	$(BIN)/pybroker start $(ARGS)
 
-test: lint test-unit test-integration test-faults
+test: lint test-unit simulate test-integration test-faults
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -32,6 +34,12 @@ test-integration: $(VENV)/.installed-test
 # Brokers, links, disks and ZooKeeper that fail under load: about seven minutes.
 test-faults: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests/test_faults_*.py $(TESTS)
+
+# Whole clusters under seeded faults, in simulated time: make simulate SEED=17 runs one seed again,
+# SCHEDULE=file what stands in a file.
+simulate: $(VENV)/.installed-test
+	$(BIN)/python -m pybroker.testing.simulation --seeds $(SEEDS) \
+	  $(if $(SEED),--seed "$(SEED)") $(if $(SCHEDULE),--schedule "$(SCHEDULE)")
 
 # Hostile frames against a broker: make fuzz SEED=text sends the same ones again.
 fuzz: $(VENV)/.installed-test

@@ -18,6 +18,7 @@ from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader
 from pybroker.storage import epoch_check, lookup, meta, recovery
 from pybroker.storage.checkpoints import decode_epochs
+from pybroker.storage.directory import make_durable
 from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import (
     CLEANED_SUFFIX,
@@ -91,7 +92,8 @@ def create_log(
 ) -> Log:
     """The log of a new partition, in a directory that is made here; a copy of another log begins
     where that does."""
-    disk.make_dirs(directory)
+    # Else a power loss takes it away, and nobody knows that something is missing.
+    make_durable(disk, directory)
     parts = LogParts(
         directory,
         disk,

@@ -76,6 +76,9 @@ async def acks_all_waits_for_the_isr(home: Path) -> bool:
         for _ in itertools.takewhile(lambda _: not (len(waits) or task.done()), itertools.count()):
             await asyncio.sleep(0)
         was_done = task.done()
+        if was_done:
+            (topic,) = task.result().responses
+            assert [code(each) for each in topic.partition_responses] == [ErrorCode.NONE]
         task.cancel()
         await asyncio.wait([task])
         return not was_done

@@ -125,7 +125,7 @@ def _any_incarnation(operations: Any) -> Any:
 
 def _as_soon_as_appended(is_decided: Any) -> Any:
     def changed(services: Any, item: Any) -> Any:
-        return is_decided(services, dataclasses.replace(item, acks=1))
+        return is_decided(services, item._replace(acks=1))
 
     return changed
 

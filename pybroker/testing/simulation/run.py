@@ -36,6 +36,7 @@ _START_S_MAX: Final = 60.0
 _RECOVERY_S_MAX: Final = 30.0
 """Besides sessions and lag time: so long may it take until the cluster is as it was."""
 _QUIET_S_MAX: Final = 60.0
+_SUPERVISION_S: Final = 1.0
 _READ_S_MAX: Final = 60.0
 _AFTER_FAULTS_S: Final = 0.5
 _REQUEST_S_MAX: Final = 5.0
@@ -132,6 +133,7 @@ class _Run:
             self.nemesis.start()
             self._pass(self._faults_s())
             self.nemesis.heal()
+            self._supervise()
             self._recover()
             self._end()
         except NotWell as error:
@@ -148,6 +150,12 @@ class _Run:
         self.workload.start()
         self._until(lambda: self.workload.is_ready, _START_S_MAX, "no topic can be made")
         self._pass(_STEADY_S)
+
+    def _supervise(self) -> None:
+        """As whoever looks after brokers does: who gave up, because of ZooKeeper for instance, is
+        started again."""
+        self.cluster.start()
+        self.world.after(_SUPERVISION_S, self._supervise)
 
     def _recover(self) -> None:
         options = self.schedule.options
