@@ -42,7 +42,7 @@ from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
 from pybroker.leader_channel import Follower, new_fetchers
 from pybroker.live_config import LiveConfig
 from pybroker.local_channel import LocalBrokerChannel, ProvenEpochs
-from pybroker.log_directories import DirectoryFailures, given_up
+from pybroker.log_directories import DirectoryFailures, given_up, vanished
 from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
 from pybroker.metrics import Metrics
@@ -163,12 +163,12 @@ class BrokerApp:
         """
         self._group_commit.start()
         try:
-            power_loss = PowerLoss(self._world.coord, self._broker.id, self._world.clock)
-            await power_loss.settle(self._logs)
+            coord, me, logs = self._world.coord, self._broker.id, self._logs
+            power_loss = PowerLoss(coord, me, self._world.clock)
+            await power_loss.settle(logs)
+            await power_loss.step_aside(await vanished(coord, me, logs))
             await self._quarantine.settle()
-            lost = await given_up(self._world.coord, self._broker.id, self._logs)
-            await power_loss.step_aside(lost, ACCEPTED_LOSS)
-            coord = self._world.coord
+            await power_loss.step_aside(await given_up(coord, me, logs), ACCEPTED_LOSS)
             existing = await read_topic_names(coord) - await read_deletion_requests(coord)
             await self.live.start()
             await self._server.open(list(sockets.items()))

@@ -49,6 +49,16 @@ async def given_up(coord: Coord, broker_id: int, logs: LogManager) -> dict[Topic
     }
 
 
+async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
+    """What this broker is to have, and of which its disks hold no trace since the machine went
+    down: where nothing was synced yet, not even the directory needs to have outlived that. What may
+    be in a directory that is away is not made anew, and waits for it. Raises CoordError."""
+    if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
+        return {}
+    assigned = await _assigned(coord, broker_id)
+    return {key: Left(0, 0) for key in assigned if logs.log(key) is None}
+
+
 async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequence[int]]:
     """The partitions of which that broker is to have a replica, with all that have one."""
     topics, _ = await read_topics(coord, await read_topic_names(coord))

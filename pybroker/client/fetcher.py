@@ -205,7 +205,8 @@ class Fetcher:
                 self._cluster,
                 {item: reset for item, (_, reset) in asked.items() if reset is not None},
                 isolation_level=self._options.isolation_level,
-                deadline=Deadline(self._cluster.clock, 0),  # one try; pauses are ours
+                deadline=Deadline(self._cluster.clock, self._options.request_timeout_ms),
+                once=True,  # pauses are ours, and who has moved on meanwhile is not kept waiting
             )
         finally:
             self._resetting -= wanted.keys()
@@ -217,6 +218,7 @@ class Fetcher:
                 reader.jump(answer.offset)
             elif answer.error.retriable:
                 self._pause(reader)
+                self._cluster.request_refresh()
             else:
                 reader.problem = answer.error
                 reader.reset = None

@@ -31,9 +31,10 @@ async def ask_leaders(
     *,
     deadline: Deadline,
     repeatable: bool = True,
+    once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
     """One answer a partition, in the order of asking. What can be retried is, until the deadline;
-    what may have been done only if it is `repeatable`."""
+    what may have been done only if it is `repeatable`. With `once` nothing is asked again."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}
@@ -63,7 +64,7 @@ async def ask_leaders(
         for topic_partition in without_leader:
             problems[topic_partition] = _no_leader(cluster.view, topic_partition)
         await asyncio.gather(*(one(node, chosen) for node, chosen in by_node.items()))
-        if len(final) == len(wanted):
+        if once or len(final) == len(wanted):
             break
         failures += 1
         if deadline.remaining_s() <= cluster.pause_s(failures):

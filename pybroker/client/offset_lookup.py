@@ -46,9 +46,10 @@ async def list_offsets(
     *,
     isolation_level: str,
     deadline: Deadline,
+    once: bool = False,
 ) -> dict[TopicPartition, OffsetAnswer]:
     """One answer a partition, in the order of asking. Moments are ms since 1970 or LATEST,
-    EARLIEST, MAX_TIMESTAMP. What can be retried is, until the deadline."""
+    EARLIEST, MAX_TIMESTAMP. What can be retried is, until the deadline, unless `once` is set."""
     level = ISOLATION_LEVELS[isolation_level]
 
     async def ask(
@@ -71,7 +72,7 @@ async def list_offsets(
             for row in topic.partitions
         }
 
-    answers = await ask_leaders(cluster, moments, ask, deadline=deadline)
+    answers = await ask_leaders(cluster, moments, ask, deadline=deadline, once=once)
     return {
         item: OffsetAnswer(-1, -1, -1, answer) if isinstance(answer, ClientError) else answer
         for item, answer in answers.items()

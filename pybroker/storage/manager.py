@@ -166,11 +166,8 @@ class LogManager:
             lambda partition, error: self._directory_failed(directory, error),
             self._rng,
             partial(self.refusals.of_log, directory.path),
-            self._sync_due,
+            lambda log: self.sync_due(log),  # noqa: PLW0108 - replaced when the broker starts
         )
-
-    def _sync_due(self, log: Flushable) -> bool:
-        return self.sync_due(log)
 
     def _config(self, topic: str) -> LogConfig:
         return self._defaults if self._config_of is None else self._config_of(topic)
@@ -181,14 +178,16 @@ class LogManager:
         return self._directories.gave_up
 
     def suspects(self) -> frozenset[TopicPartition]:
-        """Partitions that may lack records they had before the machine went down: their broker did
-        not end properly, and it has booted since. Fixed at the start; found again at the next one,
-        until `record_incarnation`."""
+        """Partitions that may lack records since the machine went down; as found at the start."""
         return self._suspects
 
+    @property
+    def may_lack_logs(self) -> bool:
+        """Whether a log may be gone as a whole, as the name of its directory was not durable."""
+        return any(each.meta() and is_suspect(each) for each in self._directories.usable())
+
     def record_incarnation(self, incarnation: int) -> None:
-        """Note the broker's incarnation beside the boot id: it is registered, and what was suspect
-        is settled. Waits for the disk."""
+        """What was suspect at the start is settled, the next one need not see to it. Blocks."""
         for directory in self._directories.usable():
             try:
                 directory.in_use(self._boot_id, incarnation)

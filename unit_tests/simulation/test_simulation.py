@@ -8,30 +8,10 @@ import time
 
 import pytest
 
-from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition, defaults
+from pybroker.client import defaults
 from pybroker.clock import SystemClock
 from pybroker.testing.simulation import ZOOKEEPER, Simulation, SimulationError
-
-PARTITION = TopicPartition("orders", 0)
-
-
-async def create(bootstrap: str) -> None:
-    async with Admin(bootstrap) as admin:
-        for result in await admin.create_topics([NewTopic("orders", 1, 3)]):
-            result.check()
-
-
-async def produce(bootstrap: str, count: int) -> list[int]:
-    async with Producer(bootstrap) as producer:
-        return [(await (await producer.send("orders", b"%d" % n))).offset for n in range(count)]
-
-
-async def read(bootstrap: str, seen: list[bytes | None]) -> None:
-    async with Consumer(bootstrap) as consumer:
-        consumer.assign([PARTITION])
-        consumer.seek(PARTITION, len(seen))
-        async for record in consumer:
-            seen.append(record.value)
+from unit_tests.simulation.stories import create, produce, read_on
 
 
 def orders_past_faults(seed: int) -> str:
@@ -40,7 +20,7 @@ def orders_past_faults(seed: int) -> str:
     with Simulation(seed) as simulation:
         simulation.run(create, simulation.bootstrap)
         writer = simulation.start(produce, simulation.bootstrap, 60)
-        reader = simulation.start(read, simulation.bootstrap, seen)
+        reader = simulation.start(read_on, simulation.bootstrap, seen)
         simulation.wait(lambda: len(seen) > 5)
         leader = simulation.leader("orders", 0)
         simulation.kill(leader)
