@@ -18,7 +18,6 @@ from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader
 from pybroker.storage import epoch_check, lookup, meta, recovery
 from pybroker.storage.checkpoints import decode_epochs
-from pybroker.storage.directory import make_durable
 from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import (
     CLEANED_SUFFIX,
@@ -92,8 +91,9 @@ def create_log(
 ) -> Log:
     """The log of a new partition, in a directory that is made here; a copy of another log begins
     where that does."""
-    # Else a power loss takes it away, and nobody knows that something is missing.
-    make_durable(disk, directory)
+    # Its name is made durable with the first sync of a segment. A power loss before that may take
+    # it away as a whole, which a broker allows for at its start (`log_directories.vanished`).
+    disk.make_dirs(directory)
     parts = LogParts(
         directory,
         disk,
