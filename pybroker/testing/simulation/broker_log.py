@@ -14,7 +14,7 @@ from pybroker.testing.simulation.world import World
 
 _ROOTS: Final = ("pybroker",)
 _STORAGE: Final = (
-    r"log directory (failed|offline|lost|full)|log damaged|log not served"
+    r"log directory (failed|offline|lost|full)|log damaged|log not served|damaged replica"
     r"|partition directory missing|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR"
     r"|write refused|append failed"
     r"|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
