@@ -134,7 +134,7 @@ class BrokerApp:
             replicas=self.replicas,
             lost=lost,
         )
-        self._quarantine = self._new_quarantine()
+        self.quarantine = self._new_quarantine()
         self._membership = self._new_membership(lost)
         self._standing = self._new_standing()
         world.coord.add_listener(self._standing.heard)
@@ -167,7 +167,7 @@ class BrokerApp:
             power_loss = PowerLoss(coord, me, self._world.clock)
             await power_loss.settle(logs)
             await power_loss.step_aside(await vanished(coord, me, logs))
-            await self._quarantine.settle()
+            await self.quarantine.settle()
             await power_loss.step_aside(await given_up(coord, me, logs), ACCEPTED_LOSS)
             existing = await read_topic_names(coord) - await read_deletion_requests(coord)
             await self.live.start()
@@ -185,7 +185,7 @@ class BrokerApp:
         self._claims.start()
         self._directory_failures.start()
         self._full_disks.start()
-        self._quarantine.start()
+        self.quarantine.start()
         self._mover.start()
         known = await self.metadata.wait_until(
             lambda: self._broker.id in self.metadata.brokers, _READY_WAIT_S
@@ -233,7 +233,7 @@ class BrokerApp:
         await self._scrubber.stop()
         await self._housekeeping.stop()
         await self._full_disks.stop()
-        await self._quarantine.stop()
+        await self.quarantine.stop()
         await self._directory_failures.stop()
         self._standing.stop()
         await self._membership.leave()
@@ -423,7 +423,7 @@ class BrokerApp:
             clock=self._world.clock,
             bytes_per_second=self._config.pybroker_log_scrub_io_max_bytes_per_second,
             interval_s=self._config.pybroker_log_scrub_interval_ms / 1000,
-            found=self._quarantine.found,
+            found=self.quarantine.found,
         )
 
     def _new_server(self) -> Server:

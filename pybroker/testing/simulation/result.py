@@ -11,7 +11,10 @@ from pybroker.testing.history.model import UNTOLD, Violation
 from pybroker.testing.simulation.schedule import Schedule
 
 BROKER_ERROR: Final = "no-broker-error"
+DAMAGED: Final = "damaged-at-the-end"
 LIVENESS: Final = "liveness"
+RUN_FAILED: Final = "run-failed"
+"""The simulation itself has a fault."""
 _SHOWN_PER_RULE: Final = 3
 
 

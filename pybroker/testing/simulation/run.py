@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import time
+import traceback
 from collections.abc import Callable
 from functools import cache
 from typing import Final
@@ -22,7 +23,15 @@ from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.nemesis import Nemesis
 from pybroker.testing.simulation.planted import planted
-from pybroker.testing.simulation.result import BROKER_ERROR, LIVENESS, Result, wrong
+from pybroker.testing.simulation.replica_files import DamagedFile
+from pybroker.testing.simulation.result import (
+    BROKER_ERROR,
+    DAMAGED,
+    LIVENESS,
+    RUN_FAILED,
+    Result,
+    wrong,
+)
 from pybroker.testing.simulation.schedule import Options, Schedule
 from pybroker.testing.simulation.view import is_whole
 from pybroker.testing.simulation.watching import LiveWatch, read_files
@@ -138,6 +147,10 @@ class _Run:
             self._end()
         except NotWell as error:
             self.violations.append(wrong(LIVENESS, str(error)))
+        except DamagedFile as error:
+            self.violations.append(wrong(DAMAGED, str(error)))
+        except Exception:
+            self.violations.append(wrong(RUN_FAILED, traceback.format_exc()))
 
     def _faults_s(self) -> float:
         lasts_s = [event.until for event in self.schedule.events]

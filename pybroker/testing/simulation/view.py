@@ -36,7 +36,10 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
 
 
 def is_whole(cluster: SimCluster) -> bool:
-    """Every partition has a leader, all brokers are in sync with it, and they know it."""
+    """Every partition has a leader, all brokers are in sync with it, and they know it; nobody has
+    found damage that is still to be acted upon."""
+    if any(each.app is not None and each.app.quarantine.waiting for each in _running(cluster)):
+        return False
     return all(
         len(state.isr) == len(cluster.brokers)
         and (leader := replica(cluster, state.leader, key)) is not None
@@ -44,6 +47,10 @@ def is_whole(cluster: SimCluster) -> bool:
         and leader.leader_epoch == state.leader_epoch
         for key, state in stored_states(cluster).items()
     )
+
+
+def _running(cluster: SimCluster) -> list[SimBroker]:
+    return [each for each in cluster.brokers.values() if each.is_running]
 
 
 def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | None:
