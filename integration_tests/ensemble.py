@@ -22,11 +22,11 @@ from pybroker.testing.sockets import free_ports
 
 _ELECTION_SECONDS_MAX: Final = 30.0
 _ANSWER_SECONDS_MAX: Final = 1.0
-_SERVER: Final = """\
+TICK_S: Final = 0.5
+_SERVER: Final = f"""\
 standaloneEnabled=false
-tickTime=500
+tickTime={TICK_S * 1000:.0f}
 initLimit=20
-syncLimit=4
 minSessionTimeout=1000
 maxSessionTimeout=60000
 maxClientCnxns=0
@@ -86,11 +86,17 @@ class Member:
 class Ensemble:
     """Three members, numbered from 1, in `folder`. Started by `start`, ended by `close`.
 
-    `places` puts them elsewhere than on 127.0.0.1.
+    `places` puts them elsewhere than on 127.0.0.1. A member that is out of touch notices it after
+    `sync_limit` ticks.
     """
 
-    def __init__(self, folder: Path, *, places: Mapping[int, Place] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, places: Mapping[int, Place] | None = None, sync_limit: int = 4
+    ) -> None:
         self.members: dict[int, Member] = {}
+        self.unlisted: set[int] = set()
+        """Members that `connect` does not name."""
+        self._sync_limit = sync_limit
         ports = iter(free_ports(9))
         for number in (1, 2, 3):
             place = (places or {}).get(number, Place())
@@ -117,7 +123,9 @@ class Ensemble:
     @property
     def connect(self) -> str:
         """A value for zookeeper.connect."""
-        return ",".join(member.address for member in self.members.values())
+        return ",".join(
+            member.address for n, member in self.members.items() if n not in self.unlisted
+        )
 
     @property
     def running(self) -> list[int]:
@@ -209,7 +217,7 @@ class Ensemble:
         (data / "myid").write_text(f"{member.number}\n")
         servers = "\n".join(each.server_line for each in self.members.values())
         config = member.folder / "zoo.cfg"
-        config.write_text(f"{_SERVER}dataDir={data}\n{servers}\n")
+        config.write_text(f"{_SERVER}syncLimit={self._sync_limit}\ndataDir={data}\n{servers}\n")
         logging = member.folder / "log4j2.properties"
         logging.write_text(_LOGGING)
         member.process = ChildProcess([*member.place.prefix, *server_command(config, logging)])

@@ -3,12 +3,18 @@ can."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 
-from integration_tests.faults.rig import Rig
+from integration_tests.ensemble import TICK_S, Ensemble
+from integration_tests.faults.rig import Rig, Run
 from integration_tests.faults.tormented import SESSION_S, Tormented
+from integration_tests.namespaces import Network
+from integration_tests.process import wait_until
 from pybroker.testing.history import measures
 from pybroker.testing.history.model import NANOSECONDS
 
@@ -17,6 +23,9 @@ pytestmark = pytest.mark.ours
 PAUSE_SECONDS_MAX = 2.0
 """Nothing needs ZooKeeper while nobody leaves or joins: acknowledgements go on."""
 RECOVERY_SECONDS_MAX = 10.0
+SYNC_LIMIT_TICKS = 40
+LESS_THAN_ALL = "standing answers=committed"
+"""In a broker's log."""
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +83,53 @@ def test_zookeeper_quorum_loss(rig: Rig) -> None:
     begin, end = measures.fault(history, "quorum-loss")
     acked = measures.acked_between(history, begin + int(2 * SESSION_S * NANOSECONDS), end)
     assert all(acked.values()), acked
+
+
+def test_zookeeper_follower_cut_off(network: Network, tmp_path: Path) -> None:
+    """A member that has lost its leader serves its clients from what it knows until its syncLimit
+    is over; to the others the session of a leader there has ended long before. The broker must not
+    take what it reads there for a sign that it is still registered."""
+    assert SYNC_LIMIT_TICKS * TICK_S > 5 * SESSION_S
+    places = {number: network.add() for number in (1, 2, 3)}
+    ensemble = Ensemble(tmp_path / "ensemble", places=places, sync_limit=SYNC_LIMIT_TICKS)
+    with ensemble, Tormented(tmp_path, ensemble=ensemble) as cluster:
+        follower = ensemble.followers()[0]
+        ensemble.unlisted.add(follower)
+        rig = Rig(cluster, tmp_path / "ops")
+        broker = cluster.brokers[0]
+        only_there = {"zookeeper.connect": ensemble.members[follower].address}
+        cluster.cluster.restart(broker, config=only_there)
+        with rig.run("zookeeper-follower-cut-off") as run:
+            run.wait_for_progress(10)
+            with run.fault("follower-cut-off", broker):
+                others = [place.host for number, place in places.items() if number != follower]
+                network.isolate(places[follower].host, others)
+                wait_until(
+                    lambda: not is_registered(run, broker), what="the session of the broker ends"
+                )
+                gone_at = time.time()
+                assert ensemble.members[follower].mode() == "follower", "it has noticed too early"
+                wait_until(
+                    lambda: any(LESS_THAN_ALL in line for line in rig.new_lines(broker)),
+                    what="the broker vouches for less",
+                    seconds=SESSION_S,
+                )
+                run.wait_for_progress(10)
+            network.heal()
+            run.wait_for_full_isr()
+            run.finish()
+        lines = [line for line in rig.new_lines(broker) if LESS_THAN_ALL in line]
+        assert logged_at(lines[0]) < gone_at, "it vouched for all without a session"
+
+
+def is_registered(run: Run, broker: int) -> bool:
+    """Also while ZooKeeper does not tell."""
+    nodes = list(run.watch.nodes("/brokers/ids"))
+    is_told = nodes[0].startswith("/brokers/ids version=")
+    return not is_told or any(node.startswith(f"/brokers/ids/{broker} ") for node in nodes)
+
+
+def logged_at(line: str) -> float:
+    """When a broker wrote that line."""
+    stamp = line[1:].partition("]")[0]
+    return datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()

@@ -136,8 +136,8 @@ class BrokerApp:
         )
         self.quarantine = self._new_quarantine()
         self._membership = self._new_membership(lost)
-        self._standing = self._new_standing()
-        world.coord.add_listener(self._standing.heard)
+        self.standing = self._new_standing()
+        world.coord.add_listener(self.standing.heard)
         self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=world.blocking)
         self._full_disks = FullDisks(
             logs=logs, replicas=self.replicas, blocking=world.blocking, clock=world.clock
@@ -176,7 +176,7 @@ class BrokerApp:
         except (CoordError, MalformedNode) as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
         log.info("registered broker=%d epoch=%d", registered.id, registered.epoch)
-        self._standing.start()
+        self.standing.start()
         self.journal.start()
         self.controller.start()
         self._housekeeping.start()
@@ -235,7 +235,7 @@ class BrokerApp:
         await self._full_disks.stop()
         await self.quarantine.stop()
         await self._directory_failures.stop()
-        self._standing.stop()
+        self.standing.stop()
         await self._membership.leave()
         await self.live.stop()
         await self._producer_ids.close()
@@ -495,6 +495,6 @@ class BrokerApp:
                 counters=world.metrics.fetch_sessions,
             ),
             log_limit=LogLimit(world.clock),
-            standing=self._standing,
+            standing=self.standing,
             unsent_bytes=lambda: self._server.unsent_bytes,
         )

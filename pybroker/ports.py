@@ -258,7 +258,8 @@ class Coord(Protocol):
         there is none."""
 
     def silence(self) -> float:
-        """Seconds (boottime) since the service last answered on this session."""
+        """Seconds (boottime) since the service is known to have heard this session. What one of its
+        members answers by itself is no sign of that: it may be cut off from the others."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 

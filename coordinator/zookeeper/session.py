@@ -178,9 +178,10 @@ class KazooCoord:
         return self._session_timeout_ms
 
     def silence(self) -> float:
-        """Counted from when we sent the newest request that was answered, not from when its answer
-        was read: an answer may have lain unread while the process was stopped. Without other
-        traffic a small read is sent six times in a session timeout."""
+        """Counted from when we sent the newest write or sync that was answered, not from when its
+        answer was read: an answer may have lain unread while the process was stopped. A follower
+        that is cut off answers reads by itself for its syncLimit, while the leader lets our session
+        expire. Without other traffic a sync is sent six times in a session timeout."""
         return self._clock.boottime() - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -225,17 +226,18 @@ class KazooCoord:
         result = link.client.create_async(
             self._full(path), data, ephemeral=ephemeral, sequence=sequence
         )
-        return self._short(await self._answer(path, link, result))
+        return self._short(await self._answer(path, link, result, by_leader=True))
 
     async def set(self, path: str, data: bytes, version: int = -1) -> NodeStat:
         check_request_size([SetOp(path, data, version)])
         link = self._usable_link()
         result = link.client.set_async(self._full(path), data, version)
-        return stat_of(await self._answer(path, link, result))
+        return stat_of(await self._answer(path, link, result, by_leader=True))
 
     async def delete(self, path: str, version: int = -1) -> None:
         link = self._usable_link()
-        await self._answer(path, link, link.client.delete_async(self._full(path), version))
+        result = link.client.delete_async(self._full(path), version)
+        await self._answer(path, link, result, by_leader=True)
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
         if not ops:
@@ -245,7 +247,7 @@ class KazooCoord:
         transaction = link.client.transaction()
         for op in ops:
             add_operation(transaction, op, self._full(op.path))
-        results = await self._answer(ops[0].path, link, transaction.commit_async())
+        results = await self._answer(ops[0].path, link, transaction.commit_async(), by_leader=True)
         return [
             self._short(result) if isinstance(result, str) else result
             for result in multi_results(ops, results)
@@ -253,7 +255,8 @@ class KazooCoord:
 
     async def sync(self, path: str = "/") -> None:
         link = self._usable_link()
-        await self._answer(path, link, link.client.sync_async(self._full(path)))
+        result = link.client.sync_async(self._full(path))
+        await self._answer(path, link, result, by_leader=True)
 
     # ---- private: requests
 
@@ -270,11 +273,14 @@ class KazooCoord:
         link: Link,
         result: Any,
         on_value: Callable[[Any], None] | None = None,
+        by_leader: bool = False,
     ) -> Any:
+        """`by_leader`: no member of ZooKeeper gives this answer without its leader."""
         sent_at = self._clock.boottime()
 
         def heard(value: Any) -> None:
-            self._heard_at = max(self._heard_at, sent_at)
+            if by_leader:
+                self._heard_at = max(self._heard_at, sent_at)
             self._times.add(self._clock.boottime() - sent_at)
             if on_value is not None and link is self._link:
                 on_value(value)
@@ -410,8 +416,8 @@ class KazooCoord:
     # ---- private: silence
 
     def _probe_later(self) -> None:
-        """Ask for something now and at every sixth of a session, and cut a connection that has
-        been silent for too long: kazoo itself notices only if we send nothing."""
+        """Ask the leader now and at every sixth of a session, and cut a connection that has not had
+        its answers for too long: kazoo itself notices only if we send nothing."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()
@@ -436,7 +442,7 @@ class KazooCoord:
 
     async def _probe(self) -> None:
         with suppress(CoordError):
-            await self.exists("/")
+            await self.sync()
 
     # ---- private: start
 

@@ -38,7 +38,8 @@ _SESSION_FILE: Final = "zookeeper.session"
 class Tormented:
     """Brokers 1, 2 and 3 in `folder`. Runs from `start_all` (or `with`) to `close`.
 
-    `places` puts brokers elsewhere than on 127.0.0.1; `clocks` are set by `set_clock`, then."""
+    `places` puts brokers elsewhere than on 127.0.0.1; `clocks` are set by `set_clock`, then.
+    `ensemble` is ended with the rest."""
 
     brokers = (1, 2, 3)
 
@@ -50,8 +51,9 @@ class Tormented:
         proxied: bool = False,
         places: Mapping[int, Place] | None = None,
         clocks: WallClocks | None = None,
+        ensemble: Ensemble | None = None,
     ) -> None:
-        self.ensemble = Ensemble(folder / "ensemble")
+        self.ensemble = ensemble or Ensemble(folder / "ensemble")
         self._folder = folder
         self._config = {**CONFIG, **(config or {})}
         self._proxied = proxied

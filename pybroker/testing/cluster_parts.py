@@ -99,11 +99,11 @@ class BrokerProcess:
         if self.is_running:
             raise ClusterError(f"broker {self.id} runs already")
         options = {
+            "zookeeper.connect": zookeeper,  # a broker may be told of other members of the ensemble
             **self.properties,
             **self.listener_properties(),
             "broker.id": str(self.id),
             "log.dirs": str(self.data),
-            "zookeeper.connect": zookeeper,
         }
         words = [f"{name}={value}" for name, value in options.items()]
         command = pybroker_command("start")

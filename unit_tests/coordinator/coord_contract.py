@@ -281,7 +281,7 @@ class CoordContract:
 
     async def test_silence_is_short_while_the_service_answers(self, service: Service) -> None:
         coord = await service.client()
-        await coord.exists("/")
+        await coord.sync()
         assert 0 <= coord.silence() < PATIENCE_S
 
     # ---- watches

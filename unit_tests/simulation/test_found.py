@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from pybroker.standing import Level
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.links import Delay
 from unit_tests.simulation.stories import create, produce, read_all
@@ -29,6 +30,28 @@ def test_a_leader_whose_whole_log_is_gone_after_a_power_loss_is_not_elected(seed
         simulation.mend()
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]
+
+
+def test_a_broker_beside_a_member_of_zookeeper_that_lost_its_leader_learns_in_time() -> None:
+    """The member answered its reads, which it took for signs that its session lived."""
+    with Simulation(1) as simulation:
+        zookeeper = simulation.cluster.zookeeper
+        zookeeper.sync_limit_s = 60
+        broker, client = next(
+            (each, client)
+            for each in simulation.cluster.brokers.values()
+            if (client := zookeeper.client(each.machine.name)) is not None
+            and client.member != zookeeper.leader
+        )
+        session, member = client.session_id, client.member
+        assert member is not None
+        others = [name for name in zookeeper.members if name != member]
+        simulation.cut(member, others)
+        simulation.cut(broker.id, others)
+        simulation.wait(lambda: session not in zookeeper.session_ids())
+        assert client.session_id == session, "it cannot know"
+        assert broker.app is not None
+        assert broker.app.standing.level is Level.COMMITTED
 
 
 def test_a_consumer_far_away_finds_where_to_begin() -> None:

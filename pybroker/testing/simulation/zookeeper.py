@@ -109,7 +109,7 @@ class ZooKeeper:
         """Each hears every change of a node, in their order, before any client does."""
         self._clients: dict[str, ZooKeeperSession] = {}
         self._keys: dict[str, KeptKeys] = {}
-        self._sync_limit_s = sync_limit_s
+        self.sync_limit_s = sync_limit_s
         self._rng = world.rng("zookeeper")
         self._clock = TransactionClock(WALL_MS_AT_START)
         self.tree = MemoryTree(self._clock)
@@ -363,7 +363,7 @@ class ZooKeeper:
         self.world.after(_LOOK_S, self._look)
         if self._has_quorum():
             self._quorum_at = now
-        elif self._leader is not None and now - self._quorum_at > self._sync_limit_s:
+        elif self._leader is not None and now - self._quorum_at > self.sync_limit_s:
             self._depose()
         leader = self._leader
         if leader is None:
@@ -378,7 +378,7 @@ class ZooKeeper:
                 member.touched.clear()
                 if not member.is_serving and member.to_leader is None:
                     self._join(member)
-            elif member.is_up and now - member.contact_at > self._sync_limit_s:
+            elif member.is_up and now - member.contact_at > self.sync_limit_s:
                 member.stop()
         if self._has_quorum():
             self._decide_pending(len(self._pending))

@@ -2,7 +2,7 @@
 
 It does what the real one does over kazoo: requests fail at once while the connection is lost; what
 a lost connection meant for the session is known only when a member is reached again; watches are
-set again after that; small reads show how long the service has been silent. Signs of life are sent
+set again after that; syncs show how long the service has been silent. Signs of life are sent
 whatever the event loop does, as kazoo has a thread of its own, but not by a stopped process.
 """
 
@@ -68,6 +68,7 @@ class _Asked:
     future: asyncio.Future[Any]
     on_value: Callable[[Any], None] | None
     sent_at: float
+    by_leader: bool
 
 
 class ZooKeeperSession:
@@ -208,7 +209,8 @@ class ZooKeeperSession:
         return self._zxid
 
     def silence(self) -> float:
-        """Counted from when we sent the newest request that was answered."""
+        """Counted from when we sent the newest write or sync that was answered; reads come from the
+        member alone."""
         return self._world.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -295,7 +297,8 @@ class ZooKeeperSession:
     ) -> asyncio.Future[Any]:
         assert self._wire is not None
         future: asyncio.Future[Any] = self.loop.create_future()
-        self._asked.append(_Asked(future, on_value, self._world.now))
+        by_leader = not isinstance(request, (Read, SetWatches))
+        self._asked.append(_Asked(future, on_value, self._world.now, by_leader))
         self._wire.send(request)
         return future
 
@@ -331,7 +334,8 @@ class ZooKeeperSession:
     def _settle(self, answer: Answer) -> None:
         asked = self._asked.popleft()
         self._zxid = max(self._zxid, answer.zxid)
-        self._heard_at = max(self._heard_at, asked.sent_at)
+        if asked.by_leader and answer.error is None:
+            self._heard_at = max(self._heard_at, asked.sent_at)
         if answer.error is None and asked.on_value is not None:
             asked.on_value(answer.value)
         if asked.future.done():
@@ -476,7 +480,7 @@ class ZooKeeperSession:
         self._beat_entry = self._world.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Ask for something at every sixth of a session, and break a connection on which no answer
+        """Ask the leader at every sixth of a session, and break a connection on which no answer
         has come for too long. One that is fresh is not to blame for the silence before it."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
@@ -485,6 +489,6 @@ class ZooKeeperSession:
             if is_silent and self._asked and not is_fresh:
                 self._broken(wire)
             else:
-                probe = self._ask(Read(ReadKind.EXISTS, "/", False))
+                probe = self._ask(Sync())
                 probe.add_done_callback(lambda each: each.cancelled() or each.exception())
         self._later("probe", session_s / _PROBES_PER_SESSION, self._probe_later)
