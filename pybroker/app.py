@@ -172,10 +172,10 @@ class BrokerApp:
             existing = await read_topic_names(coord) - await read_deletion_requests(coord)
             await self.live.start()
             await self._server.open(list(sockets.items()))
-            registered = await self._membership.join()
+            await self._membership.join()
         except (CoordError, MalformedNode) as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
-        log.info("registered broker=%d epoch=%d", registered.id, registered.epoch)
+        self._gate.let_brokers_in()
         self.standing.start()
         self.journal.start()
         self.controller.start()

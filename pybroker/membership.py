@@ -48,14 +48,14 @@ class Membership:
         self.is_registered = False
         """Whether the broker stands in ZooKeeper in its current session, as far as is known."""
 
-    async def join(self) -> Broker:
+    async def join(self) -> None:
         """Register for the first time and begin to watch over the session. Raises StartupError if
         the id is taken, CoordError if ZooKeeper does not answer."""
         broker = await self._register()
         self._replicas.broker_epoch = broker.epoch
         self.is_registered = True
         self._coord.add_listener(self._on_session)
-        return broker
+        log.info("registered broker=%d epoch=%d", broker.id, broker.epoch)
 
     async def leave(self) -> None:
         """Stop reacting to the session; the registration is about to go. Idempotent."""

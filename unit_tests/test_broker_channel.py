@@ -15,6 +15,7 @@ import pytest
 from pybroker.broker_channel import PARTITIONS_MAX, RemoteBrokerChannel
 from pybroker.client.errors import ClientError, ConnectFailed
 from pybroker.errors import BrokerError, ErrorCode
+from pybroker.handlers.dispatch import Answer
 from pybroker.handlers.gate import Gate
 from pybroker.model import (
     LEADER_DURING_DELETION,
@@ -30,6 +31,7 @@ from pybroker.model import (
     TopicPartition,
     UpdateMetadata,
 )
+from pybroker.wire.api import ApiKey
 from unit_tests.handlers.bench import LISTENER, Bench
 
 IDS = {"a": uuid.UUID(int=7), "b": uuid.UUID(int=8)}
@@ -78,6 +80,7 @@ class Receiver:
         """After so many answers on a connection nothing is read from it any more."""
 
     async def start(self) -> None:
+        self.gate.let_brokers_in()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         self.broker = Broker(2, (Endpoint(LISTENER, "127.0.0.1", port),), epoch=44)
@@ -283,6 +286,29 @@ async def test_a_broker_without_the_listener_for_brokers_is_named(receiver: Rece
     channel = channel_to(receiver.broker, "INTERNAL")
     with pytest.raises(ConnectFailed, match=r"broker 2.*no listener INTERNAL"):
         await channel.update_metadata(UpdateMetadata(1, 1, 44, (), ()))
+
+
+async def test_nobody_is_let_in_before_the_broker_is_registered() -> None:
+    answered: list[int] = []
+
+    def answer(frame: memoryview, _listener: str, _peer: str) -> Answer:
+        answered.append(frame[1])
+        return []
+
+    gate = Gate(answer)
+    keys = ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.LEADER_AND_ISR
+    asked = [gate.answer(memoryview(struct.pack(">h", key)), LISTENER, "") for key in keys]
+    client, controller = (
+        asyncio.ensure_future(each) for each in asked if isinstance(each, Awaitable)
+    )
+    await asyncio.sleep(0)
+    assert answered == [ApiKey.API_VERSIONS]
+    gate.let_brokers_in()
+    await controller
+    assert answered == [ApiKey.API_VERSIONS, ApiKey.LEADER_AND_ISR]
+    gate.open()
+    await client
+    assert answered == [ApiKey.API_VERSIONS, ApiKey.LEADER_AND_ISR, ApiKey.METADATA]
 
 
 async def test_clients_wait_at_the_gate_and_the_controller_does_not(receiver: Receiver) -> None:

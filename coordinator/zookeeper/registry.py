@@ -43,6 +43,9 @@ RESERVED_BROKER_ID_MAX: Final = 1000
 """`reserved.broker.max.id`: generated ids begin above it."""
 
 _ATTEMPTS_MAX: Final = 10
+_TIMEOUTS: Final = 2
+"""After so many session timeouts who registered is alive. One is too early: ZooKeeper ends sessions
+at its ticks, up to half a timeout late, and grants all of them anew when its leader changes."""
 _UUID_BYTES: Final = 16
 
 
@@ -94,9 +97,9 @@ async def register_broker(
     """Make the broker known for as long as the session lives; gives it with epoch and incarnation.
 
     A registration that one of our earlier sessions left is replaced. One of a stranger is waited
-    for, up to one session timeout. Raises StartupError if it stays, CoordError if ZooKeeper fails.
+    for, up to two session timeouts. Raises StartupError if it stays, CoordError if ZooKeeper fails.
     """
-    deadline = clock.monotonic() + session_timeout_ms / 1000
+    deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
     await ensure(coord, paths.incarnation(broker.id))
     for _ in range(_ATTEMPTS_MAX):
@@ -120,12 +123,12 @@ async def register_broker(
 
 
 async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int) -> None:
-    """Wait until no other session has registered `broker_id`, for one session timeout at most. Who
+    """Wait until no other session has registered `broker_id`, for two session timeouts at most. Who
     has no data yet asks before it writes down that its directories are this broker's. Raises
     StartupError, CoordError."""
     found = await _registration(coord, broker_id)
     if found is not None and found[1].ephemeral_owner != coord.session_id:
-        await _outlast(coord, broker_id, found, session_timeout_ms / 1000)
+        await _outlast(coord, broker_id, found, _TIMEOUTS * session_timeout_ms / 1000)
 
 
 async def _outlast(

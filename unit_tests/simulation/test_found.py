@@ -8,7 +8,8 @@ import pytest
 from pybroker.standing import Level
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.links import Delay
-from unit_tests.simulation.stories import create, produce, read_all
+from pybroker.testing.simulation.view import is_whole, stored_states
+from unit_tests.simulation.stories import PARTITION, create, produce, read_all, read_on
 
 
 @pytest.mark.parametrize("seed", (0, 7, 8))
@@ -61,3 +62,36 @@ def test_a_consumer_far_away_finds_where_to_begin() -> None:
         simulation.run(produce, simulation.bootstrap, 20)
         simulation.cluster.links.usual = Delay(least_s=0.04)
         assert len(simulation.run(read_all, simulation.bootstrap, 20)) == 20
+
+
+@pytest.mark.parametrize("seed", (0, 1, 2))
+def test_a_broker_that_starts_obeys_nothing_that_was_meant_for_its_predecessor(seed: int) -> None:
+    """It led with what the power loss had left, though it had given that up in ZooKeeper, as the
+    controller asked its dead predecessor to."""
+    seen: list[bytes | None] = []
+    with Simulation(seed) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        first = simulation.leader("orders", 0)
+        simulation.stop(first)
+        simulation.run(produce, simulation.bootstrap, 20)
+        simulation.start_broker(first)
+        reader = simulation.start(read_on, simulation.bootstrap, seen)
+        simulation.wait(lambda: len(seen) == 20 and is_whole(simulation.cluster))
+        simulation.pass_time(4)
+        simulation.lose_power(first)
+        simulation.wait(lambda: stored_states(simulation.cluster)[PARTITION].leader == first)
+        simulation.start_broker(first)
+        simulation.mend()
+        simulation.run(produce, simulation.bootstrap, 5)
+        simulation.wait(lambda: len(seen) == 25 or not reader.is_running)
+        assert reader.error is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_machine_that_is_back_soon_outlasts_its_earlier_session(seed: int) -> None:
+    """It gave up after one session timeout, while ZooKeeper ends sessions at its ticks only."""
+    with Simulation(seed) as simulation:
+        simulation.pass_time(seed / 2)
+        simulation.lose_power(2)
+        simulation.start_broker(2)
+        simulation.mend()
