@@ -33,6 +33,7 @@ from pybroker.testing.simulation.result import (
     wrong,
 )
 from pybroker.testing.simulation.schedule import Options, Schedule
+from pybroker.testing.simulation.upkeep import look_after
 from pybroker.testing.simulation.view import is_whole
 from pybroker.testing.simulation.watching import LiveWatch, read_files
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
@@ -165,9 +166,7 @@ class _Run:
         self._pass(_STEADY_S)
 
     def _supervise(self) -> None:
-        """As whoever looks after brokers does: who gave up, because of ZooKeeper for instance, is
-        started again."""
-        self.cluster.start()
+        look_after(self.cluster)
         self.world.after(_SUPERVISION_S, self._supervise)
 
     def _recover(self) -> None:

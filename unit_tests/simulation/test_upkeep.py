@@ -1,0 +1,37 @@
+"""Disks that are gone for good, and who says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.testing.simulation import Simulation
+from pybroker.testing.simulation.upkeep import look_after
+from pybroker.testing.simulation.view import is_whole, leader_of, stored_states
+from unit_tests.simulation.stories import PARTITION, create, produce, read_all
+
+_EACH_SYNCED = {"log.flush.interval.messages": 1}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_partition_waits_for_its_last_disk_until_that_is_given_up(seed: int) -> None:
+    """All lose power, so that nobody trusts his log; who is back last counts alone for all that was
+    committed, and its disk is gone. The others still have what was synced."""
+    with Simulation(seed, config=_EACH_SYNCED) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 20)
+        cluster = simulation.cluster
+        last = simulation.leader("orders", 0)
+        for broker in (1, 2, 3):
+            simulation.lose_power(broker)
+        cluster.brokers[last].disk.replace_medium()
+        for broker in {1, 2, 3} - {last}:
+            simulation.start_broker(broker)
+        simulation.wait(lambda: stored_states(cluster)[PARTITION].isr == (last,))
+        simulation.mend()
+        simulation.pass_time(20)
+        assert leader_of(cluster, "orders", 0) is None
+
+        look_after(cluster)
+        simulation.wait(lambda: is_whole(cluster))
+        values = simulation.run(read_all, simulation.bootstrap, 20)
+    assert values == [b"%d" % number for number in range(20)]
