@@ -48,8 +48,10 @@ class BrokerChanges:
         if lost:
             logger.info("brokers_lost brokers=%s", sorted(lost))
         office.journal.brokers_changed(lost, started)
+        came_back = lost & current.keys()
         # A leader may have let one of them into the ISR since, and would wait for it.
-        await office.machine.refresh(self._left_out(lost))
+        left_out = self._left_out(lost)
+        await office.machine.refresh(left_out)
         disturbed = self._lose(lost)
         if started:
             logger.info("brokers_started brokers=%s", sorted(started))
@@ -61,20 +63,27 @@ class BrokerChanges:
         self._context.brokers = current
         await teller.close(lost)
         teller.open(started)
+        for key, version in left_out.items():
+            partition = self._context.partitions[key]
+            # It may have stepped aside by itself, for a log that the power cut short: a leader that
+            # let it in before would go on to count it in sync, and never take it back.
+            if partition.version > version or not came_back.isdisjoint(partition.replicas):
+                teller.changed_state(key)
         teller.describe_replicas_of(lost | started)
         await teller.tell_current_state(started)
         await office.repair(disturbed)
         self._deletions.stop_replicas_of(started)
         await self._deletions.finish()
 
-    def _left_out(self, lost: set[int]) -> list[TopicPartition]:
-        """The partitions with a replica on one of these brokers that is not known to be in sync."""
-        return [
-            partition.topic_partition
+    def _left_out(self, lost: set[int]) -> dict[TopicPartition, int]:
+        """The partitions with a replica on one of these brokers that is not known to be in sync,
+        and the versions of their states."""
+        return {
+            partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()
             if partition.state is not None
             and not lost.intersection(partition.replicas) <= set(partition.state.isr)
-        ]
+        }
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
         """Note that these brokers have ended; those that have started anew, too, were not in sync

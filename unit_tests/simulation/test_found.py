@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.standing import Level
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.links import Delay
@@ -53,6 +54,40 @@ def test_a_broker_beside_a_member_of_zookeeper_that_lost_its_leader_learns_in_ti
         assert client.session_id == session, "it cannot know"
         assert broker.app is not None
         assert broker.app.standing.level is Level.COMMITTED
+
+
+def in_sync(simulation: Simulation) -> list[list[int]]:
+    """The ISR as it is stored, and as each leader that runs has it."""
+    path = "/brokers/topics/orders/partitions/0/state"
+    found = simulation.cluster.zookeeper.node(path)
+    views = [] if found is None else [sorted(decode_state(path, found[0]).isr)]
+    for broker in simulation.cluster.brokers.values():
+        app = broker.app
+        partition = None if app is None else app.replicas.partitions.get(PARTITION)
+        if partition is not None and partition.is_leader and partition.state is not None:
+            views.append(sorted(partition.state.isr))
+    return views
+
+
+@pytest.mark.parametrize("seed", (0, 2))
+def test_a_follower_that_stepped_aside_is_taken_back(seed: int) -> None:
+    """Its leader had let it in twice within seconds, of which the controller hears late: when the
+    broker came back the stored ISR lacked it, so that nobody told the leader, which was content."""
+    with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        assert simulation.run(produce, simulation.bootstrap, 20) == list(range(20))
+        leader = simulation.leader("orders", 0)
+        follower = min(simulation.cluster.brokers.keys() - {leader})
+        for _ in range(2):
+            simulation.kill(follower)
+            simulation.start_broker(follower)
+            simulation.wait(lambda: len(in_sync(simulation)[0]) < 3)
+            simulation.wait(lambda: in_sync(simulation) == [[1, 2, 3]] * 2)
+        simulation.pass_time(0.3)
+        simulation.lose_power(follower)
+        simulation.start_broker(follower)
+        simulation.wait(lambda: in_sync(simulation)[0] != [1, 2, 3])
+        simulation.wait(lambda: in_sync(simulation) == [[1, 2, 3]] * 2, seconds=30)
 
 
 def test_a_consumer_far_away_finds_where_to_begin() -> None:

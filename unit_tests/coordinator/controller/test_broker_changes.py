@@ -92,6 +92,29 @@ async def test_a_broker_that_dies_just_after_it_was_let_into_the_isr_is_taken_ou
     await cluster.told(1, "lead orders-0 leader=1 epoch=2 isr=1")
 
 
+async def test_a_leader_hears_of_a_follower_that_stepped_aside_just_after_it_was_let_in(
+    cluster: Cluster,
+) -> None:
+    """The power cut its log short. The controller has read neither change, and the leader does not
+    know the second: it would count on that follower and never let it in again."""
+    await cluster.member(1)
+    second = await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (1, 2)})
+    await cluster.told(2, "metadata orders-0 leader=1 epoch=0")
+    await second.kill()
+    await cluster.told(1, "lead orders-0 leader=1 epoch=1 isr=1")
+    back = await cluster.member(2)
+    await cluster.told(2, "lead orders-0 leader=1 epoch=1 isr=1")
+    path = f"{ORDERS}/partitions/0/state"
+    await cluster.write_json(path, {**cluster.json(path), "isr": [1, 2]})
+    await cluster.write_json(path, {**cluster.json(path), "isr": [1]})
+    cluster.notes.clear()
+    await cluster.tool.delete(paths.broker(2))
+    await back.register()
+    await cluster.told(1, "lead orders-0 leader=1 epoch=1 isr=1")
+
+
 async def test_a_state_of_a_newer_controller_deposes(cluster: Cluster) -> None:
     first, second = await cluster.member(1), await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
