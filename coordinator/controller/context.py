@@ -38,6 +38,8 @@ class ClusterContext:
     """Topics of which not everything could be read or taken up."""
     unclean_elections: int = 0
     """Leaders chosen outside the in-sync replicas, in this reign."""
+    unclean_epochs: dict[TopicPartition, int] = field(default_factory=dict)
+    """Leader epochs that such a choice began: the last one of a partition."""
     failed_log_dirs: set[int] = field(default_factory=set)
     """Live brokers that have lost a log directory."""
     offline: dict[int, set[TopicPartition]] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class ClusterContext:
             del self.partitions[partition.topic_partition]
             self.stale.pop(partition.topic_partition, None)
             self.reluctant.pop(partition.topic_partition, None)
+            self.unclean_epochs.pop(partition.topic_partition, None)
 
     def partitions_of(self, topic: str) -> list[Partition]:
         """Sorted by partition number; empty for a topic that is not known."""

@@ -119,8 +119,11 @@ class LogDirFailures:
         state = partition.state
         if state is None or state.leader != leader:
             return False
-        others = {*self._context.hosts_of(partition)} - {leader}
+        others = {*self._context.hosts_of(partition)}.intersection(partition.replicas) - {leader}
         others -= self._context.reluctant.get(key, set())
+        if self._context.unclean_epochs.get(key) == state.leader_epoch:
+            # It was chosen although it may lack records, and has not led yet: so may any other.
+            return bool(others)
         return not others.isdisjoint((*state.isr, *state.eligible))
 
     def _leads_after_all(self, broker_id: int, keys: Collection[TopicPartition]) -> None:

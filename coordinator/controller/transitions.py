@@ -167,6 +167,7 @@ class StateMachine:
         self._keep_stale(write)
         if write.unclean and before.state is not None:
             log_receipt(write, before.state.isr, before.replicas)
+            self._context.unclean_epochs[write.topic_partition] = write.state.leader_epoch
         self._teller.changed_state(write.topic_partition, created=write.creates)
         self._context.unclean_elections += write.unclean
         self._journal.state_stored(before, write, version)

@@ -189,3 +189,20 @@ async def test_who_leaves_an_isr_that_is_too_small_may_lead_without_a_loss(
 )
 def test_policies(overrides: dict[str, str], expected: Policy) -> None:
     assert policy_of(BrokerConfig(min_insync_replicas=2), overrides) == expected
+
+
+async def test_who_was_elected_and_cannot_lead_is_done_without(cluster: Cluster) -> None:
+    """Its copy was begun anew and is not complete; another live replica has more."""
+    await cluster.member(1)
+    second, _, _ = await cluster.member(2), await cluster.member(3), await cluster.member(4)
+    await until(lambda: "brokers 1,2,3,4" in cluster.lines(4))
+    await cluster.create("orders", {0: (2, 3, 4)})
+    await cluster.told(4, "metadata orders-0 leader=2 epoch=0")
+    path = paths.partition_state(KEY)
+    await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
+    cluster.reluctant = {3: {KEY}}
+    await second.kill()
+    await cluster.told(4, "metadata orders-0 leader=-1 epoch=1")
+    await cluster.set_options("orders", unclean_leader_election_enable="true")
+    await cluster.told(4, "lead orders-0 leader=4 epoch=3 isr=4")
+    assert [receipt.leader for receipt in receipts(cluster)] == [3, 4]
