@@ -11,7 +11,7 @@ import pytest
 from pybroker.testing.history.checker import check, report
 from pybroker.testing.history.eras import split
 from pybroker.testing.history.model import History
-from unit_tests.history.script import Script
+from unit_tests.history.script import T0, Script
 
 Story = Callable[[Script], None]
 STALE_MS = 10_000
@@ -177,6 +177,41 @@ def deletes_a_topic(script: Script) -> None:
     script.send(2, "info")
 
 
+def admits_a_loss_of_a_topic_that_is_made_anew(script: Script) -> None:
+    script.topic()
+    script.state(version=0, leader=1, epoch=0, isr=[1])
+    script.state(version=1, leader=2, epoch=1, isr=[2])
+    script.loss()
+    script.deletion()
+    script.topic()
+
+
+def forgets_a_producer_with_the_topic(script: Script) -> None:
+    """A late request is the first that the new topic hears of the producer: the number before it is
+    never accepted, and both are sent again."""
+    script.topic()
+    text = script.invoke(0)
+    script.deletion()
+    script.topic()
+    script.wait(STALE_MS)
+    script.add("a", "send", "ok", v=text, off=1)
+    script.final(text, text)
+
+
+def has_fewer_partitions_than_the_topic_had_before(script: Script) -> None:
+    script.topic()
+    script.partition = ("t", 1)
+    script.state(version=0, leader=1, epoch=0)
+    script.partition = T0
+    script.deletion()
+    script.topic()
+    script.wait(STALE_MS)
+    script.calm(20_000)
+    script.partition = ("t", 1)
+    script.send(0, "info")
+    script.wait(30_000)
+
+
 GOOD = (
     is_well_soon_after_the_faults,
     deletes_what_is_not_well,
@@ -186,6 +221,9 @@ GOOD = (
     admits_an_election_of_whoever_is_left,
     makes_a_topic_anew,
     deletes_a_topic,
+    admits_a_loss_of_a_topic_that_is_made_anew,
+    forgets_a_producer_with_the_topic,
+    has_fewer_partitions_than_the_topic_had_before,
 )
 
 
@@ -227,6 +265,24 @@ def gives_two_values_at_an_offset_of_the_old_topic(script: Script) -> None:
     script.deletion()
 
 
+def stores_a_value_of_the_new_topic_twice(script: Script) -> None:
+    script.topic()
+    script.deletion()
+    script.topic()
+    script.wait(STALE_MS)
+    text = script.send(0, 0)
+    script.final(text, text)
+
+
+def elects_who_was_not_in_sync_in_the_old_topic(script: Script) -> None:
+    script.topic()
+    script.state(version=0, leader=1, epoch=0, isr=[1])
+    script.state(version=1, leader=2, epoch=1, isr=[2])
+    script.deletion()
+    script.topic()
+    script.loss()
+
+
 def lets_the_end_of_the_old_topic_go_back(script: Script) -> None:
     script.topic()
     script.latest(5)
@@ -249,6 +305,8 @@ STILL_BAD: dict[Story, str] = {
     loses_what_was_acknowledged_after_the_loss: "acked-present",
     reads_what_was_refused_by_the_old_topic: "no-phantom",
     gives_two_values_at_an_offset_of_the_old_topic: "one-value-per-offset",
+    stores_a_value_of_the_new_topic_twice: "duplicates",
+    elects_who_was_not_in_sync_in_the_old_topic: "clean-elections",
     lets_the_end_of_the_old_topic_go_back: "monotone-watermarks",
     gives_an_epoch_of_the_old_topic_to_two_leaders: "epochs",
 }

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from pybroker.testing.simulation.links import Links, Pipe
 from pybroker.testing.simulation.loop import LoopBlocking, ProcessLoop
 from pybroker.testing.simulation.machine import Machine
@@ -84,6 +86,24 @@ def test_a_killed_process_does_nothing_more_not_even_what_cleans_up() -> None:
     world.run(100)
     assert heard == []
     machine.bury()
+
+
+def test_a_process_that_is_killed_before_its_first_turn_never_was(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    world = World("seed")
+    machine = Machine(world, "machine")
+    ran: list[str] = []
+
+    async def main(loop: ProcessLoop) -> None:
+        ran.append(loop.name)
+
+    machine.start(main, None)
+    machine.kill()
+    machine.start(main, None)
+    world.run(1)
+    assert ran == ["machine.2"]
+    assert not recwarn.list, "a coroutine that nobody awaits"
 
 
 def test_a_process_that_fails_is_told_of() -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pybroker.testing.history.model import UNTOLD, History, Poll, Send, Violation
-from pybroker.testing.history.values import TopicPartition, is_past, read_value
+from pybroker.testing.history.values import TopicPartition, has_no_era, is_past, read_value
 
 
 class Sighting(NamedTuple):
@@ -123,11 +123,15 @@ def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[i
 
 
 def duplicates(history: History) -> Iterator[Violation]:
-    """An idempotent producer's value is stored once; once an epoch, if its client starts anew."""
+    """An idempotent producer's value is stored once; once an epoch, if its client starts anew.
+
+    Not if it was under way while its topic was made anew: who forgot the producer with the old
+    topic takes whatever number comes first, be it not the first that was given.
+    """
     for partition, places in offsets_of_values(history).items():
         for value, offsets in places.items():
             send = history.sends.get(value)
-            if len(offsets) == 1 or send is None:
+            if len(offsets) == 1 or send is None or has_no_era(send.partition):
                 continue
             facts = history.facts(send.identity)
             if facts is not None and facts.idempotent:

@@ -13,12 +13,9 @@ import bisect
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import Final
 
-from pybroker.testing.history.model import UNTOLD, History, Poll, Send, State
-from pybroker.testing.history.values import PAST, TopicPartition
-
-_NONE: Final = "?"
+from pybroker.testing.history.model import UNTOLD, History, Poll, Send
+from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,14 @@ def split(history: History) -> History:
             for each in history.latest
             if (partition := eras.at(each.partition, each.asked, each.answered)) is not None
         ],
-        states=[eras.state(state) for state in history.states],
+        states=[
+            replace(each, partition=eras.of_life(each.partition, each.at))
+            for each in history.states
+        ],
+        losses=[
+            replace(each, partition=eras.of_life(each.partition, each.at))
+            for each in history.losses
+        ],
     )
 
 
@@ -85,7 +89,7 @@ class _Eras:
             return send
         if partition is not None:
             return replace(send, partition=partition)
-        unknown = (f"{send.partition[0]}{PAST}{_NONE}", send.partition[1])
+        unknown = (f"{send.partition[0]}{NO_ERA}", send.partition[1])
         outcome = "info" if send.outcome == "ok" else send.outcome
         return replace(send, partition=unknown, outcome=outcome, offset=UNTOLD)
 
@@ -93,16 +97,14 @@ class _Eras:
         """One of no era shares its offsets with no other."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
-        return replace(poll, partition=partition or (f"{topic}{PAST}{_NONE}{number}", index))
+        return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
-    def state(self, state: State) -> State:
+    def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
         """What was stored for the cluster is of a life for certain; losses do not matter here."""
-        topic, index = state.partition
+        topic, index = partition
         begins = self._begins[topic]
-        life = bisect.bisect_right(begins, state.at)
-        if life in (0, len(begins)):
-            return state
-        return replace(state, partition=(f"{topic}{PAST}life {life}", index))
+        life = bisect.bisect_right(begins, at)
+        return partition if life in (0, len(begins)) else (f"{topic}{PAST}life {life}", index)
 
     def _of(self, partition: TopicPartition) -> list[_Era]:
         known = self._known.get(partition)

@@ -33,6 +33,8 @@ def availability(history: History) -> Iterator[Violation]:
     for partition, sends in history.sends_by_partition().items():
         if partition[0] in gone or is_past(partition):
             continue
+        if partition[1] not in alive.get(partition[0], {partition[1]: ()}):
+            continue  # the topic had more partitions before it was made anew
         asked = [each for each in sends if _waits_for_all(history, each)]
         asked = [send for send in asked if send.begun >= calm.since]
         early = [send for send in asked if send.begun <= calm.since + calm.limit // 2]

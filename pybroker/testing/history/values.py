@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 TopicPartition = tuple[str, int]
 PAST: Final = "@"
 """No topic's name has it: what follows tells an earlier life of the partition (see `eras`)."""
+NO_ERA: Final = f"{PAST}?"
 
 
 class Identity(NamedTuple):
@@ -36,6 +37,12 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
     if given != f"{_checksum(head, partition):08x}":
         raise ValueError("the checksum is wrong: it was damaged, or is of another partition")
     return Identity(words[0], int(words[1]), int(words[2]))
+
+
+def has_no_era(partition: TopicPartition) -> bool:
+    """Whether it is that of an operation during which the topic was made anew, or a loss admitted:
+    nobody knows who answered it."""
+    return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:

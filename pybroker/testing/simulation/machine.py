@@ -77,14 +77,15 @@ class Machine:
         loop = _MAKE(self.world, name, sockets=sockets, clock_offset=self.clock.offset_s)
         self.loop = loop
         self.is_up = True
-        coroutine = main(loop)
         # A task may only be made where its loop runs.
-        loop.call_soon(self._begin, loop, coroutine)
+        loop.call_soon(self._begin, loop, main)
         return loop
 
-    def _begin(self, loop: ProcessLoop, coroutine: Coroutine[Any, Any, object]) -> None:
+    def _begin(
+        self, loop: ProcessLoop, main: Callable[[ProcessLoop], Coroutine[Any, Any, object]]
+    ) -> None:
         # Kept: the collector takes tasks that nobody knows but what they wait for.
-        self._main = loop.create_task(coroutine, name="main")
+        self._main = loop.create_task(main(loop), name="main")
         self._main.add_done_callback(lambda main: _tell_failure(loop, main))
 
     def kill(self) -> None:

@@ -37,7 +37,7 @@ _OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("linger_ms", (5, 0, 30)),
     ("readers", (1, 1, 2, 0)),
     ("crash_mean_s", (0.0, 0.0, 4.0)),
-    ("churn_mean_s", (0.0,)),
+    ("churn_mean_s", (0.0, 0.0, 2.0)),
     ("election_mean_s", (0.0, 0.0, 2.0)),
 )
 
