@@ -14,6 +14,7 @@ import click
 
 from pybroker.testing.simulation.many import run_many
 from pybroker.testing.simulation.planted import BY_NAME, PLANTED
+from pybroker.testing.simulation.rates import ALL, measure
 from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.schedule import Schedule, ScheduleError, parse
 from pybroker.testing.simulation.shrink import shrink
@@ -25,7 +26,9 @@ _SHRINK_RUNS_MAX: Final = 400
 class Simulate(Protocol):
     """Runs a schedule; processes import it by its name."""
 
-    def __call__(self, schedule: Schedule, *, keep_trace: bool = False) -> Result: ...
+    def __call__(
+        self, schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False
+    ) -> Result: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Wish:
     minutes: float | None
     shrinks: bool
     trace: str | None
+    rates: str | None
 
 
 def command(simulate: Simulate) -> click.Command:
@@ -57,11 +61,20 @@ def command(simulate: Simulate) -> click.Command:
     @click.option(
         "--planted", default="", metavar="NAME", help=f"Plant one of {', '.join(BY_NAME)}."
     )
+    @click.option(
+        "--rates",
+        metavar="FILE",
+        help="Count how many of the seeds find the planted bug, or each one of --planted all. What"
+        " is known stands in the file, where a later call goes on.",
+    )
     @click.option("--trace", metavar="FILE", help="Write all that happens in one seed into it.")
     @click.pass_context
     def simulation(context: click.Context, /, **given: object) -> None:
         wish = Wish(**given)  # type: ignore[arg-type]
         _check(wish)
+        if wish.rates is not None:
+            _measure(simulate, wish, Path(wish.rates))
+            return
         one = _the_one(wish)
         is_clean = _run_all(simulate, wish) if one is None else _run_one(simulate, one, wish)
         context.exit(0 if is_clean else 1)
@@ -79,11 +92,26 @@ def _run_all(simulate: Simulate, wish: Wish) -> bool:
 
 
 def _check(wish: Wish) -> None:
-    if wish.planted and wish.planted not in BY_NAME:
+    is_known = wish.planted in ("", *BY_NAME) or (wish.planted == ALL and wish.rates)
+    if not is_known:
         names = "\n".join(f"  {each.name}: {each.meaning}" for each in PLANTED)
         raise click.UsageError(f"there is no bug {wish.planted} to plant; there are\n{names}")
+    if wish.rates and not wish.planted:
+        raise click.UsageError(f"--rates wants a bug: say --planted {ALL}, or the name of one")
     if wish.trace and wish.seed is None and wish.schedule is None:
         raise click.UsageError("--trace wants one run: say --seed or --schedule, too")
+
+
+def _measure(simulate: Simulate, wish: Wish, file: Path) -> None:
+    names = [*BY_NAME] if wish.planted == ALL else [wish.planted]
+    seeds = range(wish.first, wish.first + wish.seeds)
+    try:
+        measure(
+            *(partial(simulate, hurries=True), names, seeds, file, click.echo),
+            processes=wish.processes,
+        )
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{file}: {error}") from error
 
 
 def _the_one(wish: Wish) -> Schedule | None:

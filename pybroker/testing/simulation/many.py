@@ -59,8 +59,7 @@ def run_many(
         return deadline is not None and time.monotonic() >= deadline
 
     source = itertools.takewhile(lambda _: not is_over(), schedules)
-    results = _here(source, simulate) if processes <= 1 else _spread(source, simulate, processes)
-    for result in results:
+    for result in run_each(source, simulate, processes=processes):
         tally.add(result)
         if not result.is_clean:
             tell(result.report())
@@ -72,8 +71,13 @@ def run_many(
     return tally
 
 
-def _here(schedules: Iterable[Schedule], simulate: Simulate) -> Iterator[Result]:
-    return map(simulate, schedules)
+def run_each(
+    schedules: Iterator[Schedule], simulate: Simulate, *, processes: int
+) -> Iterator[Result]:
+    """Results as they come: with several processes in any order."""
+    if processes <= 1:
+        return map(simulate, schedules)
+    return _spread(schedules, simulate, processes)
 
 
 def _spread(schedules: Iterator[Schedule], simulate: Simulate, processes: int) -> Iterator[Result]:

@@ -48,6 +48,7 @@ _RECOVERY_S_MAX: Final = 30.0
 _QUIET_S_MAX: Final = 60.0
 _SUPERVISION_S: Final = 1.0
 _READ_S_MAX: Final = 60.0
+_LOOK_S: Final = 0.1
 _AFTER_FAULTS_S: Final = 0.5
 _REQUEST_S_MAX: Final = 5.0
 _PROGRESS: Final = 3
@@ -65,9 +66,15 @@ class NotWell(Exception):
     """Something did not come about in time; the rest of the run would say nothing."""
 
 
-def simulate(schedule: Schedule, *, keep_trace: bool = False) -> Result:
+class _Enough(Exception):
+    """An invariant is broken, and nobody wants to know what else is."""
+
+
+def simulate(schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False) -> Result:
     """Run the schedule; always with the same outcome. Changes logging, garbage collection and, with
-    a planted bug, the code of the broker for the time of the run."""
+    a planted bug, the code of the broker for the time of the run.
+
+    With `hurries` the run ends when an invariant is broken, and nothing else is judged then."""
     begun = time.process_time()
     world = World(schedule.seed, keep_lines=keep_trace)
     log = BrokerLog(world)
@@ -76,14 +83,16 @@ def simulate(schedule: Schedule, *, keep_trace: bool = False) -> Result:
     gc.disable()
     try:
         with planted(schedule.options.planted), log.listening():
-            run = _Run(schedule, world)
+            run = _Run(schedule, world, hurries=hurries)
             try:
                 with run.watch:
                     run.play()
                 digest, failures = world.digest, run.failures
             finally:
                 run.cluster.close()
-        violations = [*run.judge(), *_told_errors(log, schedule, failures)]
+        violations = run.judge()
+        if not run.is_cut_short:
+            violations += _told_errors(log, schedule, failures)
     finally:
         if was_enabled:
             gc.enable()
@@ -110,10 +119,12 @@ def _told_errors(log: BrokerLog, schedule: Schedule, failures: list[str]) -> lis
 
 
 class _Run:
-    def __init__(self, schedule: Schedule, world: World) -> None:
+    def __init__(self, schedule: Schedule, world: World, *, hurries: bool) -> None:
         options = schedule.options
         self.schedule = schedule
         self.world = world
+        self.is_cut_short = False
+        self._hurries = hurries
         self.violations: list[Violation] = []
         self.cluster = SimCluster(
             world,
@@ -146,6 +157,8 @@ class _Run:
             self._supervise()
             self._recover()
             self._end()
+        except _Enough:
+            self.is_cut_short = True
         except NotWell as error:
             self.violations.append(wrong(LIVENESS, str(error)))
         except DamagedFile as error:
@@ -197,7 +210,14 @@ class _Run:
         return all(broker.serves for broker in self.cluster.brokers.values())
 
     def _pass(self, seconds: float) -> None:
-        self.world.run(self.world.now + seconds)
+        deadline = self.world.now + seconds
+        while self.world.now < deadline:
+            self._run_to(min(self.world.now + _LOOK_S, deadline))
+
+    def _run_to(self, time: float) -> None:
+        self.world.run(time)
+        if self._hurries and self.watch.invariants.violations:
+            raise _Enough
 
     def _until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
         """Looks now and then only: conditions cost time."""
@@ -205,11 +225,13 @@ class _Run:
         while not condition():
             if self.world.now >= deadline:
                 raise NotWell(f"{failure} within {seconds:g} s")
-            self.world.run(self.world.now + 0.1)
+            self._run_to(self.world.now + _LOOK_S)
 
     # what came of it
 
     def judge(self) -> list[Violation]:
+        if self.is_cut_short:
+            return [*self.watch.invariants.violations]
         lossy, unread = self.schedule.options.lossy, bool(self.violations)
         rules = [
             name

@@ -1,0 +1,140 @@
+"""How often random seeds find each planted bug.
+
+A run takes seconds and there are thousands, so what each one gave is kept in a file, a line a run;
+whoever is interrupted goes on from there. Lines hang on the schedules of their seeds: where these
+have changed, the seed is run anew. Changes of the broker are not seen: begin a new file after one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pybroker.testing.simulation.many import Simulate, run_each
+from pybroker.testing.simulation.result import Result
+from pybroker.testing.simulation.schedule import Schedule
+from pybroker.testing.simulation.swarm import generate
+
+ALL: Final = "all"
+_NOTHING: Final = "-"
+_TELL_RUNS: Final = 100
+_RULES_SHOWN: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One seed with one bug. `seconds` are those of the processor, `rules` those that fired."""
+
+    planted: str
+    seed: str
+    checksum: str
+    """Of the schedule."""
+    seconds: float
+    rules: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.planted, self.seed, self.checksum
+
+    def __str__(self) -> str:
+        rules = ",".join(self.rules) or _NOTHING
+        return f"{self.planted} {self.seed} {self.checksum} {self.seconds:.3f} {rules}"
+
+    @classmethod
+    def parse(cls, line: str) -> Try:
+        """Raises ValueError."""
+        planted, seed, checksum, seconds, rules = line.split()
+        broken = () if rules == _NOTHING else tuple(rules.split(","))
+        return cls(planted, seed, checksum, float(seconds), broken)
+
+    @classmethod
+    def of(cls, result: Result) -> Try:
+        schedule, rules = result.schedule, tuple(sorted(result.rules))
+        planted = schedule.options.planted
+        return cls(planted, schedule.seed, _checksum(schedule), result.seconds, rules)
+
+
+def measure(
+    simulate: Simulate,
+    names: Sequence[str],
+    seeds: Iterable[int],
+    file: Path,
+    tell: Callable[[str], object],
+    *,
+    processes: int,
+) -> None:
+    """Try all bugs with one seed, then with the next one, leaving out what `file` knows; at the
+    end, tell the table. Raises OSError."""
+    wanted = [str(seed) for seed in seeds]
+    known = {each.key for each in read(file)}
+    every = itertools.starmap(_planted, itertools.product(wanted, names))
+    schedules = (schedule for schedule in every if _key(schedule) not in known)
+    with file.open("a", encoding="utf-8") as lines:
+        for number, result in enumerate(run_each(schedules, simulate, processes=processes), 1):
+            lines.write(f"{Try.of(result)}\n")
+            lines.flush()
+            if number % _TELL_RUNS == 0:
+                tell(f"... {number} runs more")
+    valid = {_key(_planted(seed, name)) for seed, name in itertools.product(wanted, names)}
+    tell(table(names, [each for each in read(file) if each.key in valid]))
+
+
+def read(file: Path) -> list[Try]:
+    """What is known; nothing if there is no such file. A last line that was cut off is passed
+    over."""
+    if not file.exists():
+        return []
+    text = file.read_text(encoding="utf-8")
+    whole, _, _ = text.rpartition("\n")
+    return [Try.parse(line) for line in whole.splitlines()]
+
+
+def table(names: Sequence[str], tries: Iterable[Try]) -> str:
+    """A line a bug: how many seeds were tried, how many found it, what share that is, how long it
+    takes to find it, and which rules fired how often."""
+    by_name: dict[str, list[Try]] = {name: [] for name in names}
+    for each in tries:
+        by_name[each.planted].append(each)
+    lines = [f"{'planted bug':34}{'seeds':>6}{'found':>6}{'share':>8}{'median s':>9}  rules"]
+    return "\n".join([*lines, *(_row(name, found) for name, found in by_name.items())])
+
+
+def _row(name: str, tries: Sequence[Try]) -> str:
+    found = sum(bool(each.rules) for each in tries)
+    share = f"{100 * found / len(tries):.2f}%" if tries else _NOTHING
+    times = [*_seconds_to_find(tries)]
+    median = f"{statistics.median(times):.1f}" if times else _NOTHING
+    counts = Counter(rule for each in tries for rule in each.rules).most_common()
+    words = [f"{rule} {count}" for rule, count in counts[:_RULES_SHOWN]]
+    if len(counts) > _RULES_SHOWN:
+        words.append(f"and {len(counts) - _RULES_SHOWN} more")
+    return f"{name:34}{len(tries):6}{found:6}{share:>8}{median:>9}  {', '.join(words) or _NOTHING}"
+
+
+def _seconds_to_find(tries: Sequence[Try]) -> Iterator[float]:
+    """From one find to the next, and from the start to the first one: how long whoever begins
+    anywhere waits."""
+    spent = 0.0
+    for each in sorted(tries, key=lambda each: (len(each.seed), each.seed)):
+        spent += each.seconds
+        if each.rules:
+            yield spent
+            spent = 0.0
+
+
+def _planted(seed: str, name: str) -> Schedule:
+    return generate(seed).with_options(planted=name)
+
+
+def _checksum(schedule: Schedule) -> str:
+    return f"{zlib.crc32(str(schedule).encode()):08x}"
+
+
+def _key(schedule: Schedule) -> tuple[str, str, str]:
+    return schedule.options.planted, schedule.seed, _checksum(schedule)
