@@ -15,7 +15,7 @@ from pybroker.testing.simulation.schedule import Schedule, parse
 from pybroker.testing.simulation.swarm import generate
 
 
-def fake(schedule: Schedule, *, keep_trace: bool = False) -> Result:
+def fake(schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False) -> Result:
     """Fails where a broker is killed while another one pauses, in every seventh seed."""
     kinds = {event.kind for event in schedule.events}
     is_bad = {"kill", "pause"} <= kinds or schedule.seed.endswith("7")

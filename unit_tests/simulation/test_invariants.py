@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pybroker.model import TopicPartition
-from pybroker.testing.history.checker import report
+from pybroker.testing.history.checker import check, report
 from pybroker.testing.history.model import History
 from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.invariants import INVARIANTS, Invariants, ReplicaNow
@@ -119,6 +119,19 @@ def cuts_what_is_committed(course: Course) -> None:
     course.invariants.shortened(2, T0, "first", 4)
 
 
+def lets_one_join_who_has_only_what_the_new_leader_knows(course: Course) -> None:
+    course.state(1, 0, [1, 2])
+    course.look()
+    course.commit(5, 2)
+    course.state(2, 1, [2])
+    course.now(1, leads=False)
+    course.now(2, leads=True, epoch=1, high_watermark=3)
+    course.now(3, log_end=3)
+    course.look()
+    course.state(2, 1, [2, 3])
+    course.look()
+
+
 def loses_its_end_unseen(course: Course) -> None:
     course.commit(5, 2, 3)
     course.state(1, 0, [1, 2])  # or the leader would be above it
@@ -143,9 +156,10 @@ BAD: dict[Story, set[str]] = {
     lets_the_high_watermark_fall: {"high-watermark-never-falls"},
     commits_what_one_in_sync_has_not: {"high-watermark-covered"},
     commits_what_one_who_is_eligible_has_not: {"high-watermark-covered"},
+    lets_one_join_who_has_only_what_the_new_leader_knows: {"high-watermark-covered"},
     commits_what_it_alone_has: {"commit-held-by-enough"},
     cuts_what_is_committed: {"committed-kept"},
-    loses_its_end_unseen: {"committed-kept"},
+    loses_its_end_unseen: {"committed-kept", "high-watermark-covered"},
     returns_from_power_loss_with_less: {"committed-kept", "high-watermark-covered"},
 }
 
@@ -257,6 +271,22 @@ def test_what_may_be_is_not_found(story: Story) -> None:
     course = Course()
     story(course)
     assert not course.invariants.violations, report(course.invariants.violations)
+
+
+@pytest.mark.parametrize(("leader", "epoch", "bad"), [(2, 1, True), (2, 0, False), (-1, 1, False)])
+def test_a_leader_of_a_deposed_controller_is_found(leader: int, epoch: int, bad: bool) -> None:
+    """Changes of the ISR, and leaders that step down, write in whose epoch they came to lead."""
+    course = Course()
+    course.state(2, 0, [2, 3])
+    course.change("/controller_epoch", 1)
+    course.state(2, 0, [1, 2, 3])
+    course.change("/controller_epoch", 2)
+    course.state(leader, epoch, [1, 2])
+    course.state(leader, epoch, [1, 2, 3])
+    found = [each.text for each in check(course.record.history, ["epochs"])]
+    assert [text for text in found if "controller" in text] == (
+        ["leader epoch 1 was made by the controller of epoch 1, when 2 had begun"] if bad else []
+    )
 
 
 def test_the_record_has_lives_states_offices_and_losses() -> None:

@@ -38,6 +38,17 @@ def test_the_same_seed_gives_the_same_run_in_every_process_and_after_other_runs(
     assert digests("2", *reversed(SEEDS)) == here[::-1]
 
 
+def test_who_is_in_a_hurry_ends_with_the_first_broken_invariant() -> None:
+    text = "seed 1\noption faults_s 3\n1 kill leader/0 until=1.05\n"
+    schedule = parse(text).with_options(planted="no-epoch-truncation", records_per_s=30.0)
+    whole, hurried = simulate(schedule), simulate(schedule, hurries=True)
+    assert hurried.rules & {"committed-kept", "high-watermark-covered"}
+    assert hurried.rules <= whole.rules
+    assert hurried.counters["virtual_ms"] < whole.counters["virtual_ms"]
+    clean = schedule.with_options(planted="")
+    assert simulate(clean, hurries=True).digest == simulate(clean).digest
+
+
 def test_a_trace_that_is_kept_changes_nothing_and_shows_everything() -> None:
     schedule = parse("seed 5\noption faults_s 2\n0.5 kill leader/0 until=1\n")
     kept = simulate(schedule, keep_trace=True)

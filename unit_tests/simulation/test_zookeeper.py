@@ -284,6 +284,22 @@ def test_a_client_goes_to_no_member_that_is_behind_it(stage: Stage) -> None:
     stage.play(main)
 
 
+def test_a_session_may_end_just_when_a_write_is_made(stage: Stage) -> None:
+    async def main(loop: ProcessLoop) -> None:
+        client = ZooKeeperSession(stage.zookeeper, loop, "c", session_timeout_ms=SESSION_MS)
+        await client.start()
+        heard = Heard()
+        client.add_listener(heard)
+        client.lose_reply(applied=False, expires=True)
+        with pytest.raises(ConnectionLoss):
+            await client.create("/a")
+        await heard.next(SessionEvent.EXPIRED)
+        await heard.next(SessionEvent.CONNECTED)
+        await client.create("/a")
+
+    stage.play(main)
+
+
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_lost_reply_may_hide_an_applied_write(stage: Stage, applied: bool) -> None:
     changes: list[Change] = []

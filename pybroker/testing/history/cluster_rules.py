@@ -121,8 +121,9 @@ def _epochs_within(files: ReplicaFiles, start: int, end: int) -> list[tuple[int,
 
 
 def epochs(history: History) -> Iterator[Violation]:
-    """A leader epoch has one leader and a controller epoch one controller; epochs never fall, along
-    a log and from one version of a partition's state to the next."""
+    """A leader epoch has one leader and a controller epoch one controller, and is made by the
+    controller in office; epochs never fall, along a log and from one version of a partition's state
+    to the next."""
     yield from _along_logs(history)
     offices: dict[int, int] = {}
     for office in history.offices:
@@ -132,6 +133,7 @@ def epochs(history: History) -> Iterator[Violation]:
             yield Violation("epochs", None, UNTOLD, text)
     leaders: dict[tuple[TopicPartition, int], int] = {}
     by_partition: dict[TopicPartition, dict[int, tuple[int, int]]] = defaultdict(dict)
+    yield from _of_deposed(history)
     for state in history.states:
         by_partition[state.partition][state.version] = (state.epoch, state.controller_epoch)
         if state.leader < 0:
@@ -149,6 +151,22 @@ def epochs(history: History) -> Iterator[Violation]:
                     f" {before} to {next_epoch}, {next_controller} in version {after}"
                 )
                 yield Violation("epochs", partition, UNTOLD, text)
+
+
+def _of_deposed(history: History) -> Iterator[Violation]:
+    """Leaders whom a controller has chosen after another one was elected. Who leads without being
+    fit to may say so itself."""
+    known: dict[TopicPartition, int] = {}
+    for state in history.states:
+        before = known.get(state.partition, UNTOLD)
+        known[state.partition] = state.epoch
+        is_chosen = state.epoch > before and state.leader != UNTOLD
+        if is_chosen and UNTOLD != state.office_epoch > state.controller_epoch:
+            text = (
+                f"leader epoch {state.epoch} was made by the controller of epoch"
+                f" {state.controller_epoch}, when {state.office_epoch} had begun"
+            )
+            yield Violation("epochs", state.partition, UNTOLD, text)
 
 
 def _along_logs(history: History) -> Iterator[Violation]:

@@ -154,6 +154,8 @@ class State:
     controller_epoch: int
     at: int
     """When it was first seen, a moment after it was written."""
+    office_epoch: int = UNTOLD
+    """The controller epoch that was in force when it was written, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,7 @@ class ClusterRecord:
             eligible=tuple(told.get("eligible", ())),
             controller_epoch=told["controller_epoch"],
             at=at,
+            office_epoch=self._epoch[1],
         )
         self.history.states.append(state)
 

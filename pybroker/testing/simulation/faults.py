@@ -185,7 +185,16 @@ def _cut(scene: Scene, directions: list[tuple[str, str]]) -> Undo:
 
 
 def slow(scene: Scene) -> Undo:
-    links, event, directions = scene.cluster.links, scene.event, [*scene.directions]
+    return _slow(scene, [*scene.directions])
+
+
+def slow_zookeeper(scene: Scene) -> Undo:
+    name = scene.broker.machine.name
+    return _slow(scene, [pair for zk in scene.zookeepers for pair in ((name, zk), (zk, name))])
+
+
+def _slow(scene: Scene, directions: list[tuple[str, str]]) -> Undo:
+    links, event = scene.cluster.links, scene.event
     delay = Delay(usual_s=event.parameter("usual_s"), most_s=event.parameter("most_s"))
     for source, target in directions:
         links.slow(source, target, delay)
@@ -228,6 +237,12 @@ def lose_reply(scene: Scene) -> None:
     client = scene.cluster.zookeeper.client(scene.broker.machine.name)
     if client is not None:
         client.lose_reply(applied=scene.event.kind == "zk-lose-answer")
+
+
+def expire_at_write(scene: Scene) -> None:
+    client = scene.cluster.zookeeper.client(scene.broker.machine.name)
+    if client is not None:
+        client.lose_reply(applied=False, expires=True)
 
 
 def member_down(scene: Scene) -> Undo:
@@ -316,6 +331,7 @@ FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
     "isolate-from-zookeeper": isolate_from_zookeeper,
     "isolate-from-clients": isolate_from_clients,
     "slow": slow,
+    "slow-zookeeper": slow_zookeeper,
     "reset": reset,
     "lose-answers": lose_answers,
     "half-open": half_open,
@@ -323,6 +339,7 @@ FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
     "expire": expire,
     "zk-lose-answer": lose_reply,
     "zk-lose-request": lose_reply,
+    "zk-expire-write": expire_at_write,
     "zk-down": member_down,
     "zk-lag": member_lags,
     "zk-quorum": quorum_lost,

@@ -80,6 +80,7 @@ class Invariants:
             for replica in found:
                 if replica.leads and replica.runs:
                     self._look_at_leader(life, replica, found)
+            self._look_at_electable(life, found)
 
     def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
         """A replica has cut its log: it ends there now."""
@@ -138,14 +139,18 @@ class Invariants:
         state = self._record.states.get(partition)
         if state is None or (leader.epoch < state.epoch and partition in self._lost):
             return  # it may know of what was given up without it
-        for other in found:
-            if other.log_end < mark and self._counts(other.broker, partition):
-                text = f"that of leader {leader.broker}, but broker {other.broker}, which is in"
-                text += f" sync, ends at {other.log_end}"
-                self._tell(COVERED, partition, mark, text)
         if before is not None and mark > before:
             self._look_at_commit(life, leader, {replica.broker for replica in found})
         self._committed[life] = max(self._committed.get(life, 0), mark)
+
+    def _look_at_electable(self, life: _Life, found: Iterable[ReplicaNow]) -> None:
+        """Whoever may be elected has all that is committed, by whichever leader."""
+        committed = self._committed.get(life, 0)
+        for replica in found:
+            if replica.log_end < committed and self._counts(replica.broker, replica.partition):
+                text = f"is committed, but broker {replica.broker}, which is in sync, ends at"
+                text += f" {replica.log_end}"
+                self._tell(COVERED, replica.partition, committed, text)
 
     def _look_at_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
         """What a doubted replica held when it said so, nobody knows any more; nor of one that has

@@ -118,6 +118,10 @@ KINDS: Final = (
         *("slow", Target.PAIR, (1.0, 8.0), "messages take long, each another time"),
         parameters=(Parameter("usual_s", 0.05, 0.01, 0.3), Parameter("most_s", 0.5, 0.3, 2.0)),
     ),
+    Kind(
+        *("slow-zookeeper", Target.BROKER, (1.0, 8.0), "ZooKeeper hears late of its writes"),
+        parameters=(Parameter("usual_s", 0.1, 0.01, 0.5), Parameter("most_s", 0.5, 0.3, 1.5)),
+    ),
     Kind("reset", Target.BROKER, _OVER, "all connections of a broker are reset"),
     Kind(
         *("lose-answers", Target.BROKER, _OVER, "connections end after so much was received"),
@@ -129,6 +133,7 @@ KINDS: Final = (
     Kind("expire", Target.BROKER, _OVER, "the session ends"),
     Kind("zk-lose-answer", Target.BROKER, _OVER, "the connection is lost after the next write"),
     Kind("zk-lose-request", Target.BROKER, _OVER, "the connection is lost before the next write"),
+    Kind("zk-expire-write", Target.BROKER, _OVER, "the session ends at the next write"),
     Kind("zk-down", Target.ZOOKEEPER, (0.5, 6.0), "a member is down"),
     Kind(
         *("zk-lag", Target.ZOOKEEPER, (0.5, 5.0), "a member hears late of what is written"),

@@ -75,6 +75,7 @@ def measure(
     known = {each.key for each in read(file)}
     every = itertools.starmap(_planted, itertools.product(wanted, names))
     schedules = (schedule for schedule in every if _key(schedule) not in known)
+    _cut_off(file)
     with file.open("a", encoding="utf-8") as lines:
         for number, result in enumerate(run_each(schedules, simulate, processes=processes), 1):
             lines.write(f"{Try.of(result)}\n")
@@ -93,6 +94,13 @@ def read(file: Path) -> list[Try]:
     text = file.read_text(encoding="utf-8")
     whole, _, _ = text.rpartition("\n")
     return [Try.parse(line) for line in whole.splitlines()]
+
+
+def _cut_off(file: Path) -> None:
+    """Let the file end with a whole line."""
+    if file.exists():
+        whole, end, _ = file.read_bytes().rpartition(b"\n")
+        file.write_bytes(whole + end)
 
 
 def table(names: Sequence[str], tries: Iterable[Try]) -> str:

@@ -110,7 +110,7 @@ class ZooKeeperSession:
         self._heard_at = 0.0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._beat_entry: Entry | None = None
-        self._lost_replies: deque[bool] = deque()
+        self._lost_replies: deque[tuple[bool, bool]] = deque()
         self._first = asyncio.Event()
 
     # ---- life
@@ -169,10 +169,11 @@ class ZooKeeperSession:
             wire.close(lose=lose)
             self.loop.call_soon(self._broken, wire)
 
-    def lose_reply(self, *, applied: bool = True) -> None:
+    def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
         """The connection breaks right after the next write has left, so that nobody knows whether
-        it was applied; or right before. May be called several times, for as many writes."""
-        self._lost_replies.append(applied)
+        it was applied; or right before, and the session `expires` with it. May be called several
+        times, for as many writes."""
+        self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
         """The service ends this session, if it can."""
@@ -283,7 +284,10 @@ class ZooKeeperSession:
         self._check_usable()
         answer = self._ask(Write(ops, alone))
         if self._lost_replies:
-            self.break_connection(arrives=self._lost_replies.popleft())
+            arrives, expires = self._lost_replies.popleft()
+            self.break_connection(arrives=arrives)
+            if expires:
+                self.expire()
         return await answer
 
     def _check_usable(self) -> None:
