@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pybroker.records.batch import iter_headers
 from pybroker.storage.log_config import LogConfig
@@ -104,6 +104,10 @@ class LogAgainstList(RuleBasedStateMachine):
         if flushed:
             self.bench.log.flush()
         self.bench.crash(recovery_point=self.bench.log.recovery_point)
+        self.started()
+
+    def started(self) -> None:
+        """What else a broker does when it starts."""
 
     @rule(torn=st.integers(1, 60))
     def tear(self, torn: int) -> None:
@@ -169,12 +173,18 @@ class LogOnSimulatedDisk(LogAgainstList):
         disk.sync_dir("/")
         self.bench = Bench(Path("/data"), config, disk)
 
+    def started(self) -> None:
+        """The names in a log directory are made durable when its broker registers."""
+        self.bench.disk.sync_dir("/data")
+
     @rule(torn=st.integers(1, 60))
     def tear(self, torn: int) -> None:
         """How a disk tears is its own affair here."""
 
+    @precondition(lambda self: bool(self.bench.log.log_end_offset))
     @rule()
     def lose_power(self) -> None:
+        """Not of an empty log, whose directory may be gone: a broker allows for that."""
         self.bench.log.flush()
         self.simulated.lose_power()
         self.bench.disk = self.simulated.of_process()
