@@ -1,4 +1,4 @@
-"""Disks that are gone for good, and who says so."""
+"""What cannot come back, and who says so."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pybroker.testing.simulation.upkeep import look_after
 from pybroker.testing.simulation.view import is_whole, leader_of, stored_states
 from unit_tests.simulation.stories import PARTITION, create, produce, read_all
 
+_A_BIT_OF_A_VALUE = 8 * (10 * 69 + 66)
 _EACH_SYNCED = {"log.flush.interval.messages": 1}
 
 
@@ -27,11 +28,33 @@ def test_a_partition_waits_for_its_last_disk_until_that_is_given_up(seed: int) -
         for broker in {1, 2, 3} - {last}:
             simulation.start_broker(broker)
         simulation.wait(lambda: stored_states(cluster)[PARTITION].isr == (last,))
-        simulation.mend()
-        simulation.pass_time(20)
-        assert leader_of(cluster, "orders", 0) is None
+        _wait_for_the_operator(simulation)
 
-        look_after(cluster)
-        simulation.wait(lambda: is_whole(cluster))
-        values = simulation.run(read_all, simulation.bootstrap, 20)
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_partition_waits_for_its_damaged_log_until_that_is_given_up(seed: int) -> None:
+    """Nobody counts, and what lies behind the hole may be more than the others have."""
+    with Simulation(seed, config=_EACH_SYNCED) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 20)
+        cluster = simulation.cluster
+        damaged = simulation.leader("orders", 0)
+        simulation.kill(damaged)
+        simulation.wait(lambda: damaged not in stored_states(cluster)[PARTITION].isr)
+        path = f"/broker-{damaged}/data/orders-0/00000000000000000000.log"
+        cluster.brokers[damaged].disk.flip(path, _A_BIT_OF_A_VALUE)
+        for broker in {1, 2, 3} - {damaged}:
+            simulation.lose_power(broker)
+        _wait_for_the_operator(simulation)
+
+
+def _wait_for_the_operator(simulation: Simulation) -> None:
+    """All come back, which is not enough; what was acknowledged is there when it is."""
+    cluster = simulation.cluster
+    simulation.mend()
+    simulation.pass_time(20)
+    assert leader_of(cluster, "orders", 0) is None
+    look_after(cluster)
+    simulation.wait(lambda: is_whole(cluster))
+    values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]

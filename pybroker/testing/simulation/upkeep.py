@@ -1,9 +1,11 @@
-"""What whoever looks after brokers does: starts who gave up, and says of a disk that it is gone for
-good. Without the latter a partition waits for its disk for ever, as it has to."""
+"""What whoever looks after brokers does: starts who gave up, and gives up what cannot come back,
+the contents of a lost disk or what lies behind a hole in a log. Without the latter a partition that
+may need it waits for ever, as it has to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from pybroker.model import TopicPartition
 from pybroker.storage.filename import ACCEPTED_LOSS
@@ -15,33 +17,41 @@ from pybroker.testing.simulation.view import stored_states
 def look_after(cluster: SimCluster) -> None:
     """To be called now and then, once nothing is broken any more. Who gave up, because of ZooKeeper
     for instance, is started again."""
-    for broker in [*_awaited_in_vain(cluster)]:
-        _accept_loss(broker)
+    for broker, names in _awaited_in_vain(cluster).items():
+        _accept_loss(cluster.brokers[broker], names)
     cluster.start()
 
 
-def _awaited_in_vain(cluster: SimCluster) -> Iterator[SimBroker]:
-    """Brokers without their disks which alone count for some partition."""
-    gone = {
-        broker.id
-        for broker in cluster.brokers.values()
-        if broker.serves and broker.rooms is not None and broker.rooms.logs.lost_directories
-    }
-    found: set[int] = set()
-    for key, state in stored_states(cluster).items() if gone else ():
-        counted = {*state.isr, *state.eligible}
-        if counted <= gone and not any(_has(cluster.brokers[each], key) for each in counted):
-            found |= counted
-    return (cluster.brokers[each] for each in sorted(found))
+def _awaited_in_vain(cluster: SimCluster) -> Mapping[int, set[str]]:
+    """What brokers have lost without which some partition has no leader: nobody else counts for
+    it. By broker, as the operator names it."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for key, state in stored_states(cluster).items():
+        lost = {
+            broker.id: name
+            for broker in cluster.brokers.values()
+            if (name := _name_of_loss(broker, key)) is not None
+        }
+        if {*state.isr, *state.eligible} <= lost.keys():
+            for broker, name in lost.items():
+                found[broker].add(name)
+    return found
 
 
-def _has(broker: SimBroker, key: TopicPartition) -> bool:
-    return broker.rooms is not None and key in broker.rooms.replicas.partitions
+def _name_of_loss(broker: SimBroker, key: TopicPartition) -> str | None:
+    """None if it has the partition, or may have it soon."""
+    rooms = broker.rooms
+    if not broker.serves or rooms is None or key in rooms.replicas.partitions:
+        return None
+    if rooms.logs.lost_directories:
+        return broker.properties["log.dirs"]
+    return str(key) if key in rooms.logs.damaged() else None
 
 
-def _accept_loss(broker: SimBroker) -> None:
+def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
     """As docs/operations.rst has it."""
     broker.machine.kill()
-    directory = broker.properties["log.dirs"]
-    broker.disk.of_process().replace(f"{directory}/{ACCEPTED_LOSS}", directory.encode())
-    broker.machine.world.note(f"loss of {directory} accepted")
+    path = f"{broker.properties['log.dirs']}/{ACCEPTED_LOSS}"
+    told = sorted(names)
+    broker.disk.of_process().replace(path, "\n".join(told).encode())
+    broker.machine.world.note(f"broker {broker.id}: {', '.join(told)} given up")
