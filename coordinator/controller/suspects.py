@@ -24,7 +24,10 @@ def longest(
     partition: Partition, claims: Mapping[int, Claim], hosts: Collection[int]
 ) -> int | None:
     """The replica whose log ends with the latest epoch, and in it at the largest offset; of equal
-    ones the first assigned. None while a replica is away or has not answered to this state."""
+    ones the first assigned. None while a replica is away or has not answered to this state.
+
+    An epoch that has not been yet is damage: no checksum covers the epochs of batches.
+    """
     state = partition.state
     assert state is not None
     found = []
@@ -32,7 +35,8 @@ def longest(
         claim = claims.get(replica)
         if replica not in hosts or claim is None or claim.leader_epoch != state.leader_epoch:
             return None
-        found.append((claim.epoch, claim.end, -place, replica))
+        if claim.epoch <= state.leader_epoch:
+            found.append((claim.epoch, claim.end, -place, replica))
     return max(found)[-1] if found else None
 
 

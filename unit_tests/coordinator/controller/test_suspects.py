@@ -42,6 +42,7 @@ def claims(*ends: tuple[int, int, int], leader_epoch: int = 5) -> dict[int, Clai
         (((1, 4, 10), (2, 3, 90), (3, 4, 9)), 1),
         (((1, 4, 10), (2, 4, 10), (3, 4, 10)), 1),
         (((1, -1, 0), (2, -1, 0), (3, 0, 1)), 3),
+        (((1, 4, 10), (2, 6, 4), (3, 4, 12)), 3),
     ],
 )
 def test_the_longest_log_leads(ends: tuple[tuple[int, int, int], ...], leader: int) -> None:
@@ -59,6 +60,7 @@ ALL = claims((1, 4, 10), (2, 4, 12), (3, 4, 11))
     [
         (ORPHANED, claims((1, 4, 10), (2, 4, 12)), (1, 2, 3)),
         (ORPHANED, ALL, (1, 3)),
+        (ORPHANED, claims((1, 6, 10), (2, 7, 12), (3, 6, 11)), (1, 2, 3)),
         (ORPHANED, {**ALL, **claims((1, 4, 10), leader_epoch=4)}, (1, 2, 3)),
         (dataclasses.replace(ORPHANED, isr=(3,)), ALL, (1, 2, 3)),
         (dataclasses.replace(ORPHANED, eligible=(3,)), ALL, (1, 2, 3)),
