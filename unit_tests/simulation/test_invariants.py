@@ -227,6 +227,18 @@ def loses_power(course: Course) -> None:
     course.commit(6, 2, 3)
 
 
+def lets_in_what_was_there_before_the_disk_was_lost(course: Course) -> None:
+    course.commit(5, 2, 3)
+    course.state(1, 0, [1, 3])
+    course.now(2, runs=False)
+    course.invariants.doubt(2)
+    course.look()
+    course.state(1, 0, [1, 3, 2])
+    course.look()
+    course.now(2, runs=True, log_end=0)
+    course.look()
+
+
 def elects_whoever_is_left(course: Course) -> None:
     course.commit(5, 2, 3)
     course.now(3, log_end=2)
@@ -261,6 +273,7 @@ GOOD = (
     commits_without_one_who_was_ended_with_it,
     commits_what_another_held_until_it_was_deleted,
     loses_power,
+    lets_in_what_was_there_before_the_disk_was_lost,
     elects_whoever_is_left,
     makes_the_topic_anew,
 )

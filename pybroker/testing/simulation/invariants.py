@@ -70,7 +70,7 @@ class Invariants:
     def observe(self, replicas: Sequence[ReplicaNow]) -> None:
         """All replicas of all brokers."""
         self._take_losses()
-        self._trust_again()
+        self._trust_again({(each.broker, each.partition) for each in replicas if each.runs})
         by_life: dict[_Life, list[ReplicaNow]] = defaultdict(list)
         for replica in replicas:
             if self._record.topic_ids.get(replica.partition[0]) == replica.topic_id:
@@ -100,11 +100,14 @@ class Invariants:
             self._committed.pop((self._record.topic_ids.get(topic, ""), number), None)
         self._losses = len(losses)
 
-    def _trust_again(self) -> None:
+    def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
+        """A broker that does not run yet may still be let in for what it had before."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
-            if state is None or broker not in state.isr + state.eligible:
+            if state is None:
                 self._doubted[broker, partition] = True
+            elif broker not in state.isr + state.eligible:
+                self._doubted[broker, partition] = has_left or (broker, partition) in running
             elif has_left:
                 del self._doubted[broker, partition]
 
