@@ -65,7 +65,7 @@ class Course:
         self.change("/pybroker/losses/t/0", {"version": 1, "receipts": receipts})
 
     def now(self, broker: int, **changes: int | bool | str) -> None:
-        self.replicas[broker] = replace(self.replicas[broker], **changes)  # type: ignore[arg-type]
+        self.replicas[broker] = self.replicas[broker]._replace(**changes)  # type: ignore[arg-type]
 
     def look(self) -> None:
         self.invariants.observe([*self.replicas.values()])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+from pybroker.testing.simulation.broker_log import explained_by
 from pybroker.testing.simulation.run import simulate
 from pybroker.testing.simulation.schedule import parse
 from pybroker.testing.simulation.swarm import generate
@@ -39,7 +40,7 @@ def test_the_same_seed_gives_the_same_run_in_every_process_and_after_other_runs(
 
 
 def test_who_is_in_a_hurry_ends_with_the_first_broken_invariant() -> None:
-    text = "seed 1\noption faults_s 3\n1 kill leader/0 until=1.05\n"
+    text = "seed 7\noption faults_s 3\n1 kill leader/0 until=1.05\n"
     schedule = parse(text).with_options(planted="no-epoch-truncation", records_per_s=30.0)
     whole, hurried = simulate(schedule), simulate(schedule, hurries=True)
     assert hurried.rules & {"committed-kept", "high-watermark-covered"}
@@ -59,3 +60,19 @@ def test_a_trace_that_is_kept_changes_nothing_and_shows_everything() -> None:
     assert "INFO pybroker" in text
     assert kept.counters["fault_kill"] == 1
     assert kept.counters["acked"] > 20
+
+
+def test_batches_fit_into_segments_however_long_nobody_could_send() -> None:
+    """They grow while too few are in sync; a batch that is larger than a segment is refused."""
+    options = "segment_bytes 4096", "records_per_s 60", "linger_ms 30", "partitions 1", "readers 0"
+    text = "".join(f"option {each}\n" for each in options)
+    for seed in (7, 8, 10):
+        result = simulate(parse(f"seed {seed}\n{text}0.5 kill 1 until=4\n0.5 kill 2 until=4\n"))
+        assert result.violations == ()
+        assert result.counters["acked"] == result.counters["sent"]
+
+
+def test_a_broker_tells_of_losses_where_unclean_elections_are_allowed_only() -> None:
+    line = "ERROR pybroker.replication.shortening loss_receipt partition=load-0-0"
+    assert explained_by(["power"], is_lossy=True).search(line)
+    assert not explained_by(["power"]).search(line)

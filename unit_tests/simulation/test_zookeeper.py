@@ -233,6 +233,21 @@ def test_a_connection_that_is_back_is_not_blamed_for_the_silence_before(seed: st
     assert heard.count(SessionEvent.SUSPENDED) == 1
 
 
+def test_what_was_asked_before_a_goodbye_may_be_answered_before_it(stage: Stage) -> None:
+    async def main(loop: ProcessLoop) -> None:
+        session = ZooKeeperSession(stage.zookeeper, loop, "c")
+        await session.start()
+        asked = [asyncio.ensure_future(session.exists("/")) for _ in range(3)]
+        await asyncio.sleep(0)
+        await session.close()
+        for each in asked:
+            with pytest.raises(ConnectionLoss):
+                await each
+        assert stage.zookeeper.session_ids() == []
+
+    stage.play(main)
+
+
 # ---- what members show
 
 

@@ -29,12 +29,15 @@ _EXPLAINED: Final = {
     "blackout": _STORAGE,
 }
 """What a kind of fault makes brokers say."""
+_LOSS: Final = "loss_receipt"
 
 
-def explained_by(kinds: Iterable[str]) -> re.Pattern[str]:
+def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
     """What errors may look like where these faults came; nothing matches where none excuses
-    any."""
+    any. `is_lossy`: whether unclean elections are allowed, of which brokers tell."""
     found = [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
+    if is_lossy:
+        found.append(_LOSS)
     return re.compile("|".join(found) or r"(?!)")
 
 

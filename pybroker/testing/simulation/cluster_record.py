@@ -44,6 +44,8 @@ class ClusterRecord:
         self.states: dict[TopicPartition, State] = {}
         self.lives: dict[str, TopicLife] = {}
         self.topic_ids: dict[str, str] = {}
+        self.changes = 0
+        """How many were committed."""
         self._min_isr = min_isr
         self._min_isr_of: dict[str, int] = {}
         self._admitted: set[tuple[TopicPartition, int]] = set()
@@ -51,6 +53,7 @@ class ClusterRecord:
         self._holder: tuple[int, int] = (0, 0)
 
     def committed(self, change: Change) -> None:
+        self.changes += 1
         at = nanoseconds(change.at)
         match change.path.split("/")[1:]:
             case ["brokers", "topics", name]:

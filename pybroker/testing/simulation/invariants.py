@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.model import TopicPartition
 from pybroker.testing.history.model import Violation
@@ -24,8 +23,7 @@ KEPT: Final = "committed-kept"
 INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaNow:
+class ReplicaNow(NamedTuple):
     """A replica, of a broker that has ended as it was then. `process` names one life of the
     broker."""
 

@@ -41,7 +41,7 @@ from pybroker.testing.simulation.workload.recorder import nanoseconds
 from pybroker.testing.simulation.world import World
 
 TOPIC: Final = "load-0"
-_STEADY_S: Final = 1.0
+_STEADY_S: Final = 0.5
 _START_S_MAX: Final = 60.0
 _RECOVERY_S_MAX: Final = 30.0
 """Besides sessions and lag time: so long may it take until the cluster is as it was."""
@@ -114,7 +114,11 @@ def _freeze() -> None:
 
 
 def _told_errors(log: BrokerLog, schedule: Schedule, failures: list[str]) -> list[Violation]:
-    lines = log.unexplained(explained_by(event.kind for event in schedule.events))
+    lines = log.unexplained(
+        explained_by(
+            (event.kind for event in schedule.events), is_lossy=bool(schedule.options.lossy)
+        )
+    )
     return [wrong(BROKER_ERROR, line) for line in [*lines, *failures]]
 
 
@@ -299,7 +303,8 @@ def _load(options: Options) -> WorkloadOptions:
         producers=_PRODUCERS[: options.producers],
         records_per_s=options.records_per_s,
         linger_ms=options.linger_ms,
-        batch_bytes=options.batch_bytes,
+        # A batch has to fit into a segment, with what its header takes and what its estimate lacks.
+        batch_bytes=min(options.batch_bytes, options.segment_bytes // 2),
         readers=options.readers,
         fetch_wait_ms=options.fetch_wait_ms,
         crash_mean_s=options.crash_mean_s,

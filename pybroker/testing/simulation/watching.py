@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from pybroker.model import TopicPartition, encode_uuid
@@ -17,6 +17,7 @@ from pybroker.testing.simulation.replica_files import final_read, replica_files
 from pybroker.testing.simulation.world import World
 
 _LOOK_S: Final = 0.02
+_topic_id = lru_cache(maxsize=256)(encode_uuid)
 
 
 class LiveWatch:
@@ -34,6 +35,9 @@ class LiveWatch:
         self._brokers = brokers
         self._seen: dict[int, tuple[str, Mapping[TopicPartition, Partition]]] = {}
         """The process of each broker that was seen last, and its replicas."""
+        self._record = record
+        self._last: list[ReplicaNow] = []
+        self._last_changes = -1
         self._undo = ExitStack()
         for broker in brokers.values():
             broker.machine.on_power_loss.append(partial(self.invariants.doubt, broker.id))
@@ -53,8 +57,11 @@ class LiveWatch:
         self._world.after(_LOOK_S, self.start)
 
     def look(self) -> None:
-        """Now."""
-        self.invariants.observe([*self._replicas()])
+        """Now. Where nothing has changed since the last look, nothing new can be found."""
+        seen = [*self._replicas()]
+        if seen != self._last or self._record.changes != self._last_changes:
+            self._last, self._last_changes = seen, self._record.changes
+            self.invariants.observe(seen)
 
     def _replicas(self) -> Iterator[ReplicaNow]:
         for broker in self._brokers.values():
@@ -65,15 +72,15 @@ class LiveWatch:
             for key, partition in partitions.items():
                 if partition.topic_id is not None:
                     yield ReplicaNow(
-                        broker=broker.id,
-                        process=process,
-                        partition=key,
-                        topic_id=encode_uuid(partition.topic_id),
-                        leads=partition.is_leader,
-                        epoch=partition.leader_epoch,
-                        high_watermark=partition.high_watermark,
-                        log_end=partition.log.log_end_offset,
-                        runs=rooms is not None,
+                        broker.id,
+                        process,
+                        key,
+                        _topic_id(partition.topic_id),
+                        partition.is_leader,
+                        partition.leader_epoch,
+                        partition.high_watermark,
+                        partition.log.log_end_offset,
+                        rooms is not None,
                     )
 
     def _followed(self, cut: Callable[[Partition, int], None]) -> Callable[[Partition, int], None]:

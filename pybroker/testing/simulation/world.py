@@ -92,10 +92,10 @@ class World:
         """The loop has something to run; to be called once until its turn comes."""
         self._ready.append(loop)
 
-    def run(self, until: float, stop: Callable[[], bool] = lambda: False) -> bool:
+    def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
         """Let everything happen up to that time; True if `stop()`, which is asked after every
         step, ended it earlier. Raises RuntimeError where nothing would ever happen again."""
-        while not stop():
+        while stop is None or not stop():
             if self._ready:
                 loops, self._ready = self._ready, []
                 for loop in loops:

@@ -139,7 +139,9 @@ class ZooKeeperSession:
         told = False
         if not self._is_closed and self._is_connected and wire is not None:
             self._is_closed = True
+            asked = self._asked
             self._fail_asked()
+            self._asked = asked  # answers come yet, before the one to the goodbye
             self._watches.clear()
             goodbye = self._ask(CloseSession())
             self._key = None

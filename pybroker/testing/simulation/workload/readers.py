@@ -14,7 +14,7 @@ from pybroker.testing.simulation.workload.clients import Client, Shared
 from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS
 
 _POLL_MS: Final = 100
-_ASK_MEAN_S: Final = 0.1
+_ASK_MEAN_S: Final = 0.25
 _AGAIN_S: Final = 0.2
 _REST_MEAN_S: Final = 0.01
 
