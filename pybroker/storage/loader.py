@@ -203,8 +203,8 @@ class _Loader:
         that failed the system takes pages for written that never came to the disk: they can be
         read as long as they are in memory, and another sync of the same file does nothing."""
         durable = self._known.recovery_point or 0
-        ends = [*self._bases[1:], None]
-        for base, end in zip(self._bases, ends, strict=True):
+        # A power loss may have left the directory of a young log, and none of its files.
+        for base, end in zip(self._bases, [*self._bases[1:], None], strict=False):
             if end is not None and end <= durable:
                 continue
             path = f"{self._directory}/{segment_file(base, _LOG)}"

@@ -176,3 +176,22 @@ def test_what_a_failed_sync_left_in_memory_is_written_anew(host: Host) -> None:
     assert f"{unsure}.tmp" in disk.faults.syncs and str(durable) not in disk.faults.syncs
     manager.record_incarnation(1)
     assert host.kill().suspects() == frozenset()
+
+
+def test_a_young_log_of_which_only_the_directory_is_left_is_opened_after_a_failed_sync(
+    host: Host,
+) -> None:
+    """A power loss may take the names of files that were never synced. The broker did not start any
+    more: there was nothing to write anew."""
+    disk = host.disk = FaultyDisk()
+    manager = host.start()
+    log = make(manager, A, 3)
+    disk.faults.sync_fails = True
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        log.flush()
+    disk.faults.sync_fails = False
+    for path in Path(log.directory).glob("0*"):
+        path.unlink()
+    manager = host.kill()
+    assert manager.suspects() == {A}
+    assert existing(manager).log_end_offset == 0

@@ -51,6 +51,7 @@ _READ_S_MAX: Final = 60.0
 _LOOK_S: Final = 0.1
 _AFTER_FAULTS_S: Final = 0.5
 _REQUEST_S_MAX: Final = 5.0
+_RETENTION_CHECK_MS: Final = 400
 _PROGRESS: Final = 3
 """So many values have to be acknowledged in each partition after the faults."""
 
@@ -271,6 +272,8 @@ class _Run:
             "read": sum(len(poll.records) for poll in history.polls),
             "steps": self.world.steps,
             "virtual_ms": int(self.world.now * 1000),
+            "logs_shortened": sum(files.start > 0 for files in history.files),
+            **{f"admin_{what}": count for what, count in sorted(self.workload.managed.items())},
             **{f"fault_{kind}": count for kind, count in sorted(self.nemesis.begun.items())},
         }
 
@@ -287,8 +290,11 @@ def _config(options: Options) -> dict[str, object]:
     return {
         "min.insync.replicas": options.min_isr,
         "log.flush.interval.messages": 1 if options.flush else 2**63 - 1,
-        "unclean.leader.election.enable": bool(options.lossy),
+        "unclean.leader.election.enable": options.lossy == 1,
         "log.segment.bytes": options.segment_bytes,
+        "log.retention.bytes": options.retention_bytes or -1,
+        "log.retention.ms": options.retention_ms or -1,
+        "log.retention.check.interval.ms": _RETENTION_CHECK_MS,
         "zookeeper.session.timeout.ms": int(1000 * options.session_s),
         "replica.lag.time.max.ms": int(1000 * options.lag_s),
         "replica.fetch.wait.max.ms": options.fetch_wait_ms,

@@ -33,8 +33,13 @@ class Options:
     flush: int = 0
     """1: flush.messages=1, every acknowledged record is on the disks."""
     lossy: int = 0
-    """1: unclean elections are allowed, and what is lost is judged by the receipts."""
+    """Not 0: unclean elections are allowed, and what is lost is judged by the receipts; 1: to the
+    controller, 2: only when the admin asks for them."""
     segment_bytes: int = 65_536
+    retention_bytes: int = 0
+    """The size at which logs lose their oldest segments; 0: never."""
+    retention_ms: int = 0
+    """The age at which segments go; 0: never."""
     session_s: float = 3.0
     lag_s: float = 2.0
     fetch_wait_ms: int = 500

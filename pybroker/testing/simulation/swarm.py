@@ -25,7 +25,7 @@ _OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("partitions", (1, 1, 2, 2, 3)),
     ("min_isr", (2, 2, 2, 2, 2, 1)),
     ("flush", (0, 0, 1)),
-    ("lossy", (0,) * 15 + (1,)),
+    ("lossy", (0,) * 28 + (1, 2)),
     ("segment_bytes", (65_536, 65_536, 16_384, 4_096)),
     ("session_s", (3.0, 3.0, 1.5, 6.0)),
     ("lag_s", (2.0, 2.0, 1.0, 4.0)),
@@ -39,7 +39,11 @@ _OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("crash_mean_s", (0.0, 0.0, 4.0)),
     ("churn_mean_s", (0.0, 0.0, 2.0)),
     ("election_mean_s", (0.0, 0.0, 2.0)),
+    ("retention_bytes", (0, 0, 0, 0, 0, 2_048)),
+    ("retention_ms", (0, 0, 0, 0, 0, 3_000)),
 )
+_SEGMENT_BYTES_TO_GO: Final = 1_024
+"""Where old segments go, they are so small that some become old within a run."""
 
 
 def generate(seed: str, *, kinds: tuple[Kind, ...] = KINDS) -> Schedule:
@@ -60,6 +64,8 @@ def generate(seed: str, *, kinds: tuple[Kind, ...] = KINDS) -> Schedule:
 def _options(seed: str) -> Options:
     rng = random.Random(f"{seed}/options")
     drawn = {name: rng.choice(values) for name, values in _OPTIONS}
+    if drawn["retention_bytes"] or drawn["retention_ms"]:
+        drawn["segment_bytes"] = _SEGMENT_BYTES_TO_GO
     return Options(**drawn)  # type: ignore[arg-type]
 
 

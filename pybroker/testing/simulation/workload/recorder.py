@@ -39,6 +39,8 @@ class Recorder:
         """Records that consumers were given, by partition."""
         self.refused: Counter[str] = Counter()
         """What clients were told instead, by the kind of error."""
+        self.managed: Counter[str] = Counter()
+        """What the admin was told to be done: topics created, partitions elected, and so on."""
         self._world = world
 
     def now(self) -> int:

@@ -73,12 +73,14 @@ class AdminClient(Client):
         )
         if await self._decide(lambda: admin.create_topics([topic]), ErrorCode.TOPIC_ALREADY_EXISTS):
             self.shared.catalog.born(name, options.partitions)
+            self.recorder.managed["created"] += 1
 
     async def _delete(self, admin: Admin, name: str) -> None:
         self.shared.catalog.remove(name)
-        await self._decide(
+        if await self._decide(
             lambda: admin.delete_topics([name]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
+        ):
+            self.recorder.managed["deleted"] += 1
 
     async def _grow(self, admin: Admin, name: str) -> None:
         count = self.shared.catalog.topics[name] + 1
@@ -89,6 +91,7 @@ class AdminClient(Client):
             lambda: admin.create_partitions([growth]), ErrorCode.INVALID_PARTITIONS
         ):
             self.shared.catalog.add(name, count)
+            self.recorder.managed["grown"] += 1
 
     async def _decide(
         self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
@@ -119,7 +122,10 @@ class AdminClient(Client):
         faults = self.recorder.history.faults
         faults.append(Fault(self.recorder.now(), "invoke", what, "all"))
         try:
-            await admin.elect_leaders(kind)
+            outcomes = await admin.elect_leaders(kind)
         except ClientError as error:
             self.recorder.refused[type(error).__name__] += 1
+        else:
+            elected = sum(error is None for error in outcomes.values())
+            self.recorder.managed[f"elected_{kind.name.lower()}"] += elected
         faults.append(Fault(self.recorder.now(), "ok", what, "all"))

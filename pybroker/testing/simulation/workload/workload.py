@@ -88,6 +88,11 @@ class Workload:
         return self._shared.recorder.refused
 
     @property
+    def managed(self) -> Counter[str]:
+        """What the admin was told to be done, by its kind."""
+        return self._shared.recorder.managed
+
+    @property
     def failures(self) -> list[str]:
         """What no client may come to; a defect of the client, or of the workload."""
         return self._shared.failures
