@@ -81,7 +81,11 @@ BAD: dict[Story, tuple[str, str]] = {
 def told(story: Story) -> History:
     script = Script()
     story(script)
-    return replace(script.history(), may_lose=story is not admits_a_loss_that_nothing_explains)
+    return replace(
+        script.history(),
+        may_lose=story is not admits_a_loss_that_nothing_explains,
+        expires=story is forgets_what_is_old,
+    )
 
 
 @pytest.mark.parametrize("story", BAD, ids=lambda story: str(story.__name__))
@@ -220,6 +224,13 @@ def has_fewer_partitions_than_the_topic_had_before(script: Script) -> None:
     script.wait(30_000)
 
 
+def forgets_what_is_old(script: Script) -> None:
+    script.topic()
+    script.assign()
+    script.add("reader", "poll", "fail", err="out of range", tp=script.partition, off=0)
+    script.deletion()
+
+
 GOOD = (
     is_well_soon_after_the_faults,
     is_over_before_it_has_to_be_well,
@@ -232,6 +243,7 @@ GOOD = (
     deletes_a_topic,
     admits_a_loss_of_a_topic_that_is_made_anew,
     forgets_a_producer_with_the_topic,
+    forgets_what_is_old,
     has_fewer_partitions_than_the_topic_had_before,
 )
 
@@ -309,11 +321,19 @@ def gives_an_epoch_of_the_old_topic_to_two_leaders(script: Script) -> None:
     script.state(version=0, leader=1, epoch=0)
 
 
+def forgets_a_position_of_the_old_topic(script: Script) -> None:
+    script.topic()
+    script.assign()
+    script.add("reader", "poll", "fail", err="out of range", tp=script.partition, off=0)
+    script.deletion()
+
+
 STILL_BAD: dict[Story, str] = {
     loses_what_the_new_topic_acknowledged: "acked-present",
     loses_what_was_acknowledged_after_the_loss: "acked-present",
     reads_what_was_refused_by_the_old_topic: "no-phantom",
     gives_two_values_at_an_offset_of_the_old_topic: "one-value-per-offset",
+    forgets_a_position_of_the_old_topic: "consumer-order",
     stores_a_value_of_the_new_topic_twice: "duplicates",
     elects_who_was_not_in_sync_in_the_old_topic: "clean-elections",
     lets_the_end_of_the_old_topic_go_back: "monotone-watermarks",

@@ -42,7 +42,7 @@ def split(history: History) -> History:
             if (partition := eras.at(each.partition, each.at, each.at)) is not None
         ],
         lost_positions=[
-            each
+            replace(each, partition=eras.first(each.partition))
             for each in history.lost_positions
             if each.partition is None or eras.is_first(each.partition, each.at)
         ],
@@ -82,6 +82,12 @@ class _Eras:
 
     def is_first(self, partition: TopicPartition, at: int) -> bool:
         return at <= self._of(partition)[0].end
+
+    def first(self, partition: TopicPartition | None) -> TopicPartition | None:
+        """Its name in its first era."""
+        if partition is None:
+            return None
+        return partition[0] + self._of(partition)[0].name, partition[1]
 
     def send(self, send: Send) -> Send:
         partition = self.at(send.partition, send.begun, send.ended or math.inf)

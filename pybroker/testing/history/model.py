@@ -235,6 +235,8 @@ class History:
     lives: list[TopicLife] = field(default_factory=list)
     """In the order of time; empty where no topic is deleted, or nobody knows."""
     losses: list[Loss] = field(default_factory=list)
+    expires: bool = False
+    """Whether old records go, so that logs begin ever later."""
     may_lose: bool = True
     """Whether what was done excuses losses that are written down."""
     stale: int = 10 * NANOSECONDS

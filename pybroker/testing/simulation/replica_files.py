@@ -35,7 +35,8 @@ def replica_files(
     producers: Iterable[ProducerEntry] | None = None,
 ) -> ReplicaFiles:
     """`start`: where the log begins, if that is above its first segment. `producers` as the broker
-    knows them in memory, None if it is not asked. Raises DamagedFile."""
+    knows them in memory, None if it is not asked; what they wrote below `start` does not count, of
+    which a replica that was copied later has never heard. Raises DamagedFile."""
     batches = tuple(
         Batch(
             header.base_offset,
@@ -54,7 +55,9 @@ def replica_files(
         high_watermark=high_watermark,
         batches=batches,
         epochs=_epochs(disk, f"{log_dir}/{partition}/{_EPOCHS}"),
-        producers=None if entries is None else tuple(map(_told, entries)),
+        producers=None
+        if entries is None
+        else tuple(told for entry in entries if (told := _told(entry, start))),
     )
 
 
@@ -111,6 +114,11 @@ def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(epoch), int(offset)) for epoch, offset in rows)
 
 
-def _told(entry: ProducerEntry) -> str:
-    batches = [(batch.last_sequence, batch.last_offset) for batch in entry.batches]
-    return f"producer {entry.producer_id} epoch {entry.epoch}: {batches}"
+def _told(entry: ProducerEntry, start: int) -> str:
+    """Empty if nothing is left of what it wrote."""
+    batches = [
+        (batch.last_sequence, batch.last_offset)
+        for batch in entry.batches
+        if batch.last_offset >= start
+    ]
+    return f"producer {entry.producer_id} epoch {entry.epoch}: {batches}" if batches else ""

@@ -55,6 +55,8 @@ _RETENTION_CHECK_MS: Final = 400
 _PROGRESS: Final = 3
 """So many values have to be acknowledged in each partition after the faults."""
 
+_UNCLEAN_MEAN_S: Final = (0.0, 4.0, 1.0)
+"""Between two elections of whoever is left, by what may be lost."""
 _PRODUCERS: Final = (
     ProducerKind.IDEMPOTENT,
     ProducerKind.PLAIN,
@@ -146,6 +148,7 @@ class _Run:
         )
         self.history = self.workload.history
         self.history.may_lose = bool(options.lossy)
+        self.history.expires = bool(options.retention_bytes or options.retention_ms)
         self.history.stale = int((options.session_s + _REQUEST_S_MAX) * NANOSECONDS)
         self.record = ClusterRecord(self.history, min_isr=options.min_isr)
         self.cluster.zookeeper.on_commit.append(self.record.committed)
@@ -194,13 +197,18 @@ class _Run:
         self._until(self._is_up, limit_s, "not all brokers come back")
         self._until(lambda: is_whole(self.cluster), limit_s, "not all replicas are in sync again")
         if options.producers:
-            acked = self.workload.acked.copy()
-            keys = [each for each in self.workload.catalog.partitions() if each.topic == TOPIC]
-            self._until(
-                lambda: all(self.workload.acked[key] >= acked[key] + _PROGRESS for key in keys),
-                limit_s,
-                "not every partition takes records again",
-            )
+            self.workload.spread()
+            self._until(self._goes_on(), limit_s, "not every partition takes records again")
+
+    def _goes_on(self) -> Callable[[], bool]:
+        """Whether every partition takes records from now on."""
+        workload = self.workload
+        before = workload.acked.copy()
+        return lambda: all(
+            workload.acked[key] >= before[key] + _PROGRESS
+            for key in workload.catalog.partitions()
+            if key in self.record.states
+        )
 
     def _end(self) -> None:
         self.workload.stop()
@@ -316,5 +324,5 @@ def _load(options: Options) -> WorkloadOptions:
         crash_mean_s=options.crash_mean_s,
         churn_mean_s=options.churn_mean_s,
         election_mean_s=options.election_mean_s,
-        unclean_mean_s=4.0 if options.lossy else 0.0,
+        unclean_mean_s=_UNCLEAN_MEAN_S[options.lossy],
     )

@@ -71,6 +71,8 @@ class Shared:
     failures: list[str] = field(default_factory=list)
     """What no client may come to: errors that are none of `ClientError`."""
     is_stopping: bool = False
+    is_even: bool = False
+    """Topics stay as they are, and every partition gets its part."""
 
 
 class Client:

@@ -14,6 +14,8 @@ from pybroker.testing.simulation.workload.clients import Client, Shared
 from pybroker.testing.simulation.workload.options import PRODUCER_OPTIONS, ProducerKind
 
 _NO_TOPIC_S: Final = 0.1
+_EVEN_PER_S_MIN: Final = 10.0
+"""So that each of many partitions gets some soon."""
 
 
 class ProducerClient(Client):
@@ -34,12 +36,14 @@ class ProducerClient(Client):
         producer = await self.opened(self._make)
         if producer is None:
             return
-        bursts_per_s = options.records_per_s * 2 / (1 + options.burst_max)
         while not self.is_stopping:
             for _ in range(self.rng.randint(1, options.burst_max)):
                 if self._unanswered < options.unanswered_max:
                     await self._send(producer)
-            await self.rest(1 / bursts_per_s)
+            records_per_s = options.records_per_s
+            if self.shared.is_even:
+                records_per_s = max(records_per_s, _EVEN_PER_S_MIN)
+            await self.rest((1 + options.burst_max) / 2 / records_per_s)
         await producer.close()
 
     def _make(self) -> Producer:
@@ -61,8 +65,11 @@ class ProducerClient(Client):
         if not topics:
             await asyncio.sleep(_NO_TOPIC_S)
             return
-        topic = self.rng.choice([*topics])
-        number = self.options.partition_choice(self.rng, topics[topic])
+        if self.shared.is_even:
+            topic, number = self.rng.choice(self.shared.catalog.partitions())
+        else:
+            topic = self.rng.choice([*topics])
+            number = self.options.partition_choice(self.rng, topics[topic])
         identity = Identity(self.name, self.incarnation, self._counter)
         send = self.recorder.begun(identity, TopicPartition(topic, number))
         self._counter += 1

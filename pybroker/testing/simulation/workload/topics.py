@@ -37,6 +37,8 @@ class AdminClient(Client):
                 (self.options.election_mean_s, self._elect_preferred),
                 (self.options.unclean_mean_s, self._elect_whoever_is_left),
             ):
+                if act == self._churn and self.shared.is_even:
+                    continue
                 if mean_s and self.rng.random() < _TICK_S / mean_s:
                     await act(admin)
         await admin.close()

@@ -122,6 +122,10 @@ class Workload:
         for client in self._clients:
             client.start()
 
+    def spread(self) -> None:
+        """Let topics be as they are from now on, and send to all of their partitions alike."""
+        self._shared.is_even = True
+
     def stop(self) -> None:
         """Begin nothing new. What is under way comes to its end: 15 s at most, for a send."""
         self._shared.is_stopping = True
