@@ -411,6 +411,8 @@ class ReplicaManager:
             )
             if key.topic not in INTERNAL_TOPICS:
                 self.by_topic.setdefault(key.topic.encode(), {})[key.partition] = partition
+        if opened.latest_epoch > facts.state.leader_epoch:  # no checksum covers epochs
+            self.on_suspicion(key, opened.epoch_end_offset(facts.state.leader_epoch)[1])
         if facts.state.leader == self.broker_id:
             partition.lead(facts, self._clock.monotonic())
             self.review_isr(partition)

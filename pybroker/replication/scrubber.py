@@ -13,6 +13,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage import scrub
+from pybroker.storage.epochs import EPOCH_MAX
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage
 from pybroker.storage.manager import LogManager
@@ -128,7 +129,8 @@ class Scrubber:
             opened = self._logs.log(key)
             if opened is None or opened.failure is not None or opened.damage is not None:
                 return
-            looked = await self._blocking.run(scrub.look, opened, place, bytes_max)
+            known = self._epoch_max(key)
+            looked = await self._blocking.run(scrub.look, opened, place, bytes_max, known)
             if looked.damage is not None:
                 self._tell(key, opened, looked)
                 return
@@ -143,6 +145,13 @@ class Scrubber:
 
     def _tell(self, key: TopicPartition, opened: Log, looked: scrub.Looked) -> None:
         """On the event loop, where nobody changes the log meanwhile but who cuts it."""
-        if key not in self._replicas.busy and scrub.is_confirmed(opened, looked):
+        if key not in self._replicas.busy and scrub.is_confirmed(
+            opened, looked, self._epoch_max(key)
+        ):
             assert looked.damage is not None
             self._found(key, looked.damage)
+
+    def _epoch_max(self, key: TopicPartition) -> int:
+        """A replica has no batches of a later leader epoch than it was told of."""
+        partition = self._replicas.partitions.get(key)
+        return EPOCH_MAX if partition is None else partition.leader_epoch

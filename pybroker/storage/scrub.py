@@ -21,6 +21,7 @@ from pybroker.records.batch import (
     read_header,
 )
 from pybroker.records.crc32c import checksum
+from pybroker.storage.epochs import EPOCH_MAX
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage
 from pybroker.storage.segment import Segment
@@ -89,9 +90,11 @@ class Looked:
     segment: Segment | None = None
 
 
-def look(log: Log, place: Place | None, bytes_max: int) -> Looked:
-    """Check about so many bytes from `place` on (None: from the beginning). Waits for the disk.
-    Raises StorageError, also where the files went away meanwhile."""
+def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_MAX) -> Looked:
+    """Check about so many bytes from `place` on (None: from the beginning). There has been no
+    leader epoch above `epoch_max`. Waits for the disk. Raises StorageError, also where the files
+    went away meanwhile."""
+    epoch_of = _bounded(log.epoch_of, epoch_max)
     segment = log.segments.first if place is None else _segment_at(log, place)
     if segment is None:
         return Looked(None, 0)
@@ -101,9 +104,9 @@ def look(log: Log, place: Place | None, bytes_max: int) -> Looked:
     position, offset = place.position, place.offset
     if position < size:
         data = segment.file.pread(position, min(bytes_max, size - position))
-        length, offset = whole(data, offset, next_offset, log.epoch_of)
+        length, offset = whole(data, offset, next_offset, epoch_of)
         if not length:
-            fault, length, offset = _check(log, segment, position, offset)
+            fault, length, offset = _check(segment, position, offset, epoch_of)
             if fault is not None:
                 return Looked(None, 0, Damage(offset, segment.path, position, fault), segment)
         position += length
@@ -116,7 +119,7 @@ def look(log: Log, place: Place | None, bytes_max: int) -> Looked:
     return Looked(Place(following.base_offset, 0, following.base_offset), checked)
 
 
-def is_confirmed(log: Log, looked: Looked) -> bool:
+def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
     """Look once more where damage was found, in the thread that changes the log: what was cut or
     deleted meanwhile is none."""
     damage, segment = looked.damage, looked.segment
@@ -124,7 +127,13 @@ def is_confirmed(log: Log, looked: Looked) -> bool:
         return False
     if not any(each is segment for each in log.segments.all) or damage.position >= segment.size:
         return False
-    return _check(log, segment, damage.position, damage.offset)[0] is not None
+    epoch_of = _bounded(log.epoch_of, epoch_max)
+    return _check(segment, damage.position, damage.offset, epoch_of)[0] is not None
+
+
+def _bounded(epoch_of: EpochOf, epoch_max: int) -> EpochOf:
+    """The history may have been taken from the batches themselves."""
+    return lambda offset: min(epoch_of(offset), epoch_max)
 
 
 def _segment_at(log: Log, place: Place) -> Segment | None:
@@ -132,7 +141,9 @@ def _segment_at(log: Log, place: Place) -> Segment | None:
     return next((s for s in log.segments.all if s.base_offset >= place.base_offset), None)
 
 
-def _check(log: Log, segment: Segment, position: int, offset: int) -> tuple[str | None, int, int]:
+def _check(
+    segment: Segment, position: int, offset: int, epoch_of: EpochOf
+) -> tuple[str | None, int, int]:
     """What is wrong with the batch at `position`, if anything is; its length, and the offset that
     is expected after it."""
     size, next_offset = segment.end
@@ -151,7 +162,7 @@ def _check(log: Log, segment: Segment, position: int, offset: int) -> tuple[str 
             0,
             offset,
         )
-    fault = _epoch_fault(header.base_offset, header.leader_epoch, log.epoch_of)
+    fault = _epoch_fault(header.base_offset, header.leader_epoch, epoch_of)
     return fault, header.size, offset if fault is not None else header.next_offset
 
 
