@@ -1,9 +1,10 @@
 """What to believe of a log that was not closed properly.
 
 From the recovery point on every batch is checked. Where they stop being whole, two things can have
-happened: the last write was cut off, then nothing valid follows and the remains are cut away; or
-bytes that were written well are damaged, then the log ends there until somebody mends it, for
-records behind the hole may have been acknowledged. Cut bytes are kept in a file beside the log.
+happened: the last write was cut off, then nothing valid follows and the remains are cut away (while
+the machine is up, a write leaves its beginning, as it was); or bytes that were written well are
+damaged, then the log ends there until somebody mends it, for records behind the hole may have been
+acknowledged. Cut bytes are kept in a file beside the log.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ _BATCH_SEARCHED_MAX: Final = 101 * 1024**2
 
 
 class ScanEnd(NamedTuple):
-    """Where the valid batches of a segment end, and why; no reason: at the end of the file."""
+    """Where the valid batches of a segment end, and why; no reason: at the end of the file.
+    `is_complete`: a batch lies there in its full length, but its checksum is wrong."""
 
     position: int
     next_offset: int
     reason: str | None
+    is_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ def scan(file: File, size: int, position: int, next_offset: int, visit: Visit) -
         if position + header.size > start + len(chunk):
             start, chunk = position, file.pread(position, min(max(CHUNK_BYTES, header.size), left))
         if not crc_matches(chunk, position - start, header.size):
-            return ScanEnd(position, next_offset, "the checksum is wrong")
+            is_next = header.base_offset >= next_offset
+            return ScanEnd(position, next_offset, "the checksum is wrong", is_next)
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             return ScanEnd(
                 position,
@@ -144,9 +148,9 @@ def recover(
     What lies below `floor_offset` is known to have been whole, so a fault there is damage even if
     nothing follows. `segments` are all of the log in order; unless it `may_have_gaps`, each begins
     where the one before it ends: what is missing there did not reach the disk, though the next
-    segment did. Where it does not trust them, the indexes are made again. `visit` is given each
-    valid batch that was checked. `accepts_loss`: the operator gives up what lies behind a hole;
-    that is cut, too.
+    segment did. `trusts_indexes`: the machine has not gone down since; else the indexes are made
+    again. `visit` is given each valid batch that was checked. `accepts_loss`: the operator gives up
+    what lies behind a hole; that is cut, too.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
@@ -176,7 +180,9 @@ def recover(
         if end.reason is None:
             expected = end.next_offset
             continue
-        if accepts_loss or _is_torn(segments, number, end, floor_offset):
+        # Who was only killed leaves the beginning of the last write, and no batch that is bent.
+        is_bent = trusts_indexes and end.is_complete
+        if accepts_loss or (not is_bent and _is_torn(segments, number, end, floor_offset)):
             cut = _cut(segments, number, end, disk)
             return _end_of(segments[: number + 1], floor_offset, cut)
         return _damaged(segments, number, end)

@@ -151,3 +151,23 @@ def test_a_leader_epoch_that_a_bit_made_large_wins_no_election(seed: int) -> Non
         simulation.wait(lambda: is_whole(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % (number % 10) for number in range(20)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bit_that_flips_in_the_last_batch_of_who_was_killed_costs_nothing(seed: int) -> None:
+    """The batch was taken for a write that was cut off, which being killed cannot make of it; its
+    broker, still in sync and back first, led without it, and the others cut theirs."""
+    with Simulation(seed) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 10)
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        first = simulation.leader("orders", 0)
+        for broker in (1, 2, 3):
+            simulation.kill(broker)
+        path = f"/broker-{first}/data/orders-0/00000000000000000000.log"
+        simulation.cluster.brokers[first].disk.flip(path, 8 * (9 * 69 + 66))
+        simulation.start_broker(first)
+        simulation.pass_time(5)
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        assert len(simulation.run(read_all, simulation.bootstrap, 10)) == 10
