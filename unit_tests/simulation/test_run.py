@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 from pybroker.testing.simulation.broker_log import explained_by
-from pybroker.testing.simulation.run import simulate
-from pybroker.testing.simulation.schedule import parse
+from pybroker.testing.simulation.run import _load, simulate
+from pybroker.testing.simulation.schedule import Options, parse
 from pybroker.testing.simulation.swarm import generate
 
 SEEDS = ("2", "3")
@@ -76,3 +76,9 @@ def test_a_broker_tells_of_losses_where_unclean_elections_are_allowed_only() -> 
     line = "ERROR pybroker.replication.shortening loss_receipt partition=load-0-0"
     assert explained_by(["power"], is_lossy=True).search(line)
     assert not explained_by(["power"]).search(line)
+
+
+def test_no_batch_is_larger_than_a_segment() -> None:
+    """A producer that was behind after a full disk filled its batches, and all were refused."""
+    load = _load(Options(segment_bytes=4_096, batch_bytes=16_384))
+    assert load.batch_bytes < 4_096
