@@ -106,6 +106,7 @@ class DirectoryFailures:
         self._replicas.reluctance.on_change = self.replicas_changed
         for path, error in self._logs.failed_directories.items():
             self._replicas.directory_failed(path, error)
+            self._end_without_any(error)
         self.registered()
 
     def registered(self) -> None:
@@ -133,9 +134,12 @@ class DirectoryFailures:
 
     def _on_failure(self, path: str, error: StorageError) -> None:
         self._replicas.directory_failed(path, error)
+        self._end_without_any(error)
+        self._say(LogDirEvent.DIRECTORY_FAILED)
+
+    def _end_without_any(self, error: StorageError) -> None:
         if not self._logs.usable_directories:
             self._lost(f"all log directories have failed, the last: {error}")
-        self._say(LogDirEvent.DIRECTORY_FAILED)
 
     async def _tell(self) -> None:
         """One node says it of all directories that have failed, or all replicas, by then."""

@@ -47,12 +47,13 @@ class Broker:
     def __init__(self) -> None:
         self.disks = Disks()
         self.coord = MemoryCoord(MemoryTree(ManualClock()))
+        self.reasons: list[str] = []
         self.failures = DirectoryFailures(
             coord=self.coord,
             broker_id=1,
             logs=cast(LogManager, self.disks),
             replicas=cast(ReplicaManager, self.disks),
-            lost=lambda reason: None,
+            lost=self.reasons.append,
         )
 
     async def told(self) -> int:
@@ -82,6 +83,17 @@ async def test_a_directory_that_is_lost_at_the_start_is_told(broker: Broker) -> 
     broker.disks.lost_directories = ["/b"]
     broker.failures.start()
     assert await broker.told() == 1
+
+
+@pytest.mark.parametrize(("usable", "ends"), [([], True), (["/a"], False)])
+async def test_who_has_no_directory_left_before_anybody_listens_ends(
+    broker: Broker, usable: list[str], ends: bool
+) -> None:
+    """The last one failed while the broker registered, and it went on without any, for ever."""
+    broker.disks.failed_directories = {"/b": BROKEN}
+    broker.disks.usable_directories = usable
+    broker.failures.start()
+    assert bool(broker.reasons) is ends
 
 
 async def test_a_directory_that_fails_is_told_now_and_after_each_registration(
