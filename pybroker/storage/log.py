@@ -389,7 +389,7 @@ class Log:
             self._epochs.truncate_end(end)
             self._snapshots.keep(self.segments.bases, end)
             self._producers = lookup.rebuild_producers(
-                self.segments, self._snapshots, end, self.last_append_ms
+                self.segments, self._snapshots, end, self._producers.last_seen_ms
             )
         except (StorageError, CorruptionError) as error:
             raise self.fail(StorageError(str(error))) from error

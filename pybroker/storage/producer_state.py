@@ -95,6 +95,11 @@ class ProducerState:
         self.open_transactions = other.open_transactions
         self.undecided = other.undecided
 
+    @property
+    def last_seen_ms(self) -> int:
+        """When anybody wrote last, as far as is known; 0 if there is nobody."""
+        return max((entry.last_seen_ms for entry in self.entries.values()), default=0)
+
     def check(
         self, header: BatchHeader, marker: EndTransaction | None = None
     ) -> RememberedBatch | None:

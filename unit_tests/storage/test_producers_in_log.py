@@ -90,3 +90,15 @@ def test_old_timestamps_do_not_make_a_producer_old(bench: Bench) -> None:
     bench.put(batch(producer=9, sequence=0, timestamp=1000))
     assert bench.log.producers.expire(bench.now_ms + 1000, 86_400_000) == 0
     assert bench.log.producers.expire(bench.now_ms + 86_400_000, 86_400_000) == 1
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_producer_is_not_old_because_the_log_was_shortened(bench: Bench, how: str) -> None:
+    """After a restart the log had been appended to at no time, so whoever was left after a
+    truncation was taken for very old; and a retry that came later was stored once more."""
+    bench.put(batch(producer=9, sequence=0))
+    bench.append(1)
+    restart(bench, how)
+    bench.log.truncate_to(1)
+    assert bench.log.producers.expire(bench.now_ms, 86_400_000) == 0
+    assert bench.put(batch(producer=9, sequence=0)).duplicate
