@@ -88,10 +88,30 @@ def scan(file: File, size: int, position: int, next_offset: int, visit: Visit) -
                 next_offset,
                 f"the batch begins at offset {header.base_offset}, expected {next_offset} or more",
             )
+        if header.base_offset > next_offset and _stands_out(file, position, size, next_offset):
+            return ScanEnd(
+                position,
+                next_offset,
+                f"the batch begins at offset {header.base_offset}, above the one behind it",
+            )
         visit(position, header)
         position += header.size
         next_offset = header.next_offset
     return ScanEnd(position, next_offset, None)
+
+
+def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
+    """Whether the batch at `position` leaves a gap behind `expected` that its successor does not:
+    then it is its own base offset that is wrong, which no checksum covers."""
+    header = read_header(file.pread(position, HEADER_SIZE), 0)
+    behind = position + header.size
+    chunk = file.pread(behind, HEADER_SIZE)
+    try:
+        successor = read_header(chunk, 0)
+    except CorruptionError:
+        return False
+    is_between = expected <= successor.base_offset < header.next_offset
+    return is_between and _is_batch(file, chunk, 0, behind, size, expected)
 
 
 def valid_batch_after(file: File, position: int, size: int, next_offset: int) -> int | None:

@@ -92,7 +92,7 @@ def test_a_flipped_bit_in_the_last_batch_is_a_torn_tail(bench: Bench) -> None:
     assert bench.offsets() == [0, 1]
 
 
-@pytest.mark.parametrize("at", [16, 20, 25, 70])
+@pytest.mark.parametrize("at", [5, 6, 16, 20, 25, 70])
 def test_a_flipped_bit_before_a_valid_batch_is_damage(bench: Bench, at: int) -> None:
     bench.append(1, 1, 1, 1)
     bench.flip_bit(1, at)
