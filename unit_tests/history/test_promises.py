@@ -44,6 +44,16 @@ def leaves_a_replica_behind_after_the_faults(script: Script) -> None:
 def has_no_leader_after_the_faults(script: Script) -> None:
     script.state(version=0, leader=-1, epoch=0, isr=[1])
     script.calm(20_000)
+    script.wait(21_000)
+    script.state(version=1, leader=-1, epoch=0, isr=[1])
+
+
+def falls_back_after_it_was_well_at_the_end(script: Script) -> None:
+    script.topic((1, 2, 3))
+    script.state(version=0, leader=1, epoch=0, isr=[1, 2, 3])
+    script.calm(20_000)
+    script.wait(1_000)
+    script.state(version=1, leader=1, epoch=0, isr=[1, 2])
 
 
 def acknowledges_with_too_few_in_sync(script: Script) -> None:
@@ -234,6 +244,7 @@ def forgets_what_is_old(script: Script) -> None:
 GOOD = (
     is_well_soon_after_the_faults,
     is_over_before_it_has_to_be_well,
+    falls_back_after_it_was_well_at_the_end,
     deletes_what_is_not_well,
     acknowledges_before_a_leader_can_know,
     acknowledges_once_enough_are_in_sync,

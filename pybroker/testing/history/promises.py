@@ -18,6 +18,9 @@ def availability(history: History) -> Iterator[Violation]:
         return
     rule, end = "availability", calm.since + calm.limit
     seconds = calm.limit / NANOSECONDS
+    heard = [send.ended for send in history.sends.values()]
+    if max([*heard, *(state.at for state in history.states)], default=0) < end:
+        return  # it was well, and the run over, before: who fell back or gave up says nothing
     alive = {life.topic: life.replicas for life in history.lives if not life.doomed}
     gone = {life.topic for life in history.lives} - alive.keys()
     states: dict[TopicPartition, State] = {}
@@ -30,8 +33,6 @@ def availability(history: History) -> Iterator[Violation]:
         if missing or state.leader < 0:
             text = f"{seconds:g} s after the last fault {state.leader} leads, {missing} lag behind"
             yield Violation(rule, partition, UNTOLD, text, (str(state),))
-    if max((send.ended for send in history.sends.values()), default=0) < end:
-        return  # it was well, and the run over, before: whoever gave up early says nothing
     for partition, sends in history.sends_by_partition().items():
         if partition[0] in gone or is_past(partition):
             continue
