@@ -122,9 +122,11 @@ class IsrChanges:
         for start in range(0, len(changes), _READS_AT_A_TIME):
             some = changes[start : start + _READS_AT_A_TIME]
             found = await asyncio.gather(*map(self._look, some))
-            ready += [
-                (change, data) for change, data in zip(some, found, strict=True) if data is not None
-            ]
+            for change, data in zip(some, found, strict=True):
+                if data is not None and change.only_looks:
+                    self._unchanged(change)
+                elif data is not None:
+                    ready.append((change, data))
         await asyncio.gather(
             *(
                 self._store(ready[start : start + _CHANGES_PER_MULTI_MAX])
@@ -228,6 +230,12 @@ class IsrChanges:
             self._metrics.isr_expands += 1
         self._changed(change, change.state, version, "stored")
         self._go_on(partition, before, partition.isr_stored(change, version))
+
+    def _unchanged(self, change: IsrChange) -> None:
+        partition = self._leader_of(change)
+        if partition is not None:
+            partition.isr_unchanged()
+            self._go_on(partition, partition.high_watermark, 0)
 
     def _supersede(self, change: IsrChange, reason: str, *, is_replaced: bool = False) -> None:
         partition = self._leader_of(change)

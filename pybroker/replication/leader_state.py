@@ -81,6 +81,8 @@ class IsrChange:
     expected_version: int
     joins: int = NOBODY
     incarnation: int = NO_INCARNATION
+    only_looks: bool = False
+    """Nothing is to be stored, only whether the node still has that version is to be found out."""
 
 
 @dataclass(slots=True)
@@ -105,6 +107,11 @@ class LeaderState:
     """The followers whose log ends count for the high watermark."""
     _refused: dict[int, int] = field(default_factory=dict)
     """Incarnations that have proved to be gone, by broker."""
+    _incarnations: dict[int, int] = field(default_factory=dict)
+    """By broker, the last that a fetch told."""
+    _doubts: bool = False
+    """An in-sync follower was started anew since it was heard of: it may have left the ISR by
+    itself, for a log that is not what it was, and the controller need not have told us."""
 
     @classmethod
     def begin(
@@ -148,7 +155,10 @@ class LeaderState:
         """Note a fetch of a replica."""
         follower = self.followers[fetch.replica_id]
         follower.fetched(fetch, leader_end, now)
-        if fetch.replica_id not in self.facts.state.isr:
+        is_anew = self._is_anew(fetch)
+        if fetch.replica_id in self.facts.state.isr:
+            self._doubts |= is_anew
+        else:
             catching_up = follower.is_in_sync(leader_end, now, lag_max_s)
             if catching_up and self._may_be_proposed(fetch.replica_id):
                 self._await(self._awaited | {fetch.replica_id})
@@ -186,6 +196,11 @@ class LeaderState:
         if self.pending is not None or self.is_superseded:
             return None
         state = self.facts.state
+        if self._doubts:
+            self._doubts = False
+            key, version = self.facts.topic_partition, self.facts.partition_epoch
+            self.pending = IsrChange(key, state, version, only_looks=True)
+            return self.pending
         isr = tuple(
             replica
             for replica in state.isr
@@ -228,7 +243,18 @@ class LeaderState:
         self._awaited -= {change.joins}
         self._recount()
 
+    def unchanged(self) -> None:
+        """What is stored is what is known."""
+        self.pending = None
+
     # private
+
+    def _is_anew(self, fetch: FollowerFetch) -> bool:
+        if fetch.incarnation == NO_INCARNATION:
+            return False
+        before = self._incarnations.get(fetch.replica_id, fetch.incarnation)
+        self._incarnations[fetch.replica_id] = fetch.incarnation
+        return before != fetch.incarnation
 
     def _may_be_proposed(self, replica_id: int) -> bool:
         incarnation = self.followers[replica_id].incarnation

@@ -284,6 +284,11 @@ class Partition:
         self._leader.refused(change)
         return self._settled()
 
+    def isr_unchanged(self) -> None:
+        """The pending change was to look only, and the state node is as it was."""
+        assert self._leader is not None
+        self._leader.unchanged()
+
     def superseded(self, *, is_replaced: bool) -> None:
         """A later leader epoch is stored, perhaps another leader's: wait for what the controller
         says."""

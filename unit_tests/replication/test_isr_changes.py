@@ -358,3 +358,37 @@ async def test_a_change_is_tried_again_after_a_failure_that_nobody_expects(
     assert [each.message for each in caplog.records if each.exc_info] == [
         "isr changes failed partitions=1"
     ]
+
+
+async def test_who_was_started_anew_may_have_left_by_itself(leading: Leading) -> None:
+    """After a power loss a broker takes itself out of the ISR that is stored, and nobody need have
+    told the leader; it would count it in sync for ever, and never take it back."""
+    await leading.lead()
+    for broker in (2, 3):
+        leading.fetch(broker, 0)
+    await leading.meddle(isr=(ME, 2))
+    leading.fetch(3, 0, incarnation=-1)  # while it is not told its roles
+    await leading.pass_time(0)
+    assert leading.believed == ALL
+    leading.fetch(3, 0, incarnation=await leading.register(3))
+    await leading.pass_time(0)
+    await until(lambda: leading.believed == (ME, 2))
+    leading.fetch(3, 0, incarnation=1)
+    await leading.until_stored(ME, 2, 3)
+
+
+async def test_who_was_started_anew_and_is_in_sync_costs_no_write(leading: Leading) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    for broker in (2, 3):
+        leading.fetch(broker, 1)
+    before = leading.tree.zxid
+    leading.fetch(3, 1, incarnation=1)
+    await leading.pass_time(0)
+    pending = leading.replicas.manager.isr_changes
+    await until(lambda: not pending)
+    leading.replicas.append()
+    leading.fetch(2, 2)
+    await leading.pass_time(LATE_S, 2)
+    await leading.until_stored(ME, 2)
+    assert leading.tree.zxid <= before + 3  # the laggard's leaving, and its notification
