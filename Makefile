@@ -13,12 +13,12 @@ SEED ?=
 SEEDS ?= 200
 SCHEDULE ?=
 
-.PHONY: run test lint simulate test-unit test-integration test-faults fuzz bench docs install clean
+.PHONY: run test lint test-unit test-simulation test-integration test-faults simulate fuzz bench docs install clean
 
 run: $(VENV)/.installed-embedded
 	$(BIN)/pybroker start $(ARGS)
 
-test: lint test-unit simulate test-integration test-faults
+test: lint test-unit test-simulation test-integration test-faults
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -26,7 +26,11 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 test-unit: $(VENV)/.installed-test
-	$(BIN)/pytest unit_tests $(TESTS)
+	$(BIN)/pytest unit_tests --ignore=unit_tests/simulation $(TESTS)
+
+# Seeds, what they rest on, and the bugs that they have found or have to find.
+test-simulation: simulate
+	$(BIN)/pytest unit_tests/simulation $(TESTS)
 
 test-integration: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests --ignore-glob='*/test_faults_*.py' $(TESTS)
