@@ -115,7 +115,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._request is not None:
-            self._request.cancel()
+            # After it has begun: what a coroutine was given to wait for would never be awaited.
+            asyncio.get_running_loop().call_soon(self._request.cancel)
         if self._next_turn is not None:
             self._next_turn.cancel()
         if self._linger is not None:
