@@ -43,6 +43,7 @@ from pybroker.coordinator.controller.rebalance import Rebalance
 from pybroker.coordinator.controller.telling import ChannelFactory
 from pybroker.coordinator.controller.topic_changes import TopicChanges
 from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import CoordError
 from pybroker.ports import Clock, Coord, Rng, WatchEvent
 
 
@@ -141,9 +142,20 @@ class Reign:
             case PoliciesChanged():
                 await self._policies_changed(event.topics)
             case Retry():
-                await self._office.repair(self._office.retries.take())
-                await self._deletions.finish()
+                await self._try_again()
         await self._end_round()
+
+    async def _try_again(self) -> None:
+        keys = self._office.retries.take()
+        try:
+            # What was stored although its reply was lost is not in the picture yet, and nothing
+            # seems to be amiss with it: those who lead and follow would never hear of it.
+            await self._office.machine.refresh(keys)
+        except CoordError:
+            self._office.retries.partitions.update(keys)
+            raise
+        await self._office.repair(keys)
+        await self._deletions.finish()
 
     async def _policies_changed(self, topics: frozenset[str] | None) -> None:
         """Somebody may lead now that could not before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -12,6 +12,7 @@ from pybroker.coordinator.controller.office import RebalanceSettings
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
 from pybroker.coordinator.controller.rebalance import imbalanced
 from pybroker.model import PartitionState, TopicPartition
+from pybroker.ports import CoordOp, OpResult
 from unit_tests.coordinator.controller.cluster import Cluster, Member, until
 
 STATE = "/brokers/topics/orders/partitions/{}/state"
@@ -135,3 +136,24 @@ async def checked(controller: Member) -> None:
     end = loop.time() + 5 * QUICK.interval_s
     await until(lambda: loop.time() > end)
     assert controller.controller.is_active
+
+
+@pytest.mark.parametrize("lost", range(1, 6))
+async def test_a_move_of_which_nobody_heard_is_found(cluster: Cluster, lost: int) -> None:
+    """It was stored, but its reply was lost, and so were those to the next tries and to reading
+    it back: then nothing seemed to be amiss with the partition."""
+    await displaced(cluster, [2, 1], count=1)
+    late = RebalanceSettings(imbalance_percentage=10, interval_s=3600.0, first_check_s=0.02)
+    third = await cluster.member(3, rebalance=late)
+    multi = third.coord.multi
+
+    async def losing(ops: Sequence[CoordOp]) -> list[OpResult]:
+        if any(op.path == STATE.format(0) for op in ops):
+            third.coord.multi = multi  # type: ignore[method-assign]
+            for _ in range(lost):
+                third.coord.lose_reply()
+        return await multi(ops)
+
+    third.coord.multi = losing  # type: ignore[method-assign]
+    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
+    await cluster.told(2, "lead orders-0 leader=1 epoch=6 isr=2,1")
