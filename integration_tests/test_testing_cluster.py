@@ -144,6 +144,8 @@ async def test_a_follower_cut_from_its_leader_leaves_the_replicas_in_sync_and_re
         wanted = NewTopic(topic, partitions=1, replication_factor=3)
         for result in await admin.create_topics([wanted]):
             result.check()
+    # A leader that has not been told yet may be the one that is cut off from the controller.
+    await asyncio.to_thread(running.wait_until_in_sync, topic)
     leader = await asyncio.to_thread(running.leader, topic, 0)
     follower = next(broker for broker in running.ids if broker != leader)
     await asyncio.to_thread(running.cut, follower, leader)
