@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,6 +12,7 @@ from pybroker.testing.simulation.links import Links, Pipe
 from pybroker.testing.simulation.loop import LoopBlocking, ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.world import World
+from unit_tests.simulation.processes import outputs_of
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]], seconds: float = 100.0) -> World:
@@ -208,14 +207,5 @@ print(world.digest)
 
 
 def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    digests = outputs_of(PROGRAM)
     assert len(digests) == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +31,7 @@ from unit_tests.simulation.network_lab import (
     outcome,
     read_frame,
 )
+from unit_tests.simulation.processes import outputs_of
 
 
 @pytest.fixture(params=SEEDS[:3])
@@ -436,14 +435,5 @@ def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
 
 
 def test_the_trace_does_not_hang_on_the_process() -> None:
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    digests = outputs_of(PROGRAM)
     assert len(digests) == 1, digests

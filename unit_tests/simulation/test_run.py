@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 from pybroker.testing.simulation.broker_log import explained_by
 from pybroker.testing.simulation.run import _load, simulate
 from pybroker.testing.simulation.schedule import Options, parse
 from pybroker.testing.simulation.swarm import generate
+from unit_tests.simulation.processes import output_of
 
 SEEDS = ("2", "3")
 PROGRAM = """
@@ -22,14 +19,7 @@ print(*(simulate(generate(seed)).digest for seed in sys.argv[1:]))
 
 def digests(hash_seed: str, *seeds: str) -> list[str]:
     """Of runs in another process, with another order of everything that is hashed."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *seeds],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
+    return output_of(PROGRAM, *seeds, hash_seed=hash_seed).split()
 
 
 def test_the_same_seed_gives_the_same_run_in_every_process_and_after_other_runs() -> None:
