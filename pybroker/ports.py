@@ -360,3 +360,45 @@ class LeaderChannel(Protocol):
 
     async def close(self) -> None:
         """End the connection, if there is one. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """A record to be kept in an internal topic. A value of None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class PartitionLog(Protocol):
+    """A partition of an internal topic, as its leader of one epoch sees it: where a coordinator
+    keeps what it has decided. Everything may raise BrokerError NOT_LEADER_OR_FOLLOWER as soon as
+    this broker does not lead it in that epoch any more, and KAFKA_STORAGE_ERROR."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed."""
+
+    async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
+        """Whole batches from `offset` on up to the log end, committed or not, about `bytes_max` of
+        them and at least one; empty only at the end."""
+
+    def append(self, records: Sequence[KeyValue]) -> int:
+        """Append them as one batch, in this very step; gives the offset after the last. Asks for
+        acks=all: also raises NOT_ENOUGH_REPLICAS, and RECORD_TOO_LARGE for more than a batch may
+        hold."""
+
+    async def committed(self, offset: int) -> None:
+        """Wait until everything below `offset` is committed; no limit of time."""
