@@ -1,0 +1,172 @@
+"""What consumers say to each other through the coordinator, which only passes the bytes on: a
+member's Subscription, in the metadata of JoinGroup, and its Assignment, in SyncGroup. Versions 0-3
+of both (Kafka's "consumer" protocol type).
+
+The version stands in front as an int16. Subscription: 1 partitions owned so far (KIP-429).
+2 generation in which they were owned (KIP-792). 3 rack (KIP-881). Assignment: the same in all.
+A version above 3 is read as 3, whatever follows is left alone: newer members may be in the group.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.errors import MalformedInput
+from pybroker.model import TopicPartition
+from pybroker.wire.codec import decode_message, encode_message
+from pybroker.wire.primitives import REQUEST_ELEMENTS_MAX, Buffer
+from pybroker.wire.schema import (
+    Message,
+    MessageT,
+    array,
+    int32,
+    int32_array,
+    message,
+    octets,
+    string,
+    string_array,
+)
+
+PROTOCOL_TYPE: Final = "consumer"
+"""The protocol type of groups whose members speak this protocol."""
+VERSION_MAX: Final = 3
+NO_GENERATION: Final = -1
+
+_VERSION = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member wants: its topics, what its assignor wants to know besides, and what it owned
+    in `generation_id` (-1: unknown)."""
+
+    topics: tuple[str, ...]
+    user_data: bytes | None = None
+    owned_partitions: tuple[TopicPartition, ...] = ()
+    generation_id: int = NO_GENERATION
+    rack_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member gets, and what the assignor says to its own kind."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+    user_data: bytes | None = None
+
+
+@message
+class _Partitions(Message):
+    """Partitions of one topic."""
+
+    topic: str = string("The topic's name.")
+    partitions: list[int] = int32_array("The partitions' numbers.")
+
+
+@message
+class _Subscription(Message):
+    """As `Subscription`, on the wire."""
+
+    topics: list[str] = string_array("The topics that the member reads.")
+    user_data: bytes | None = octets(
+        "What the assignor wants to know.", nullable_since=0, default=None
+    )
+    owned_partitions: list[_Partitions] = array(
+        _Partitions, "What the member owned.", since=1, ignorable=True
+    )
+    generation_id: int = int32(
+        "In which generation.", since=2, ignorable=True, default=NO_GENERATION
+    )
+    rack_id: str | None = string(
+        "The member's rack.", since=3, nullable_since=3, ignorable=True, default=None
+    )
+
+
+@message
+class _Assignment(Message):
+    """As `Assignment`, on the wire."""
+
+    assigned_partitions: list[_Partitions] = array(_Partitions, "What the member gets.")
+    user_data: bytes | None = octets("What the assignor adds.", nullable_since=0, default=None)
+
+
+def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) -> bytes:
+    """What the version cannot say is left out. Raises ValueError for text or numbers that do not
+    fit, and for an unknown version."""
+    return _encode(
+        _Subscription(
+            topics=list(subscription.topics),
+            user_data=subscription.user_data,
+            owned_partitions=_by_topic(subscription.owned_partitions),
+            generation_id=subscription.generation_id,
+            rack_id=subscription.rack_id,
+        ),
+        version,
+    )
+
+
+def decode_subscription(data: Buffer) -> Subscription:
+    """Raises MalformedInput."""
+    found = _decode(_Subscription, data)
+    return Subscription(
+        tuple(found.topics),
+        found.user_data,
+        _flat(found.owned_partitions),
+        found.generation_id,
+        found.rack_id,
+    )
+
+
+def encode_assignment(assignment: Assignment, version: int = VERSION_MAX) -> bytes:
+    """Raises as `encode_subscription` does."""
+    return _encode(
+        _Assignment(
+            assigned_partitions=_by_topic(assignment.partitions), user_data=assignment.user_data
+        ),
+        version,
+    )
+
+
+def decode_assignment(data: Buffer) -> Assignment:
+    """Of no bytes at all, which a member has that was given nothing yet, an empty one. Raises
+    MalformedInput."""
+    if len(data) == 0:
+        return Assignment()
+    found = _decode(_Assignment, data)
+    return Assignment(_flat(found.assigned_partitions), found.user_data)
+
+
+def _encode(fields: Message, version: int) -> bytes:
+    if not 0 <= version <= VERSION_MAX:
+        raise ValueError(f"version {version} of the consumer protocol, expected 0 to {VERSION_MAX}")
+    return _VERSION.pack(version) + encode_message(fields, version, False)
+
+
+def _decode(message_class: type[MessageT], data: Buffer) -> MessageT:
+    if len(data) < _VERSION.size:
+        raise MalformedInput(f"{len(data)} bytes of the consumer protocol, expected 2 or more")
+    version = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise MalformedInput(f"version {version} of the consumer protocol, expected 0 or more")
+    return decode_message(
+        message_class,
+        min(version, VERSION_MAX),
+        False,
+        memoryview(data)[_VERSION.size :],
+        REQUEST_ELEMENTS_MAX,
+        to_the_end=False,
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[_Partitions]:
+    topics: dict[str, _Partitions] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, _Partitions(topic=topic)).partitions.append(number)
+    return list(topics.values())
+
+
+def _flat(topics: Iterable[_Partitions]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(row.topic, number) for row in topics for number in row.partitions)
