@@ -5,6 +5,14 @@ from __future__ import annotations
 from pybroker.records.batch import read_header
 from pybroker.records.compression import Codec, compress
 from pybroker.records.record import records_payload
+from unit_tests.coordinator.groups.test_records import (
+    APACHE_EMPTY_GROUP,
+    APACHE_GROUP,
+    APACHE_GROUP_KEY,
+    APACHE_OFFSET_KEY,
+    GROUPS,
+    OFFSETS,
+)
 from unit_tests.fuzzing.recorded import recorded_requests
 from unit_tests.records.vocabulary import LIMIT, TRICKY, batch_of
 
@@ -21,6 +29,11 @@ def seeds(target: str) -> list[bytes]:
             return [bytes((5,)) + _payload()]
         case "compressed":
             return [bytes((codec,)) + compress(codec, _payload() * 9) for codec in Codec]
+        case "group_keys":
+            return [bytes.fromhex(key) for key in (APACHE_GROUP_KEY, APACHE_OFFSET_KEY)]
+        case "group_values":
+            values = [APACHE_GROUP, APACHE_EMPTY_GROUP, *GROUPS.values(), *OFFSETS.values()]
+            return [bytes.fromhex(value) for value in values]
     raise ValueError(f"no such target: {target}")
 
 

@@ -2,7 +2,8 @@
 
 The promises: the codec gives a message or MalformedInput, and says again what it understood; the
 readers of records give records or CorruptionError or BrokerError, the compiled ones what the pure
-ones give; what decompresses stays within its limit.
+ones give; what decompresses stays within its limit; what a coordinator stored is understood, or
+MalformedInput, and said again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Final
 
+from pybroker.coordinator.groups import records as group_records
 from pybroker.errors import BrokerError, CorruptionError, MalformedInput
 from pybroker.records import _pure
 from pybroker.records.batch import TimestampType, crc_matches, iter_headers
@@ -95,6 +97,27 @@ def compressed(data: bytes) -> None:
         assert len(found) <= DECOMPRESSED_BYTES_MAX
 
 
+def group_keys(data: bytes) -> None:
+    """A key in the topic of consumer groups."""
+    with contextlib.suppress(MalformedInput):
+        match group_records.decode_key(data):
+            case group_records.OffsetKey() as key:
+                assert group_records.decode_key(group_records.encode_offset_key(key)) == key
+            case group_records.GroupKey(group_id) as key:
+                assert group_records.decode_key(group_records.encode_group_key(group_id)) == key
+
+
+def group_values(data: bytes) -> None:
+    """A value in the topic of consumer groups, of an offset and of a group."""
+    with contextlib.suppress(MalformedInput):
+        committed = group_records.decode_offset_value(data)
+        said = group_records.encode_offset_value(committed)
+        assert group_records.encode_offset_value(group_records.decode_offset_value(said)) == said
+    with contextlib.suppress(MalformedInput):
+        group = group_records.decode_group_value(data)
+        assert group_records.decode_group_value(group_records.encode_group_value(group)) == group
+
+
 def _read(loops: ModuleType, payload: bytes, count: int) -> object:
     return loops.read_records(
         payload, count, 0, max(count - 1, 0), 0, None, TimestampType.CREATE_TIME, Record
@@ -110,5 +133,12 @@ def _outcome(call: Callable[[], object]) -> object:
 
 
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
-    {"requests": requests, "batches": batches, "records": records, "compressed": compressed}
+    {
+        "requests": requests,
+        "batches": batches,
+        "records": records,
+        "compressed": compressed,
+        "group_keys": group_keys,
+        "group_values": group_values,
+    }
 )

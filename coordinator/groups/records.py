@@ -1,0 +1,294 @@
+"""The records of `__consumer_offsets`, in Kafka's bytes: what a group is, and how far it has read.
+
+A version stands in front of every key and value as an int16. Keys: 0 and 1 an offset, 2 a group.
+Values of offsets: 1 a time to expire. 2 without it. 3 leader epoch. Values of groups: 1 rebalance
+timeout. 2 when the state was reached. 3 static members. 4 of both: flexible; read, never written,
+so that brokers of every release can take over. A value of None is a tombstone.
+
+Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.errors import MalformedInput
+from pybroker.model import NO_EPOCH, NO_TIMESTAMP, TopicPartition
+from pybroker.wire.codec import decode_message, encode_message
+from pybroker.wire.primitives import Buffer
+from pybroker.wire.schema import (
+    Message,
+    MessageT,
+    array,
+    int32,
+    int64,
+    message,
+    octets,
+    string,
+)
+
+OFFSET_KEY_VERSION: Final = 1
+"""What Kafka writes; 0 has the same fields."""
+GROUP_KEY_VERSION: Final = 2
+OFFSET_VALUE_VERSION: Final = 3
+EXPIRING_OFFSET_VALUE_VERSION: Final = 1
+"""The only version that says when an offset expires: written where a client asked for that."""
+GROUP_VALUE_VERSION: Final = 3
+FIRST_FLEXIBLE: Final = 4
+VALUE_VERSION_MAX: Final = 4
+
+_VERSION = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKey:
+    """The key of an offset."""
+
+    group_id: str
+    topic_partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """The key of a group."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMember:
+    """A member as the log knows it. Timeouts in ms; `subscription` is its metadata for the protocol
+    that was chosen."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroup:
+    """A group as the log knows it. `protocol` and `leader` are None while nobody is in it;
+    `state_ms` is when it reached its state, in ms since 1970, -1 if unknown."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_ms: int = NO_TIMESTAMP
+    members: tuple[RecordedMember, ...] = ()
+
+
+@message
+class _OffsetKey(Message):
+    """As `OffsetKey`, stored."""
+
+    group: str = string("The group's id.")
+    topic: str = string("The topic's name.")
+    partition: int = int32("The partition's number.")
+
+
+@message
+class _GroupKey(Message):
+    """As `GroupKey`, stored."""
+
+    group: str = string("The group's id.")
+
+
+@message
+class _OffsetValue(Message):
+    """As `CommittedOffset`, stored."""
+
+    offset: int = int64("The next record's offset.")
+    leader_epoch: int = int32(
+        "The leader epoch of the record before.", since=3, ignorable=True, default=NO_EPOCH
+    )
+    metadata: str = string("What the client added.")
+    commit_timestamp: int = int64("When it was committed, in ms since 1970.")
+    expire_timestamp: int = int64(
+        "When it expires, in ms since 1970.",
+        since=1,
+        until=1,
+        ignorable=True,
+        default=NO_TIMESTAMP,
+    )
+
+
+@message
+class _Member(Message):
+    """As `RecordedMember`, stored."""
+
+    member_id: str = string("The member's id.")
+    group_instance_id: str | None = string(
+        "The id of a static member, or null.",
+        since=3,
+        nullable_since=3,
+        ignorable=True,
+        default=None,
+    )
+    client_id: str = string("The member's client id.")
+    client_host: str = string("Where the member connects from.")
+    rebalance_timeout: int = int32(
+        "How long it may take to join again, in ms.", since=1, ignorable=True, default=-1
+    )
+    session_timeout: int = int32("How long it may be silent, in ms.")
+    subscription: bytes = octets("What the member told the assignor.")
+    assignment: bytes = octets("What the member was given.")
+
+
+@message
+class _GroupValue(Message):
+    """As `RecordedGroup`, stored."""
+
+    protocol_type: str = string("What kind of group it is.")
+    generation: int = int32("The group's generation.")
+    protocol: str | None = string("The assignor that was chosen.", nullable_since=0, default=None)
+    leader: str | None = string("The member that assigns.", nullable_since=0, default=None)
+    current_state_timestamp: int = int64(
+        "When the state was reached, in ms since 1970.",
+        since=2,
+        ignorable=True,
+        default=NO_TIMESTAMP,
+    )
+    members: list[_Member] = array(_Member, "The members.")
+
+
+def encode_offset_key(key: OffsetKey) -> bytes:
+    """Raises ValueError for names that do not fit 32,767 bytes."""
+    topic, partition = key.topic_partition
+    stored = _OffsetKey(group=key.group_id, topic=topic, partition=partition)
+    return _encode(stored, OFFSET_KEY_VERSION)
+
+
+def encode_group_key(group_id: str) -> bytes:
+    """Raises as `encode_offset_key` does."""
+    return _encode(_GroupKey(group=group_id), GROUP_KEY_VERSION)
+
+
+def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
+    """What a record is about; None for versions that are not known here, which are to be left
+    alone. Raises MalformedInput."""
+    version = _version_of(data)
+    if version in (0, OFFSET_KEY_VERSION):
+        found = _decode(_OffsetKey, data)
+        return OffsetKey(found.group, TopicPartition(found.topic, found.partition))
+    if version == GROUP_KEY_VERSION:
+        return GroupKey(_decode(_GroupKey, data).group)
+    return None
+
+
+def encode_offset_value(committed: CommittedOffset) -> bytes:
+    """In the version that Kafka writes: 3, or 1 if it has a time to expire, which then has no room
+    for the leader epoch. Raises ValueError."""
+    expires = committed.expire_ms != NO_TIMESTAMP
+    stored = _OffsetValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_ms,
+        expire_timestamp=committed.expire_ms,
+    )
+    return _encode(stored, EXPIRING_OFFSET_VALUE_VERSION if expires else OFFSET_VALUE_VERSION)
+
+
+def decode_offset_value(data: Buffer) -> CommittedOffset:
+    """Versions 0-4. Raises MalformedInput."""
+    _check_value_version(data, "an offset")
+    found = _decode(_OffsetValue, data)
+    return CommittedOffset(
+        found.offset,
+        found.leader_epoch,
+        found.metadata,
+        found.commit_timestamp,
+        found.expire_timestamp,
+    )
+
+
+def encode_group_value(group: RecordedGroup) -> bytes:
+    """In version 3. Raises ValueError for text that does not fit 32,767 bytes."""
+    stored = _GroupValue(
+        protocol_type=group.protocol_type,
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.leader,
+        current_state_timestamp=group.state_ms,
+        members=[
+            _Member(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.subscription,
+                assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+    )
+    return _encode(stored, GROUP_VALUE_VERSION)
+
+
+def decode_group_value(data: Buffer) -> RecordedGroup:
+    """Versions 0-4; a member of version 0 has its session timeout as its rebalance timeout. Raises
+    MalformedInput."""
+    version = _check_value_version(data, "a group")
+    found = _decode(_GroupValue, data)
+    return RecordedGroup(
+        found.protocol_type,
+        found.generation,
+        found.protocol,
+        found.leader,
+        found.current_state_timestamp,
+        tuple(
+            RecordedMember(
+                member.member_id,
+                member.client_id,
+                member.client_host,
+                member.session_timeout if version == 0 else member.rebalance_timeout,
+                member.session_timeout,
+                bytes(member.subscription),
+                bytes(member.assignment),
+                member.group_instance_id,
+            )
+            for member in found.members
+        ),
+    )
+
+
+def _version_of(data: Buffer) -> int:
+    if len(data) < _VERSION.size:
+        raise MalformedInput(f"{len(data)} bytes, expected a version of 2 bytes and more")
+    version: int = _VERSION.unpack_from(data)[0]
+    return version
+
+
+def _check_value_version(data: Buffer, what: str) -> int:
+    version = _version_of(data)
+    if not 0 <= version <= VALUE_VERSION_MAX:
+        raise MalformedInput(
+            f"version {version} of the value of {what}, expected 0 to {VALUE_VERSION_MAX}"
+        )
+    return version
+
+
+def _encode(stored: Message, version: int) -> bytes:
+    return _VERSION.pack(version) + encode_message(stored, version, version >= FIRST_FLEXIBLE)
+
+
+def _decode(message_class: type[MessageT], data: Buffer) -> MessageT:
+    version = _version_of(data)
+    return decode_message(
+        message_class,
+        version,
+        version >= FIRST_FLEXIBLE,
+        memoryview(data)[_VERSION.size :],
+        to_the_end=False,
+    )

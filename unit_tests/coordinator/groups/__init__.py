@@ -1,0 +1,1 @@
+"""Consumer groups: records, decisions, and what becomes of them over time."""
