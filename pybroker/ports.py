@@ -395,10 +395,10 @@ class PartitionLog(Protocol):
         """Whole batches from `offset` on up to the log end, committed or not, about `bytes_max` of
         them and at least one; empty only at the end."""
 
-    def append(self, records: Sequence[KeyValue]) -> int:
-        """Append them as one batch, in this very step; gives the offset after the last. Asks for
-        acks=all: also raises NOT_ENOUGH_REPLICAS, and RECORD_TOO_LARGE for more than a batch may
-        hold."""
+    def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
+        """Append them, at least one, as one batch, in this very step; gives the offset after the
+        last. `timestamp_ms` since 1970 is the time of all of them. Asks for acks=all: also raises
+        NOT_ENOUGH_REPLICAS, and MESSAGE_TOO_LARGE for more than a batch may hold."""
 
     async def committed(self, offset: int) -> None:
         """Wait until everything below `offset` is committed; no limit of time."""

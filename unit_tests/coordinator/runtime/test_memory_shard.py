@@ -1,0 +1,124 @@
+"""The stand-ins that the tests of coordinators use keep to what the ports say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredMarker, StoredRecord
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.ports import KeyValue, PartitionLog
+from unit_tests.coordinator.runtime.vocabulary import MemoryPartitionLog, MemoryShard
+
+
+class Words:
+    """A coordinator that keeps the last value of each key."""
+
+    def __init__(self, context: ShardContext) -> None:
+        self.context = context
+        self.values: dict[bytes, bytes] = {}
+        self.markers: list[StoredMarker] = []
+        self.is_loaded = self.has_ended = False
+
+    def say(self, key: bytes, value: bytes | None) -> int:
+        return self.context.append([KeyValue(key, value)])
+
+    def replay(self, record: StoredRecord) -> None:
+        assert record.key is not None
+        if record.value is None:
+            self.values.pop(record.key, None)
+        else:
+            self.values[record.key] = record.value
+
+    def replay_marker(self, marker: StoredMarker) -> None:
+        self.markers.append(marker)
+
+    async def loaded(self) -> None:
+        self.is_loaded = True
+
+    def ended(self) -> None:
+        self.has_ended = True
+
+
+async def test_they_fit_the_ports() -> None:
+    log: PartitionLog = MemoryPartitionLog()
+    shard: ShardContext = MemoryShard()
+    coordinator: Coordinator = Words(shard)
+    assert log.leader_epoch == shard.leader_epoch == 0
+    await coordinator.loaded()
+
+
+async def test_the_next_leader_replays_what_this_one_appended() -> None:
+    shard = MemoryShard()
+    words = shard.host(Words)
+    await shard.load()
+    words.say(b"a", b"1")
+    words.say(b"b", b"2")
+    words.say(b"b", None)
+    shard.log.append_transactional([KeyValue(b"c", b"3")], producer_id=7)
+    shard.log.append_marker(producer_id=7)
+    following = shard.fail_over()
+    again = following.host(Words)
+    await following.load()
+    assert again.values == {b"a": b"1", b"c": b"3"}
+    assert again.markers == [StoredMarker(4, 7, 0, is_commit=True)]
+    assert (following.leader_epoch, following.fence_version) == (1, 2)
+    assert words.has_ended and again.is_loaded
+    with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+        words.say(b"a", b"2")
+
+
+async def test_what_is_not_committed_waits_until_it_is_or_the_shard_ends() -> None:
+    shard = MemoryShard()
+    words = shard.host(Words)
+    shard.log.holds = True
+    end = words.say(b"a", b"1")
+    assert words.values == {b"a": b"1"}
+    waiting = asyncio.ensure_future(shard.committed(end))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    shard.log.commit()
+    await waiting
+    waiting = asyncio.ensure_future(shard.committed(words.say(b"a", b"2")))
+    await asyncio.sleep(0)
+    shard.resign("a test")
+    with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+        await waiting
+    assert shard.reasons == ["a test"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_what_was_refused_has_not_happened(said: ErrorCode, told: ErrorCode) -> None:
+    shard = MemoryShard()
+    words = shard.host(Words)
+    shard.log.refuse(said)
+    with pytest.raises(BrokerError) as caught:
+        words.say(b"a", b"1")
+    assert caught.value.code is told
+    assert words.values == {}
+    assert shard.log.records() == []
+
+
+async def test_time_passes_only_in_advance_and_timers_come_in_order() -> None:
+    shard = MemoryShard()
+    heard: list[str] = []
+    shard.call_later(2, lambda: heard.append("second"))
+    shard.call_later(1, lambda: heard.append("first"))
+    shard.call_later(1.5, lambda: heard.append("never")).cancel()
+    assert shard.due_s == [1, 2]
+    shard.advance(1)
+    assert heard == ["first"]
+    shard.advance(1)
+    assert heard == ["first", "second"]
+    shard.call_later(1, lambda: heard.append("never"))
+    shard.end()
+    shard.advance(5)
+    assert heard == ["first", "second"]

@@ -1,0 +1,378 @@
+"""A coordinator without a broker: a log and a shard in memory, in a time that the test makes pass.
+
+shard = MemoryShard()
+coordinator = shard.host(lambda context: GroupCoordinator(context))
+await shard.load()
+...
+shard.advance(10)                          # what was due in these 10 s is called
+shard.log.holds = True                     # from now on nothing is committed
+shard.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+successor = shard.fail_over(GroupCoordinator)   # the next leader, over the same records
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from pybroker.clock import ManualClock
+from pybroker.coordinator.runtime.shard import Coordinator, StoredMarker, StoredRecord, Timer
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.ports import Buffer, KeyValue
+from pybroker.records.batch import crc_matches, iter_headers, stamp
+from pybroker.records.builder import BatchBuilder
+from pybroker.records.control import (
+    ControlType,
+    EndTransaction,
+    build_end_transaction,
+    parse_control,
+)
+from pybroker.records.record import decode_records
+
+TOPIC: Final = "__consumer_offsets"
+NOW_MS: Final = 1_600_000_000_000
+BYTES_MAX: Final = 1_048_588
+"""As message.max.bytes."""
+
+C = TypeVar("C", bound=Coordinator)
+
+
+class MemoryPartitionLog:
+    """The `PartitionLog` of a leader that has no followers, unless `holds` says that they are
+    behind. What the next leader sees is made by `next_leader`."""
+
+    def __init__(
+        self, partition: int = 0, leader_epoch: int = 0, *, batches: Sequence[bytes] = ()
+    ) -> None:
+        self._key = TopicPartition(TOPIC, partition)
+        self._leader_epoch = leader_epoch
+        self.batches: list[bytes] = list(batches)
+        """As they would lie in the file; a test may put damaged ones here."""
+        self.start_offset = 0
+        self.end_offset = max(
+            (header.next_offset for data in self.batches for _, header in iter_headers(data)),
+            default=0,
+        )
+        self.committed_end = self.end_offset
+        """The high watermark."""
+        self.holds = False
+        """Whether what is appended stays uncommitted until `commit`."""
+        self.reads = 0
+        self._refusals: list[BrokerError] = []
+        self._is_deposed = False
+        self._changed: set[asyncio.Future[None]] = set()
+
+    # the port
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self._key
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        return self.committed_end
+
+    async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
+        self._check()
+        self.reads += 1
+        await asyncio.sleep(0)
+        self._check()
+        found: list[Buffer] = []
+        size = 0
+        for data in self.batches:
+            _, header = next(iter_headers(data))
+            if header.next_offset <= offset:
+                continue
+            if found and size + len(data) > bytes_max:
+                break
+            found.append(data)
+            size += len(data)
+        return found
+
+    def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
+        self._check()
+        if self._refusals:
+            raise self._refusals.pop(0)
+        builder = BatchBuilder()
+        for record in records:
+            builder.append(timestamp_ms, record.key, record.value)
+        data = builder.build()
+        if len(data) > BYTES_MAX:
+            raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"{len(data)} bytes")
+        return self._store(data, len(records))
+
+    async def committed(self, offset: int) -> None:
+        while True:
+            self._check()
+            if self.committed_end >= offset:
+                return
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._changed.add(future)
+            try:
+                await future
+            finally:
+                self._changed.discard(future)
+
+    # what a test does to it
+
+    def commit(self) -> None:
+        """The followers have everything now."""
+        self.committed_end = self.end_offset
+        self._wake()
+
+    def refuse(self, code: ErrorCode) -> None:
+        """The next append fails in this way."""
+        self._refusals.append(BrokerError(code, "refused by the test"))
+
+    def depose(self) -> None:
+        """Another broker leads from now on."""
+        self._is_deposed = True
+        self._wake()
+
+    def append_transactional(
+        self, records: Sequence[KeyValue], *, producer_id: int, producer_epoch: int = 0
+    ) -> int:
+        """As TxnOffsetCommit stores them; gives the offset after the last."""
+        builder = BatchBuilder()
+        for record in records:
+            builder.append(NOW_MS, record.key, record.value)
+        data = builder.build(producer_id, producer_epoch, 0, transactional=True)
+        return self._store(data, len(records))
+
+    def append_marker(
+        self, *, producer_id: int, is_commit: bool = True, producer_epoch: int = 0
+    ) -> int:
+        """The end of that producer's transaction; gives the offset after it."""
+        marker = EndTransaction(ControlType.COMMIT if is_commit else ControlType.ABORT, 0)
+        data = build_end_transaction(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=NOW_MS
+        )
+        return self._store(data, 1)
+
+    def next_leader(self, *, keeps_uncommitted: bool = True) -> MemoryPartitionLog:
+        """The log of the leader of the next epoch; of this one it gets nothing more."""
+        self.depose()
+        kept = [
+            data
+            for data in self.batches
+            if keeps_uncommitted or next(iter_headers(data))[1].next_offset <= self.committed_end
+        ]
+        return MemoryPartitionLog(self._key.partition, self._leader_epoch + 1, batches=kept)
+
+    def records(self) -> list[StoredRecord]:
+        """What a replay sees of it, but for markers."""
+        stored = (stored_in(data) for data in self.batches)
+        return [
+            each for each in itertools.chain.from_iterable(stored) if isinstance(each, StoredRecord)
+        ]
+
+    # private
+
+    def _store(self, data: bytes, count: int) -> int:
+        stamped = bytearray(data)
+        stamp(stamped, 0, self.end_offset, self._leader_epoch)
+        self.batches.append(bytes(stamped))
+        self.end_offset += count
+        if not self.holds:
+            self.commit()
+        return self.end_offset
+
+    def _check(self) -> None:
+        if self._is_deposed:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._key} is led elsewhere")
+
+    def _wake(self) -> None:
+        for future in self._changed:
+            if not future.done():
+                future.set_result(None)
+
+
+def stored_in(batch: Buffer) -> list[StoredRecord | StoredMarker]:
+    """What a replay is given of a whole batch."""
+    _, header = next(iter_headers(batch))
+    assert crc_matches(batch, 0, header.size)
+    records = decode_records(batch, decompressed_bytes_max=BYTES_MAX)
+    if header.is_control:
+        markers = [(record, parse_control(record)) for record in records]
+        return [
+            StoredMarker(
+                record.offset,
+                header.producer_id,
+                header.producer_epoch,
+                marker.type is ControlType.COMMIT,
+            )
+            for record, marker in markers
+            if marker is not None
+        ]
+    producer = (-1, -1)
+    if header.is_transactional:
+        producer = (header.producer_id, header.producer_epoch)
+    return [
+        StoredRecord(record.offset, record.timestamp, record.key, record.value, *producer)
+        for record in records
+    ]
+
+
+class _Call:
+    """A timer of a `MemoryShard`."""
+
+    def __init__(self, due: float, callback: Callable[[], None]) -> None:
+        self.due = due
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class MemoryShard:
+    """A `ShardContext` over a log in memory. Time passes in `advance` only."""
+
+    def __init__(
+        self,
+        partition: int = 0,
+        *,
+        log: MemoryPartitionLog | None = None,
+        clock: ManualClock | None = None,
+        fence_version: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self.log = MemoryPartitionLog(partition) if log is None else log
+        self.clock = ManualClock(NOW_MS) if clock is None else clock
+        self.rng = random.Random(seed)
+        self.fence_version = fence_version
+        self.has_ended = False
+        self.reasons: list[str] = []
+        """Why it has resigned."""
+        self._seed = seed
+        self._coordinator: Coordinator | None = None
+        self._calls: list[tuple[float, int, _Call]] = []
+        self._order = itertools.count()
+        self._committing: set[asyncio.Future[None]] = set()
+
+    def host(self, make: Callable[[MemoryShard], C]) -> C:
+        """Make the coordinator of this shard."""
+        made = make(self)
+        self._coordinator = made
+        return made
+
+    async def load(self) -> None:
+        """Replay what the log holds, then `loaded`."""
+        assert self._coordinator is not None
+        for data in self.log.batches:
+            for stored in stored_in(data):
+                if isinstance(stored, StoredMarker):
+                    self._coordinator.replay_marker(stored)
+                else:
+                    self._coordinator.replay(stored)
+        await self._coordinator.loaded()
+
+    def fail_over(self, *, keeps_uncommitted: bool = True) -> MemoryShard:
+        """The shard of the next leader, over the same records and in the same time; this one
+        ends. `host` and `load` it."""
+        log = self.log.next_leader(keeps_uncommitted=keeps_uncommitted)
+        self.end()
+        return MemoryShard(
+            log=log, clock=self.clock, fence_version=self.fence_version + 1, seed=self._seed + 1
+        )
+
+    def end(self) -> None:
+        """Somebody else leads the partition, or nobody. Idempotent."""
+        if self.has_ended:
+            return
+        self.has_ended = True
+        self._calls.clear()
+        for waiting in self._committing:
+            waiting.cancel()
+        if self._coordinator is not None:
+            self._coordinator.ended()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; what is due is called at its time, in order."""
+        until = self.clock.monotonic() + seconds
+        while self._calls and self._calls[0][0] <= until:
+            due, _, call = heapq.heappop(self._calls)
+            if call.is_cancelled:
+                continue
+            self.clock.advance(max(due - self.clock.monotonic(), 0))
+            call.callback()
+        self.clock.advance(max(until - self.clock.monotonic(), 0))
+
+    @property
+    def due_s(self) -> list[float]:
+        """In how many seconds each timer is due."""
+        now = self.clock.monotonic()
+        return sorted(due - now for due, _, call in self._calls if not call.is_cancelled)
+
+    # the context
+
+    @property
+    def partition(self) -> int:
+        return self.log.topic_partition.partition
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.log.leader_epoch
+
+    def append(self, records: Sequence[KeyValue]) -> int:
+        self._check()
+        assert self._coordinator is not None
+        if not records:
+            return self.log.end_offset
+        now_ms = self.clock.wall_ms()
+        try:
+            end = self.log.append(records, now_ms)
+        except BrokerError as error:
+            raise _as_told_to_clients(error) from error
+        for offset, record in enumerate(records, end - len(records)):
+            self._coordinator.replay(StoredRecord(offset, now_ms, record.key, record.value))
+        return end
+
+    async def committed(self, offset: int) -> None:
+        self._check()
+        waiting = asyncio.ensure_future(self.log.committed(offset))
+        self._committing.add(waiting)
+        try:
+            await waiting
+        except BrokerError as error:
+            raise _as_told_to_clients(error) from error
+        except asyncio.CancelledError:
+            if not self.has_ended:
+                raise
+            self._check()
+        finally:
+            waiting.cancel()
+            self._committing.discard(waiting)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        self._check()
+        call = _Call(self.clock.monotonic() + delay_s, callback)
+        heapq.heappush(self._calls, (call.due, next(self._order), call))
+        return call
+
+    def resign(self, reason: str) -> None:
+        if not self.has_ended:
+            self.reasons.append(reason)
+            self.end()
+
+    def _check(self) -> None:
+        if self.has_ended:
+            raise BrokerError(ErrorCode.NOT_COORDINATOR, "the shard has ended")
+
+
+def _as_told_to_clients(error: BrokerError) -> BrokerError:
+    code = {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+        ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return BrokerError(code, error.detail)
