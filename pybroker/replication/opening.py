@@ -13,6 +13,7 @@ from pybroker.model import (
     NO_TOPIC_ID,
     PartitionFacts,
     TopicPartition,
+    is_orphaned,
     topic_name_fault,
 )
 from pybroker.ports import Blocking
@@ -137,6 +138,10 @@ class LogOpener:
             is_copied = facts.state.leader not in (NO_LEADER, self._broker_id)
             if is_anothers or (is_copied and self._is_replaceable(opened)):
                 self._logs.set_aside(key)
+            if is_orphaned(facts.state):
+                # When a copy began, its leader had all. Now nobody counts for what it had: each
+                # says what it has, and the longest log leads, be it a copy.
+                self._logs.incomplete.clear(key)
             made = self._logs.create(
                 key,
                 config,

@@ -2,7 +2,8 @@
 
 Until such a log has all that its leader had when the copying began, it may lack records that this
 replica had acknowledged: it follows, but is never led from. A file in its directory says so, since
-the broker may end before the copy is complete.
+the broker may end before the copy is complete. It counts as any other log once nobody is known to
+have all: then each says what it has.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Incomplete:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the copy of {partition} that was begun anew is not complete: it may lack records"
-                " that this broker had acknowledged",
+                " that this broker had acknowledged. It is copied on as soon as another leads: bring"
+                " back the brokers that were in sync, or elect another replica uncleanly",
             )
 
     def load(self, logs: Iterable[Log]) -> None:

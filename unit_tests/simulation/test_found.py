@@ -8,6 +8,7 @@ import pytest
 from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.standing import Level
 from pybroker.testing.simulation import Simulation
+from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.links import Delay
 from pybroker.testing.simulation.view import is_whole, stored_states
 from unit_tests.simulation.stories import PARTITION, create, produce, read_all, read_on
@@ -171,3 +172,33 @@ def test_a_bit_that_flips_in_the_last_batch_of_who_was_killed_costs_nothing(seed
         simulation.mend()
         simulation.wait(lambda: is_whole(simulation.cluster))
         assert len(simulation.run(read_all, simulation.bootstrap, 10)) == 10
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_that_was_not_complete_says_what_it_has_when_nobody_counts(seed: int) -> None:
+    """Its damaged log had been set aside, and its leader lost power before all was copied. So did
+    the other; then the partition waited for ever for what the copy, which could not be opened, had
+    to say."""
+    with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 20)
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        leader = simulation.leader("orders", 0)
+        damaged = simulation.cluster.brokers[leader % 3 + 1]
+        other = (leader + 1) % 3 + 1
+        simulation.kill(damaged.id)
+        path = f"/broker-{damaged.id}/data/orders-0/00000000000000000000.log"
+        damaged.disk.flip(path, 8 * (10 * 69 + 66))
+        simulation.start_broker(damaged.id)
+        simulation.wait(lambda: begins_anew(damaged))
+        for broker in (leader, other):
+            simulation.lose_power(broker)
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        values = simulation.run(read_all, simulation.bootstrap, 20)
+    assert values == [b"%d" % number for number in range(20)]
+
+
+def begins_anew(broker: SimBroker) -> bool:
+    """Whether its replica is a copy that is not complete."""
+    return broker.rooms is not None and PARTITION in broker.rooms.logs.incomplete
