@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 class IsrNotices:
     """Of one reign."""
 
-    def __init__(self, office: Office, watch: Watch) -> None:
+    def __init__(self, office: Office, watch: Watch, suspects: Suspects) -> None:
         self._office = office
-        self._suspects = Suspects(office)
+        self._suspects = suspects
         self._watch = watch
 
     async def find(self) -> list[str]:

@@ -40,6 +40,7 @@ from pybroker.coordinator.controller.office import ControllerSettings, Office
 from pybroker.coordinator.controller.partitions import PartitionStatus
 from pybroker.coordinator.controller.preferred import AskedElections
 from pybroker.coordinator.controller.rebalance import Rebalance
+from pybroker.coordinator.controller.suspects import Suspects
 from pybroker.coordinator.controller.telling import ChannelFactory
 from pybroker.coordinator.controller.topic_changes import TopicChanges
 from pybroker.coordinator.zookeeper import paths
@@ -73,7 +74,8 @@ class Reign:
         self._topics = TopicChanges(office, self._loader, watches)
         self._deletions = Deletions(office, watches.deletions, self._topics.look)
         self._log_dirs = LogDirFailures(office, lambda _: enqueue(LogDirsFailed()))
-        self._isr_notices = IsrNotices(office, lambda _: enqueue(IsrChanged()))
+        self._suspects = Suspects(office)
+        self._isr_notices = IsrNotices(office, lambda _: enqueue(IsrChanged()), self._suspects)
         self._brokers = BrokerChanges(office, watches.brokers, self._log_dirs, self._deletions)
         self._elections = AskedElections(office, lambda _: enqueue(PreferredElectionRequested()))
         self._rebalance = Rebalance(office)
@@ -100,6 +102,7 @@ class Reign:
         self._deletions.begin(deletions & self.context.topics.keys())
         await office.teller.tell_current_state(self.context.brokers)
         await office.repair(self.context.partitions)
+        await self._suspects.look_at_all()
         if deletions:
             await self._deletions.look()
         await self._elections.look()
@@ -115,6 +118,7 @@ class Reign:
                 began = self._clock.monotonic()
                 await self._brokers.look()
                 self._office.settings.elections.add(self._clock.monotonic() - began)
+                await self._suspects.look_at_all()
             case TopicsChanged():
                 await self._topics.look()
             case TopicChanged():
@@ -131,6 +135,7 @@ class Reign:
                 changed = self._log_dirs.answered(event)
                 self._office.teller.describe(changed)
                 await self._office.repair(changed)
+                await self._suspects.look(changed)
             case PreferredElectionRequested():
                 await self._elections.look()
             case RebalanceDue():

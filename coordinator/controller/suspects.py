@@ -59,6 +59,10 @@ class Suspects:
     def __init__(self, office: Office) -> None:
         self._office = office
 
+    async def look_at_all(self) -> None:
+        """As `look`. For when a replica is back that has claimed before: it does so but once."""
+        await self.look([each.topic_partition for each in self._office.context.kept_partitions()])
+
     async def look(self, keys: Iterable[TopicPartition]) -> None:
         """Elect where all is known. Raises ControllerMoved, or CoordError."""
         office = self._office

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from pybroker.coordinator.zookeeper.schemas import decode_state
+from pybroker.model import is_orphaned
 from pybroker.standing import Level
-from pybroker.testing.simulation import Simulation
+from pybroker.testing.simulation import ZOOKEEPER, Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.links import Delay
 from pybroker.testing.simulation.view import is_whole, stored_states
@@ -202,3 +203,33 @@ def test_a_copy_that_was_not_complete_says_what_it_has_when_nobody_counts(seed: 
 def begins_anew(broker: SimBroker) -> bool:
     """Whether its replica is a copy that is not complete."""
     return broker.rooms is not None and PARTITION in broker.rooms.logs.incomplete
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_has_said_what_it_has_and_is_back_need_not_say_it_again(seed: int) -> None:
+    """When the last one answered, another that had done so was between two sessions, and all were
+    told to wait for it. When it was there again, nobody counted once more."""
+    with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 20)
+        zookeeper = simulation.cluster.zookeeper
+        for broker in (1, 2, 3):
+            simulation.lose_power(broker)
+        for broker in (1, 2, 3):
+            simulation.start_broker(broker)
+        simulation.wait(lambda: is_orphaned(stored_states(simulation.cluster)[PARTITION]))
+        simulation.kill(3)
+        simulation.wait(lambda: zookeeper.node(claim_of(2)) is not None)
+        simulation.pass_time(1)
+        simulation.cut(2, [ZOOKEEPER])
+        simulation.wait(lambda: zookeeper.node("/brokers/ids/2") is None)
+        simulation.start_broker(3)
+        simulation.wait(lambda: all(zookeeper.node(claim_of(each)) for each in (1, 2, 3)))
+        simulation.pass_time(2)
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        assert len(simulation.run(read_all, simulation.bootstrap, 20)) == 20
+
+
+def claim_of(broker: int) -> str:
+    return f"/pybroker/suspects/orders/0/{broker}"

@@ -115,3 +115,18 @@ async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Clust
     await cluster.delete("orders")
     await until(lambda: not cluster.exists(paths.topic("orders")))
     assert not cluster.exists(paths.suspects("orders"))
+
+
+async def test_a_new_controller_counts_what_was_claimed_before(cluster: Cluster) -> None:
+    first = await cluster.member(1)
+    await cluster.create("orders", {0: (2, 3)})
+    for broker_id in (2, 3):
+        await cluster.member(broker_id)
+    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    path = paths.partition_state(KEY)
+    orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
+    await cluster.write_json(path, orphaned)
+    for replica, end in ((2, 5), (3, 6)):
+        await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1))
+    await first.kill()
+    await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
