@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pybroker.errors import CorruptionError
@@ -57,7 +57,8 @@ class Known:
     `clean`: it was closed properly. `floor_offset`: what lies below had been written as a whole
     and can only be gone through damage. `may_be_in_memory_only`: the disk failed when it was to
     take what lies above the recovery point. `same_boot`: what was written is in the files.
-    `accepts_loss`: the operator gives up what lies behind a hole, wherever that is.
+    `accepts_loss`: the operator gives up what lies behind a hole, wherever that is. `checks_all`:
+    nothing is believed of what lies below the recovery point either.
     """
 
     clean: bool = False
@@ -67,6 +68,7 @@ class Known:
     may_be_in_memory_only: bool = False
     same_boot: bool = False
     accepts_loss: bool = False
+    checks_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,25 @@ def open_log(
     now_ms: int,
 ) -> Opened:
     """Open what is in `directory`. Raises StorageError."""
+    try:
+        return _open(topic_partition, directory, config, disk, owner, known, now_ms)
+    except CorruptionError as error:
+        # Somebody walked through what is not checked otherwise. Where the hole is, says a check.
+        _logger.warning("log is checked from its beginning path=%s reason=%s", directory, error)
+        known = replace(known, checks_all=True)
+        return _open(topic_partition, directory, config, disk, owner, known, now_ms)
+
+
+def _open(
+    topic_partition: TopicPartition,
+    directory: str,
+    config: LogConfig,
+    disk: Disk,
+    owner: LogOwner,
+    known: Known,
+    now_ms: int,
+) -> Opened:
+    """Raises StorageError, CorruptionError."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:
@@ -234,7 +255,7 @@ class _Loader:
         """Where the log ends: by a glance if it was closed properly, else by recovery."""
         known = self._known
         segments = self._segments()
-        if known.clean and not known.accepts_loss:
+        if known.clean and not (known.accepts_loss or known.checks_all):
             try:
                 segments[-1].load_end(self._config.index_interval_bytes)
                 if segments[-1].next_offset >= (known.recovery_point or 0):
@@ -252,11 +273,12 @@ class _Loader:
         recovery_point = known.recovery_point
         if recovery_point is None or known.accepts_loss:
             recovery_point = segments[0].base_offset
+        floor_offset = 0 if known.accepts_loss else max(recovery_point, known.floor_offset)
         return recovery.recover(
             segments,
             self._disk,
-            recovery_point=recovery_point,
-            floor_offset=0 if known.accepts_loss else max(recovery_point, known.floor_offset),
+            recovery_point=segments[0].base_offset if known.checks_all else recovery_point,
+            floor_offset=floor_offset,
             may_have_gaps=self._config.compacts,
             trusts_indexes=known.same_boot,
             accepts_loss=known.accepts_loss,

@@ -233,3 +233,22 @@ def test_who_has_said_what_it_has_and_is_back_need_not_say_it_again(seed: int) -
 
 def claim_of(broker: int) -> str:
     return f"/pybroker/suspects/orders/0/{broker}"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_bit_of_a_length_far_back_in_the_log_lets_a_broker_start(seed: int) -> None:
+    """The batch lay below the recovery point, where nothing is checked; who wrote the indexes of
+    that segment came upon it, and the broker ended, whenever it was started."""
+    config = {"log.segment.bytes": 1024}
+    with Simulation(seed, config=config) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 40)
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        bent = simulation.leader("orders", 0)
+        simulation.pass_time(90)
+        simulation.kill(bent)
+        path = f"/broker-{bent}/data/orders-0/00000000000000000000.log"
+        simulation.cluster.brokers[bent].disk.flip(path, 8 * (8 + 3))
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        assert len(simulation.run(read_all, simulation.bootstrap, 40)) == 40
