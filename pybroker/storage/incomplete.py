@@ -45,8 +45,8 @@ class Incomplete:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the copy of {partition} that was begun anew is not complete: it may lack records"
-                " that this broker had acknowledged. It is copied on as soon as another leads: bring"
-                " back the brokers that were in sync, or elect another replica uncleanly",
+                " that this broker had acknowledged. It is copied on when another leads: bring back"
+                " the brokers that were in sync, or elect another replica uncleanly",
             )
 
     def load(self, logs: Iterable[Log]) -> None:

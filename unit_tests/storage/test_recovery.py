@@ -166,27 +166,6 @@ def test_a_log_that_ends_below_its_recovery_point_is_damaged(bench: Bench) -> No
     assert bench.offsets_before_the_hole() == [0, 1]
 
 
-@pytest.mark.parametrize("number", (0, 1))
-@pytest.mark.parametrize("how", ("killed", "without power", "closed"))
-def test_a_damaged_header_below_the_recovery_point_stops_no_start(
-    segmented: Bench, how: str, number: int
-) -> None:
-    """Recovery does not look there, but who has to walk from header to header comes upon it: to
-    make indexes again, or the leader epochs."""
-    if how == "closed":
-        segmented.close()
-        (segmented.path / "leader-epoch-checkpoint").unlink()
-    damaged = segmented.segment(number)
-    damaged.with_suffix(".index").unlink()
-    base = int(damaged.stem)
-    segmented.flip_bit(base, at=11)
-    before = damaged.read_bytes()
-    segmented.open(clean=how == "closed", recovery_point=30, same_boot=how == "killed")
-    assert segmented.log.damage is not None
-    assert segmented.log.damage.offset == base
-    assert damaged.read_bytes() == before
-
-
 def test_from_the_recovery_point_on_only(segmented: Bench) -> None:
     segmented.flip_bit(1)
     segmented.crash(recovery_point=20)
