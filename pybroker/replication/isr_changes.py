@@ -118,21 +118,46 @@ class IsrChanges:
                 replicas.isr_change_wanted.set()
 
     async def _round(self, changes: Sequence[IsrChange]) -> None:
+        looks = [change for change in changes if change.only_looks]
+        changes = [change for change in changes if not change.only_looks]
         ready: list[_Ready] = []
         for start in range(0, len(changes), _READS_AT_A_TIME):
             some = changes[start : start + _READS_AT_A_TIME]
             found = await asyncio.gather(*map(self._look, some))
-            for change, data in zip(some, found, strict=True):
-                if data is not None and change.only_looks:
-                    self._unchanged(change)
-                elif data is not None:
-                    ready.append((change, data))
+            ready += [
+                (change, data) for change, data in zip(some, found, strict=True) if data is not None
+            ]
         await asyncio.gather(
             *(
                 self._store(ready[start : start + _CHANGES_PER_MULTI_MAX])
                 for start in range(0, len(ready), _CHANGES_PER_MULTI_MAX)
-            )
+            ),
+            *(
+                self._verify(looks[start : start + _CHANGES_PER_MULTI_MAX])
+                for start in range(0, len(looks), _CHANGES_PER_MULTI_MAX)
+            ),
         )
+
+    async def _verify(self, looks: Sequence[IsrChange]) -> None:
+        """Whether all these state nodes are what is known of them, in one multi: a mere reading
+        may be answered by a member of ZooKeeper that lags behind."""
+        try:
+            await self._coord.multi(
+                [
+                    CheckOp(paths.partition_state(each.topic_partition), each.expected_version)
+                    for each in looks
+                ]
+            )
+        except MultiFailed:
+            found = await asyncio.gather(*map(self._look, looks))
+            self._again += [
+                each for each, data in zip(looks, found, strict=True) if data is not None
+            ]
+        except CoordError:
+            self._again += looks
+        else:
+            for each in looks:
+                self._unchanged(each)
 
     async def _look(self, change: IsrChange) -> bytes | None:
         """The data that the change would replace. None if it is not to be written (now): what has

@@ -109,15 +109,23 @@ class LeaderState:
     """Incarnations that have proved to be gone, by broker."""
     _incarnations: dict[int, int] = field(default_factory=dict)
     """By broker, the last that a fetch told."""
-    _doubts: bool = False
-    """An in-sync follower was started anew since it was heard of: it may have left the ISR by
-    itself, for a log that is not what it was, and the controller need not have told us."""
+    _doubted: set[int] = field(default_factory=set)
+    """In-sync followers that were started anew since they were heard of, or of which nobody knows
+    it: they may have left the ISR by themselves, for a log that is not what it was, and the
+    controller need not have told us. Any write ends that, since the version is its condition."""
 
     @classmethod
     def begin(
-        cls, facts: PartitionFacts, *, broker_id: int, epoch_start: int, now: float
+        cls,
+        facts: PartitionFacts,
+        *,
+        broker_id: int,
+        epoch_start: int,
+        now: float,
+        before: LeaderState | None = None,
     ) -> LeaderState:
-        """Who is in sync has the whole lag time from now to be heard of."""
+        """Who is in sync has the whole lag time from now to be heard of. `before` is the epoch
+        that this replica has led until now."""
         isr = facts.state.isr
         followers = {
             replica: Follower(now if replica in isr else -math.inf)
@@ -125,6 +133,8 @@ class LeaderState:
             if replica != broker_id
         }
         state = cls(facts, broker_id, epoch_start, followers)
+        if before is not None:
+            state._incarnations = before._proved_incarnations()
         state._recount()
         return state
 
@@ -155,10 +165,9 @@ class LeaderState:
         """Note a fetch of a replica."""
         follower = self.followers[fetch.replica_id]
         follower.fetched(fetch, leader_end, now)
-        is_anew = self._is_anew(fetch)
-        if fetch.replica_id in self.facts.state.isr:
-            self._doubts |= is_anew
-        else:
+        if self._is_anew(fetch) and fetch.replica_id in self.maximal_isr:
+            self._doubted.add(fetch.replica_id)
+        if fetch.replica_id not in self.facts.state.isr:
             catching_up = follower.is_in_sync(leader_end, now, lag_max_s)
             if catching_up and self._may_be_proposed(fetch.replica_id):
                 self._await(self._awaited | {fetch.replica_id})
@@ -185,7 +194,8 @@ class LeaderState:
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
         """The change that takes out who has not caught up for `lag_max_s`, or that ends the
-        eligibility of others when the ISR is large enough without them."""
+        eligibility of others when the ISR is large enough without them; or a look whether the ISR
+        is what it was."""
         self._await(
             frozenset(
                 replica
@@ -196,20 +206,20 @@ class LeaderState:
         if self.pending is not None or self.is_superseded:
             return None
         state = self.facts.state
-        if self._doubts:
-            self._doubts = False
-            key, version = self.facts.topic_partition, self.facts.partition_epoch
-            self.pending = IsrChange(key, state, version, only_looks=True)
-            return self.pending
         isr = tuple(
             replica
             for replica in state.isr
             if replica == self.broker_id
             or self.followers[replica].is_in_sync(leader_end, now, lag_max_s)
         )
-        if isr == state.isr and (not state.eligible or len(isr) < required):
-            return None
-        return self._propose(isr, required)
+        if isr != state.isr or (state.eligible and len(isr) >= required):
+            return self._propose(isr, required)
+        if not self._doubted.isdisjoint(state.isr):
+            self._doubted.clear()
+            key, version = self.facts.topic_partition, self.facts.partition_epoch
+            self.pending = IsrChange(key, state, version, only_looks=True)
+            return self.pending
+        return None
 
     # what becomes of changes
 
@@ -235,10 +245,18 @@ class LeaderState:
         self._awaited -= set(state.isr)
         self._recount()
 
+    def told(self, state: PartitionState, version: int) -> None:
+        """As `adopt`; but the controller may have read that before what a change under way was to
+        find out."""
+        if self.pending is not None:
+            self._doubted.update(self._incarnations)
+        self.adopt(state, version)
+
     def refused(self, change: IsrChange) -> None:
         """The change can never be applied: the broker that was to join has registered anew, and
-        only its next fetch may speak for it."""
+        only its next fetch may speak for it. Of the others this proves nothing."""
         self.pending = None
+        self._doubted.update(self._incarnations)
         self._refused[change.joins] = change.incarnation
         self._awaited -= {change.joins}
         self._recount()
@@ -252,9 +270,17 @@ class LeaderState:
     def _is_anew(self, fetch: FollowerFetch) -> bool:
         if fetch.incarnation == NO_INCARNATION:
             return False
-        before = self._incarnations.get(fetch.replica_id, fetch.incarnation)
+        before = self._incarnations.get(fetch.replica_id)
         self._incarnations[fetch.replica_id] = fetch.incarnation
         return before != fetch.incarnation
+
+    def _proved_incarnations(self) -> dict[int, int]:
+        """Of those in sync, if what is stored has been found right since they were heard of: what a
+        later epoch stored about them was written after they had registered."""
+        isr = self.facts.state.isr
+        if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
+            return {}
+        return {each: number for each, number in self._incarnations.items() if each in isr}
 
     def _may_be_proposed(self, replica_id: int) -> bool:
         incarnation = self.followers[replica_id].incarnation
@@ -267,6 +293,7 @@ class LeaderState:
         joins: int = NOBODY,
         incarnation: int = NO_INCARNATION,
     ) -> IsrChange:
+        self._doubted.clear()
         facts = self.facts
         state = isr_changed(facts.state, isr, required)
         self.pending = IsrChange(

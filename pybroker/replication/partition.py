@@ -202,7 +202,7 @@ class Partition:
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
         if self._leader is not None:
-            self._leader.adopt(facts.state, facts.partition_epoch)
+            self._leader.told(facts.state, facts.partition_epoch)
             return self._settled()
         self._facts = facts
         return 0
@@ -219,7 +219,11 @@ class Partition:
             self.leading_since = facts.state.leader_epoch
         self._leads = True
         self._leader = LeaderState.begin(
-            facts, broker_id=self._broker_id, epoch_start=epoch_start, now=now
+            facts,
+            broker_id=self._broker_id,
+            epoch_start=epoch_start,
+            now=now,
+            before=self._leader,
         )
         # Waking somebody too early is harmless.
         self._uncommitted_bytes = self.log.size_bytes

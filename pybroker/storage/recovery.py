@@ -18,6 +18,8 @@ from typing import Final, NamedTuple
 from pybroker.errors import CorruptionError
 from pybroker.ports import Disk, File
 from pybroker.records.batch import (
+    CHECKED_POSITION,
+    HEADER,
     HEADER_SIZE,
     MAGIC,
     MAGIC_POSITION,
@@ -25,6 +27,7 @@ from pybroker.records.batch import (
     crc_matches,
     read_header,
 )
+from pybroker.records.crc32c import checksum
 from pybroker.storage.filename import corrupt_file
 from pybroker.storage.log_parts import Damage
 from pybroker.storage.segment import Segment
@@ -35,11 +38,13 @@ SEARCH_BYTES_MAX: Final = 128 * 1024**2
 """How far behind a damaged batch a valid one is looked for; longer than any batch can be, since
 requests are limited to 100 MiB."""
 _BATCH_SEARCHED_MAX: Final = 101 * 1024**2
+_OFFSET_BYTES: Final = 8
+_ENDS_TRIED_MAX: Final = 64
 
 
 class ScanEnd(NamedTuple):
     """Where the valid batches of a segment end, and why; no reason: at the end of the file.
-    `is_complete`: a batch lies there in its full length, but its checksum is wrong."""
+    `is_complete`: a batch lies there in its full length, but something of it is wrong."""
 
     position: int
     next_offset: int
@@ -72,11 +77,11 @@ def scan(file: File, size: int, position: int, next_offset: int, visit: Visit) -
         try:
             header = read_header(chunk, position - start)
         except CorruptionError as error:
-            return ScanEnd(position, next_offset, str(error))
+            return ScanEnd(position, next_offset, str(error), _ends_elsewhere(file, position, size))
         if header.size > left:
-            return ScanEnd(
-                position, next_offset, f"the batch has {header.size} bytes, only {left} are there"
-            )
+            reason = f"the batch has {header.size} bytes, only {left} are there"
+            is_complete = _ends_elsewhere(file, position, size)
+            return ScanEnd(position, next_offset, reason, is_complete)
         if position + header.size > start + len(chunk):
             start, chunk = position, file.pread(position, min(max(CHUNK_BYTES, header.size), left))
         if not crc_matches(chunk, position - start, header.size):
@@ -87,6 +92,7 @@ def scan(file: File, size: int, position: int, next_offset: int, visit: Visit) -
                 position,
                 next_offset,
                 f"the batch begins at offset {header.base_offset}, expected {next_offset} or more",
+                True,
             )
         if header.base_offset > next_offset and _stands_out(file, position, size, next_offset):
             return ScanEnd(
@@ -112,6 +118,25 @@ def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
         return False
     is_between = expected <= successor.base_offset < header.next_offset
     return is_between and _is_batch(file, chunk, 0, behind, size, expected)
+
+
+def _ends_elsewhere(file: File, position: int, size: int) -> bool:
+    """Whether a whole batch begins at `position` whose length or magic, which no checksum covers,
+    is not what was written: its checksum fits if it ends with the file, where the next offset
+    stands, or where fewer bytes are left than that has. Blocks; of the last batch only."""
+    left = size - position
+    if left < HEADER_SIZE:
+        return False
+    data = file.pread(position, min(left, _BATCH_SEARCHED_MAX))
+    header = BatchHeader._make(HEADER.unpack_from(data))
+    ends = [left - few for few in range(_OFFSET_BYTES) if HEADER_SIZE <= left - few <= len(data)]
+    if 0 <= header.next_offset < 2**63:
+        following, end = header.next_offset.to_bytes(_OFFSET_BYTES, "big"), HEADER_SIZE
+        while len(ends) < _ENDS_TRIED_MAX and (end := data.find(following, end)) >= 0:
+            ends.append(end)
+            end += 1
+    view = memoryview(data)
+    return any(checksum(view[CHECKED_POSITION:end]) == header.crc for end in ends)
 
 
 def valid_batch_after(file: File, position: int, size: int, next_offset: int) -> int | None:

@@ -120,6 +120,13 @@ class Leading:
             self.fetch(broker, self.partition().log.log_end_offset)
         await self.changes.review_all()
 
+    async def look(self) -> None:
+        """Let the leader find out whether the stored ISR is what it knows, after first fetches."""
+        await self.changes.review_all()
+        change = self.replicas.manager.isr_changes[T0]
+        assert change.only_looks
+        await until(lambda: not self.partition().is_pending(change))
+
     # what there is
 
     def partition(self, key: TopicPartition = T0) -> Partition:
@@ -134,6 +141,13 @@ class Leading:
         found = self.tree.node(path)
         assert found is not None
         return decode_state(path, found[0])
+
+    @property
+    def version(self) -> int:
+        """Of the state node."""
+        found = self.tree.node(paths.partition_state(T0))
+        assert found is not None
+        return found[1].version
 
     @property
     def believed(self) -> tuple[int, ...]:

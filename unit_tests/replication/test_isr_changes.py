@@ -11,11 +11,12 @@ import pytest
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import ensure
+from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.errors import ErrorCode
-from pybroker.model import TopicPartition
-from pybroker.ports import CoordOp, OpResult
+from pybroker.model import PartitionFacts, TopicPartition
+from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
 from unit_tests.replication.leading import ALL, LAG_S, Leading, until
-from unit_tests.replication.vocabulary import ME, T0
+from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
 
 LATE_S = LAG_S + 1
 MANY = [TopicPartition("t", number) for number in range(250)]
@@ -55,6 +56,7 @@ async def test_who_has_everything_stays_however_long_ago_it_fetched(leading: Lea
     leading.replicas.append()
     leading.fetch(2, 1)
     leading.fetch(3, 1)
+    await leading.look()
     await leading.pass_time(100 * LAG_S)
     assert leading.replicas.manager.isr_changes == {}
     leading.replicas.append()
@@ -366,6 +368,7 @@ async def test_who_was_started_anew_may_have_left_by_itself(leading: Leading) ->
     await leading.lead()
     for broker in (2, 3):
         leading.fetch(broker, 0)
+    await leading.look()
     await leading.meddle(isr=(ME, 2))
     leading.fetch(3, 0, incarnation=-1)  # while it is not told its roles
     await leading.pass_time(0)
@@ -382,13 +385,82 @@ async def test_who_was_started_anew_and_is_in_sync_costs_no_write(leading: Leadi
     leading.replicas.append()
     for broker in (2, 3):
         leading.fetch(broker, 1)
+    for incarnation in (0, 1):
+        leading.fetch(3, 1, incarnation=incarnation)
+        version = leading.version
+        await leading.look()
+        assert leading.version == version
     before = leading.tree.zxid
-    leading.fetch(3, 1, incarnation=1)
-    await leading.pass_time(0)
-    pending = leading.replicas.manager.isr_changes
-    await until(lambda: not pending)
     leading.replicas.append()
     leading.fetch(2, 2)
     await leading.pass_time(LATE_S, 2)
     await leading.until_stored(ME, 2)
     assert leading.tree.zxid <= before + 3  # the laggard's leaving, and its notification
+
+
+async def test_who_left_by_itself_just_before_the_epoch_began_is_found(leading: Leading) -> None:
+    """The controller had read what was stored before, and this leader has never heard of it."""
+    await leading.lead()
+    await leading.meddle(isr=(ME, 2))
+    leading.fetch(2, 0)
+    leading.fetch(3, 0, incarnation=await leading.register(3))
+    await leading.look()
+    assert leading.believed == (ME, 2)
+    leading.fetch(3, 0, incarnation=1)
+    await leading.until_stored(ME, 2, 3)
+
+
+async def test_who_leads_on_in_a_later_epoch_asks_for_nobody_it_knows(leading: Leading) -> None:
+    await leading.lead()
+    for broker in (2, 3):
+        leading.fetch(broker, 0)
+    await leading.look()
+    await leading.lead(isr=(ME, 2), epoch=1)
+    leading.fetch(2, 0)
+    await leading.pass_time(0)
+    assert leading.replicas.manager.isr_changes == {}
+    await leading.lead(isr=(ME, 2), epoch=2)
+    leading.fetch(2, 0, incarnation=await leading.register(2))
+    await leading.lead(isr=(ME, 2), epoch=3)
+    leading.fetch(2, 0, incarnation=1)
+    await leading.look()
+
+
+async def test_a_member_of_zookeeper_that_lags_does_not_say_what_is_stored(
+    leading: Leading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leading.lead()
+    path = paths.partition_state(T0)
+    old = await leading.coord.get(path)
+    await leading.meddle(isr=(ME, 2))
+    get, answers = leading.coord.get, [old, old]
+
+    async def late(path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
+        return answers.pop() if answers else await get(path, watch)
+
+    monkeypatch.setattr(leading.coord, "get", late)
+    monkeypatch.setattr("pybroker.replication.isr_changes._RETRY_S", 0)
+    for broker in (2, 3):
+        leading.fetch(broker, 0)
+    await leading.look()
+    assert (leading.believed, answers) == ((ME, 2), [])
+
+
+async def test_what_the_controller_had_read_before_ends_no_doubt(leading: Leading) -> None:
+    await leading.lead()
+    for broker in (2, 3):
+        leading.fetch(broker, 0)
+    await leading.look()
+    await leading.meddle(controller_epoch=2)
+    path = paths.partition_state(T0)
+    data, stat = await leading.coord.get(path)
+    state = decode_state(path, data)
+    await leading.meddle(isr=(ME, 2))
+    leading.fetch(3, 0, incarnation=await leading.register(3))
+    leading.coord.suspend()
+    await leading.pass_time(0)
+    told = PartitionFacts(T0, TOPIC_ID, state, stat.version, ALL)
+    assert await leading.replicas.told(told) == [0]
+    leading.coord.resume()
+    await leading.look()
+    await leading.until_stored(ME, 2)

@@ -1,0 +1,41 @@
+"""Whether the end of a log was cut off when its broker was killed, or is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unit_tests.storage.batches import batch, stamped
+from unit_tests.storage.bench import Bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.mark.parametrize("at", [7, 8, 9, 10, 11, 16])
+@pytest.mark.parametrize("torn", [0, 5, 8, 30, 65])
+def test_a_bit_outside_of_the_checksum_of_the_last_batch_is_damage(
+    bench: Bench, at: int, torn: int
+) -> None:
+    """Also before a write that was cut off; as long as the machine stayed up."""
+    bench.append(1, 1)
+    bench.flip_bit(1, at)
+    bench.add_tail(stamped(batch(1), 2)[:torn])
+    bench.crash(same_boot=True)
+    assert bench.log.damage is not None
+    assert bench.log.damage.offset == 1
+    assert bench.offsets_before_the_hole() == [0]
+
+
+def test_the_begin_of_a_batch_is_torn_wherever_it_ends(bench: Bench) -> None:
+    whole = batch(3, value=b"many values" * 3)
+    for length in range(1, len(whole)):
+        bench.append(1)
+        end = bench.log.log_end_offset
+        bench.add_tail(stamped(whole, end)[:length])
+        bench.crash(same_boot=True)
+        assert (bench.log.damage, bench.cut_bytes) == (None, length)
+        assert bench.log.log_end_offset == end
