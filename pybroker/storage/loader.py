@@ -258,9 +258,10 @@ class _Loader:
         if known.clean and not (known.accepts_loss or known.checks_all):
             try:
                 segments[-1].load_end(self._config.index_interval_bytes)
-                if segments[-1].next_offset >= (known.recovery_point or 0):
+                end = segments[-1].next_offset
+                if end == known.recovery_point or known.recovery_point is None:
                     return recovery.Recovered(tuple(segments))
-                fault = "the log ends below the recovery point"
+                fault = f"the log ends at {end}, all was durable up to {known.recovery_point}"
             except CorruptionError as error:
                 fault = str(error)
             _logger.warning(

@@ -65,7 +65,15 @@ class Recovered:
 Visit = Callable[[int, BatchHeader], None]
 
 
-def scan(file: File, size: int, position: int, next_offset: int, visit: Visit) -> ScanEnd:
+def scan(
+    file: File,
+    size: int,
+    position: int,
+    next_offset: int,
+    visit: Visit,
+    *,
+    may_have_gaps: bool = True,
+) -> ScanEnd:
     """Check the batches from `position`: header, length, checksum, offsets that rise from
     `next_offset`. `visit` is given position and header of each valid one."""
     chunk = b""
@@ -100,6 +108,9 @@ def scan(file: File, size: int, position: int, next_offset: int, visit: Visit) -
                 next_offset,
                 f"the batch begins at offset {header.base_offset}, above the one behind it",
             )
+        if header.base_offset > next_offset and header.size == left and not may_have_gaps:
+            reason = f"the last batch begins at offset {header.base_offset}, expected {next_offset}"
+            return ScanEnd(position, next_offset, reason, True)
         visit(position, header)
         position += header.size
         next_offset = header.next_offset
@@ -213,7 +224,7 @@ def recover(
             return _damaged(segments, number, ScanEnd(0, expected, reason))
         if not trusts_indexes:
             segment.clear_indexes()
-        end = _recover_segment(segment, recovery_point, index_interval_bytes, visit)
+        end = _recover_segment(segment, recovery_point, index_interval_bytes, visit, may_have_gaps)
         segment.end_at(end.position, end.next_offset)
         if end.reason is None and not may_have_gaps and number + 1 < len(segments):
             following = segments[number + 1].base_offset
@@ -251,7 +262,11 @@ def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> R
 
 
 def _recover_segment(
-    segment: Segment, recovery_point: int, index_interval_bytes: int, visit: Visit
+    segment: Segment,
+    recovery_point: int,
+    index_interval_bytes: int,
+    visit: Visit,
+    may_have_gaps: bool,
 ) -> ScanEnd:
     size = segment.size
     position, next_offset = _end_of_offsets_below(segment, recovery_point)
@@ -261,7 +276,7 @@ def _recover_segment(
         segment.note(place, header, index_interval_bytes)
         visit(place, header)
 
-    end = scan(segment.file, size, position, next_offset, note)
+    end = scan(segment.file, size, position, next_offset, note, may_have_gaps=may_have_gaps)
     try:
         segment.transactions.truncate(end.next_offset)
     except CorruptionError:

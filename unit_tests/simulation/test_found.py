@@ -303,3 +303,25 @@ def test_who_stepped_aside_right_after_an_epoch_began_is_taken_back(seed: int) -
         assert app is not None
         app.replicas.reluctance.on_change()
         simulation.wait(lambda: in_sync(simulation) == [[1, 2, 3]] * 2, seconds=30)
+
+
+@pytest.mark.parametrize("byte", (5, 6, 7))
+def test_a_bit_of_the_offset_of_the_very_last_batch_moves_no_record(byte: int) -> None:
+    """No checksum covers the offset. Nothing behind that batch says that it is wrong, but the gap
+    before it does. Its log was the longest, and the others copied it to its wrong place."""
+    with Simulation(1) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 10)
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        bent = simulation.leader("orders", 0)
+        for broker in (1, 2, 3):
+            simulation.kill(broker)
+        path = f"/broker-{bent}/data/orders-0/00000000000000000000.log"
+        simulation.cluster.brokers[bent].disk.flip(path, 8 * (9 * 69 + byte) + 2)
+        simulation.start_broker(bent)
+        simulation.pass_time(5)
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        assert simulation.run(produce, simulation.bootstrap, 5) == list(range(10, 15))
+        values = simulation.run(read_all, simulation.bootstrap, 15)
+    assert values == [b"%d" % (number % 10) for number in range(15)]

@@ -31,3 +31,37 @@ def test_a_damaged_header_below_the_recovery_point_stops_no_start(
     assert bench.log.damage is not None
     assert bench.log.damage.offset == base
     assert damaged.read_bytes() == before
+
+
+@pytest.mark.parametrize("same_boot", (False, True))
+def test_a_bent_offset_of_the_last_batch_of_a_closed_log_is_damage(
+    tmp_path: Path, same_boot: bool
+) -> None:
+    """Where it ended when it was closed is known."""
+    bench = Bench(tmp_path)
+    bench.append(1, 1, 1)
+    bench.close()
+    bench.flip_bit(2, at=6)
+    before = bench.segment().read_bytes()
+    bench.open(clean=True, recovery_point=3, same_boot=same_boot)
+    assert bench.log.damage is not None
+    assert bench.log.damage.offset == 2
+    assert bench.segment().read_bytes() == before
+
+
+def test_a_bent_offset_of_the_last_batch_of_a_segment_is_damage_there(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, LogConfig(segment_bytes=200))
+    bench.append(*[1] * 5)
+    bench.flip_bit(1, at=6)
+    bench.crash()
+    assert bench.log.damage is not None
+    assert bench.log.damage.offset == 1
+
+
+def test_in_a_compacted_log_a_gap_before_the_last_batch_is_no_damage(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, LogConfig(cleanup_policies=frozenset({"compact"})))
+    bench.append(1, 1, 1)
+    bench.flip_bit(2, at=6)
+    bench.crash()
+    assert bench.log.damage is None
+    assert bench.log.log_end_offset > 3
