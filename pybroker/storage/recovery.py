@@ -75,7 +75,8 @@ def scan(
     may_have_gaps: bool = True,
 ) -> ScanEnd:
     """Check the batches from `position`: header, length, checksum, offsets that rise from
-    `next_offset`. `visit` is given position and header of each valid one."""
+    `next_offset`. `visit` is given position and header of each valid one. Unless they
+    `may_have_gaps`, a last one that leaves one is not what was written."""
     chunk = b""
     start = position
     while position < size:
@@ -108,13 +109,25 @@ def scan(
                 next_offset,
                 f"the batch begins at offset {header.base_offset}, above the one behind it",
             )
-        if header.base_offset > next_offset and header.size == left and not may_have_gaps:
+        if (
+            header.base_offset > next_offset
+            and not may_have_gaps
+            and not _has_successor(file, position + header.size, size)
+        ):
             reason = f"the last batch begins at offset {header.base_offset}, expected {next_offset}"
             return ScanEnd(position, next_offset, reason, True)
         visit(position, header)
         position += header.size
         next_offset = header.next_offset
     return ScanEnd(position, next_offset, None)
+
+
+def _has_successor(file: File, position: int, size: int) -> bool:
+    """Whether another whole batch seems to begin at `position`."""
+    try:
+        return position + read_header(file.pread(position, HEADER_SIZE), 0).size <= size
+    except CorruptionError:
+        return False
 
 
 def _stands_out(file: File, position: int, size: int, expected: int) -> bool:

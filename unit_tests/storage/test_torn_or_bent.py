@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.storage.log_config import LogConfig
 from unit_tests.storage.batches import batch, stamped
 from unit_tests.storage.bench import Bench
 
@@ -15,7 +16,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-@pytest.mark.parametrize("at", [7, 8, 9, 10, 11, 16])
+@pytest.mark.parametrize("at", [0, 6, 7, 8, 9, 10, 11, 16])
 @pytest.mark.parametrize("torn", [0, 5, 8, 30, 65])
 def test_a_bit_outside_of_the_checksum_of_the_last_batch_is_damage(
     bench: Bench, at: int, torn: int
@@ -39,3 +40,11 @@ def test_the_begin_of_a_batch_is_torn_wherever_it_ends(bench: Bench) -> None:
         bench.crash(same_boot=True)
         assert (bench.log.damage, bench.cut_bytes) == (None, length)
         assert bench.log.log_end_offset == end
+
+
+def test_compaction_may_have_left_a_gap_before_the_last_batch(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, LogConfig(cleanup_policies=frozenset({"compact"})))
+    bench.append(1)
+    bench.add_tail(stamped(batch(1), 2))
+    bench.crash(same_boot=True)
+    assert bench.log.damage is None
