@@ -145,7 +145,8 @@ def _open(
     if known.may_be_in_memory_only:
         loader.write_anew()
     found = loader.find_end()
-    segments = Segments(directory, disk, found.segments)
+    # Who was killed may just have begun a segment.
+    segments = Segments(directory, disk, found.segments, are_names_durable=not loader.recovered)
     end = segments.active.next_offset
     start = max(known.log_start_offset or 0, segments.first.base_offset)
     log_start = min(start, end)

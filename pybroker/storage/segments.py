@@ -31,8 +31,15 @@ class Segments:
     )
 
     def __init__(
-        self, directory: str, disk: Disk, segments: Iterable[Segment], *, is_new: bool = False
+        self,
+        directory: str,
+        disk: Disk,
+        segments: Iterable[Segment],
+        *,
+        is_new: bool = False,
+        are_names_durable: bool = True,
     ) -> None:
+        """`is_new`: nor is the directory's own name durable."""
         self._directory = directory
         self._disk = disk
         self._state: tuple[Segment, ...] = tuple(
@@ -43,7 +50,7 @@ class Segments:
         self._doomed = PendingDeletions(disk.unlink)
         # How often files were made or renamed, and up to which of these changes the directory is
         # durable. Counted, not marked: a change must not be lost to a sync that began before it.
-        self._changes = 1 if is_new else 0
+        self._changes = 1 if is_new or not are_names_durable else 0
         self._durable_changes = 0
         self._parent_changed = is_new
 

@@ -199,3 +199,16 @@ TestLogOnSimulatedDisk.settings = TestLogAgainstList.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def test_a_segment_that_was_new_when_its_broker_was_killed_outlives_a_power_loss() -> None:
+    """Its file was synced by the next broker, but nobody had made its name durable."""
+    life = LogOnSimulatedDisk()
+    life.create(interval=0)
+    life.append(count=1, late=0, length=0)
+    life.bench.log.flush()
+    life.append(count=6, late=0, length=83)
+    assert life.bench.log.segment_count == 2
+    life.kill(flushed=False)
+    life.lose_power()
+    life.same()
