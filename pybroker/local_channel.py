@@ -58,6 +58,13 @@ class LocalBrokerChannel:
         """Nothing is open."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
+        # It may have to wait for its turn. What is in it has been stored: others lead already.
+        for facts in command.partitions:
+            partition, state = self._replicas.partitions.get(facts.topic_partition), facts.state
+            if partition is None or not partition.is_leader:
+                continue
+            if state.leader_epoch > partition.leader_epoch:
+                partition.superseded(is_replaced=state.leader != self._replicas.broker_id)
         return await self._replicas.leader_and_isr(command)
 
     async def update_metadata(self, command: UpdateMetadata) -> None:

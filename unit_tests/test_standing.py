@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from pybroker.clock import ManualClock
 from pybroker.errors import CloseConnection, ErrorCode
-from pybroker.model import TopicPartition
+from pybroker.local_channel import LocalBrokerChannel
+from pybroker.model import (
+    NO_TOPIC_ID,
+    LeaderAndIsr,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+)
 from pybroker.standing import Level, Standing
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
@@ -241,6 +249,31 @@ async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench)
     assert code(await bench.produce("t", batch(b"c"), acks=1)) is NOT_LEADER
     assert await latest(bench) == (NOT_LEADER, -1)
     assert values_of(await bench.fetch("t", 0)) == [b"a", b"b"]
+
+
+async def test_who_is_told_that_another_leads_promises_nothing_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has obeyed, for which it may have to wait for a slow disk."""
+    replicas, key = bench.app.replicas, TopicPartition("t", 0)
+    partition, turn = replicas.partition(key), asyncio.Event()
+    obey = replicas.leader_and_isr
+
+    async def obey_later(command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
+        await turn.wait()
+        return await obey(command)
+
+    monkeypatch.setattr(replicas, "leader_and_isr", obey_later)
+    state = PartitionState(leader=2, leader_epoch=1, isr=(2,), controller_epoch=1)
+    facts = PartitionFacts(key, partition.topic_id or NO_TOPIC_ID, state, 1, (1, 2))
+    channel = LocalBrokerChannel(replicas, bench.app.metadata)
+    telling = asyncio.create_task(channel.leader_and_isr(LeaderAndIsr(2, 99, -1, (facts,))))
+    await asyncio.sleep(0)
+    assert partition.is_leader
+    assert await latest(bench) == (NOT_LEADER, -1)
+    turn.set()
+    assert await telling == {key: ErrorCode.NONE}
+    assert not partition.is_leader
 
 
 @pytest.mark.parametrize("mode", ["fence"])

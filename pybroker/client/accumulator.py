@@ -185,6 +185,10 @@ class Accumulator:
             return True
         state = queue.sequences
         batch = queue.waiting[0]
+        # A broker takes any first sequence of a producer that it knows nothing of. So before one is
+        # confirmed, a leader that changes would take the second batch without the first.
+        if queue.in_flight and state.last_acknowledged < 0:
+            return False
         # One sent to an earlier leader may be unanswered for long. The broker knows its last few
         # batches again, so none may go that would make it forget that one.
         oldest = min((other.ordinal for other in queue.in_flight), default=batch.ordinal)

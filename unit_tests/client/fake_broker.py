@@ -271,7 +271,9 @@ class FakeBroker:
         answer = PartitionProduceResponse(index=key.partition, base_offset=-1)
         if header.has_producer:
             number = (header.producer_id, header.producer_epoch, header.base_sequence)
-            epoch, due = log.producers.get(header.producer_id, (-1, 0))
+            # Any first number of a producer that the broker knows nothing of will do.
+            unknown = (header.producer_epoch, header.base_sequence)
+            epoch, due = log.producers.get(header.producer_id, unknown)
             if number in log.stored:
                 answer.base_offset = log.stored[number]
                 return answer

@@ -18,6 +18,7 @@ Undo = Callable[[], object]
 
 _FLIPPED: Final = (".log", ".log", ".log", ".log", "index", "checkpoint", ".snapshot")
 _WRITTEN_BEFORE_CRASH: Final = (0, 0, 1, 17, 61, 1000)
+_HEARD_LATELY_S: Final = 0.5
 _SILENT_DEATHS: Final = 0.3
 _LITTLE_ROOM_BYTES: Final = 2_000
 
@@ -227,9 +228,11 @@ def double_connect(scene: Scene) -> None:
 
 
 def expire(scene: Scene) -> None:
+    """Not of who is silent just now: it could not hear of it, and ZooKeeper never ends a session
+    before its time is over, up to which a broker may rely on it."""
     zookeeper = scene.cluster.zookeeper
     client = zookeeper.client(scene.broker.machine.name)
-    if client is not None:
+    if client is not None and client.silence() < _HEARD_LATELY_S:
         zookeeper.expire(client.session_id)
 
 
