@@ -29,12 +29,12 @@ _EXPLAINED: Final = {
     "blackout": _STORAGE,
 }
 """What a kind of fault makes brokers say."""
-_LOSS: Final = "loss_receipt"
+_LOSS: Final = "loss_receipt|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
     """What errors may look like where these faults came; nothing matches where none excuses
-    any. `is_lossy`: whether unclean elections are allowed, of which brokers tell."""
+    any. `is_lossy`: whether unclean elections are allowed, of which brokers tell, or cannot yet."""
     found = [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
     if is_lossy:
         found.append(_LOSS)
