@@ -39,6 +39,10 @@ _TOPIC_KEYS: Final = frozenset(
     {"version", "partitions", "adding_replicas", "removing_replicas", "topic_id"}
 )
 
+COORDINATED_KEY: Final = "pybroker"
+"""Has the node of a member that the group coordinator shows among classic consumers, which would
+share the partitions with it otherwise."""
+
 Replicas = Mapping[int, tuple[int, ...]]
 """Partition -> broker ids, the preferred replica first."""
 
@@ -285,6 +289,12 @@ def decode_consumer(path: str, data: bytes) -> ConsumerRegistration:
         pattern=fields.text("pattern", default="static"),
         timestamp_ms=fields.number_in_text("timestamp", default=-1),
     )
+
+
+def is_coordinated_member(path: str, data: bytes) -> bool:
+    """Whether a member's node was made by a group coordinator, for tools to see, and not by a
+    classic consumer."""
+    return COORDINATED_KEY in load_object(path, data).names()
 
 
 # ---- brokers

@@ -1,0 +1,95 @@
+"""Who gets which partition: the arithmetic that every member of a group does for itself.
+
+Members agree only if they compute the same from the same nodes, so each rule here is that of the
+Scala consumer to the letter: of all releases for `range`; of 0.8.2 to 0.10.1 for `roundrobin`
+(later ones order partitions by another text). Values only; reading the nodes is `nodes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pybroker.errors import PybrokerError
+from pybroker.model import TopicPartition
+
+
+class ThreadId(NamedTuple):
+    """One stream of a member; prints as the owner nodes have it."""
+
+    consumer: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.consumer}-{self.number}"
+
+
+Streams = Mapping[str, Mapping[str, int]]
+"""Consumer id -> topic -> number of streams."""
+Assignment = dict[TopicPartition, ThreadId]
+
+
+class NoRoundRobin(PybrokerError):
+    """The members do not all have the same topics with the same numbers of streams."""
+
+
+def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
+    """Topic by topic: each thread a run of neighbouring partitions, the first ones one more where
+    it does not come out even. Of `partitions` (topic -> numbers, ascending) all are given out whose
+    topic anybody consumes."""
+    found: Assignment = {}
+    for topic, numbers in partitions.items():
+        threads = sorted(_threads_of(streams, topic), key=_java_order)
+        if not threads:
+            continue
+        share, rest = divmod(len(numbers), len(threads))
+        for position, thread in enumerate(threads):
+            start = share * position + min(position, rest)
+            for number in numbers[start : start + share + (1 if position < rest else 0)]:
+                found[TopicPartition(topic, number)] = thread
+    return found
+
+
+def assign_roundrobin(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
+    """All partitions, in the order of a hash of their names, dealt to the threads in turn. Raises
+    NoRoundRobin."""
+    topics = dict.fromkeys(topic for counts in streams.values() for topic in counts)
+    if not topics:
+        return {}
+    head, *others = topics
+    threads = _threads_of(streams, head)
+    for topic in others:
+        if set(_threads_of(streams, topic)) != set(threads):
+            raise NoRoundRobin(
+                "partition.assignment.strategy=roundrobin needs the same topics and numbers of"
+                f" streams in all members of the group, but {head} and {topic} differ in theirs"
+            )
+    threads.sort(key=_java_order)
+    keys = sorted(TopicPartition(topic, number) for topic in topics for number in partitions[topic])
+    keys.sort(key=lambda key: java_hash(f"[{key.topic},{key.partition}]"))
+    return {key: threads[turn % len(threads)] for turn, key in enumerate(keys)}
+
+
+STRATEGIES: Final = {"range": assign_range, "roundrobin": assign_roundrobin}
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode` of Java: a signed number of 32 bits."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def _threads_of(streams: Streams, topic: str) -> list[ThreadId]:
+    return [
+        ThreadId(consumer, number)
+        for consumer, counts in streams.items()
+        for number in range(counts.get(topic, 0))
+    ]
+
+
+def _java_order(thread: ThreadId) -> bytes:
+    """Java compares strings by their UTF-16 units, so thread 10 comes before thread 2."""
+    return str(thread).encode("utf-16-be", "surrogatepass")

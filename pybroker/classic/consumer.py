@@ -1,0 +1,355 @@
+"""The public class: puts the parts together, and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from pybroker.classic.claims import Claim
+from pybroker.classic.commits import Offsets
+from pybroker.classic.errors import NotOwned
+from pybroker.classic.nodes import GroupNodes
+from pybroker.classic.options import parse_classic_options
+from pybroker.classic.reading import Reader
+from pybroker.classic.rebalancing import RebalanceListener, Rebalancer
+from pybroker.classic.standing import Standing
+from pybroker.classic.stream import Stream, StreamSet
+from pybroker.classic.subscription import (
+    BLACK_LIST,
+    WHITE_LIST,
+    Subscription,
+    by_names,
+    by_pattern,
+)
+from pybroker.client import defaults
+from pybroker.client.errors import ClientError, Closed
+from pybroker.client.tasks import TaskOwner
+from pybroker.coordinator.zookeeper.schemas import encode_consumer
+from pybroker.coordinator.zookeeper.session import KazooCoord
+from pybroker.errors import ConfigError, CoordError, PybrokerError
+from pybroker.model import TopicPartition
+from pybroker.ports import Clock, Coord, Rng
+
+logger = logging.getLogger(__name__)
+
+_LEAVE_S: Final = 5.0
+
+
+class ClassicConsumer:
+    """A member of a group that is coordinated by its members themselves, through ZooKeeper, as
+    the high-level consumer of Kafka 0.8; both kinds may be in one group.
+
+        async with ClassicConsumer("localhost:2181", group_id="billing") as consumer:
+            streams = await consumer.subscribe({"orders": 1})
+            async for record in streams["orders"][0]:
+                print(record.offset, record.value)
+
+    Options are those of `ClassicOptions`, with dots or underscores. Several tasks may read, each
+    a stream of its own.
+    """
+
+    def __init__(
+        self,
+        zookeeper_connect: str | None = None,
+        *,
+        coord: Coord | None = None,
+        listener: RebalanceListener | None = None,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        **options: object,
+    ) -> None:
+        """`coord` is a started session to use instead of one of its own; its giver closes it.
+        `listener` hears what the member loses and gets. Raises ConfigError."""
+        if zookeeper_connect is not None:
+            options["zookeeper_connect"] = zookeeper_connect
+        self.options = parse_classic_options(options)
+        self._given_coord = coord
+        self._own_coord: KazooCoord | None = None
+        self._listener = listener
+        self._clock = clock or defaults.make_clock()
+        self._rng = rng or defaults.make_rng()
+        self.consumer_id = self._make_id()
+        """As it stands in the group's nodes."""
+        self._tasks = TaskOwner(self._task_failed)
+        self._streams = StreamSet({})
+        self._standing: Standing | None = None
+        self._reader: Reader | None = None
+        self._offsets: Offsets | None = None
+        self._rebalancer: Rebalancer | None = None
+        self._commit_now = asyncio.Event()
+        self._broken: PybrokerError | None = None
+        self._outcome: PybrokerError | None = None
+        self._closed = False
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Reach ZooKeeper. Raises StartupError."""
+        options = self.options
+        if self._given_coord is None:
+            self._own_coord = KazooCoord(
+                options.zookeeper_connect,
+                clock=self._clock,
+                session_timeout_ms=options.zookeeper_session_timeout_ms,
+            )
+            timeout_ms = options.zookeeper_connection_timeout_ms
+            if timeout_ms is None:
+                timeout_ms = options.zookeeper_session_timeout_ms
+            await self._own_coord.start(timeout_ms / 1000)
+        session_timeout_ms = options.zookeeper_session_timeout_ms
+        if self._own_coord is not None:
+            session_timeout_ms = self._own_coord.session_timeout_ms
+        coord = self._given_coord or self._own_coord
+        assert coord is not None
+        self._standing = Standing(
+            coord,
+            session_timeout_ms=session_timeout_ms,
+            on_expired=self._session_expired,
+            on_connected=self._session_connected,
+            on_certain=self._wake_streams,
+        )
+
+    async def close(self) -> None:
+        """Leave the group; with auto.commit.enable the offsets of what was consumed are stored
+        first. Records that a stream has in hand do not count. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for stream in self._streams:
+            stream.close()
+        await self._tasks.close()
+        if self._rebalancer is not None:
+            try:
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._rebalancer.leave()
+            except (CoordError, TimeoutError) as error:
+                logger.warning(
+                    "event=not-left consumer=%s reason=%r; its partitions are free when its session"
+                    " has expired", self.consumer_id, error,
+                )  # fmt: skip
+        if self._standing is not None:
+            await self._standing.close()
+        if self._reader is not None:
+            await self._reader.close()
+        if self._own_coord is not None:
+            await self._own_coord.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # ---- what to read; one of these, once
+
+    async def subscribe(self, topics: Mapping[str, int] | Iterable[str]) -> dict[str, list[Stream]]:
+        """Join the group for these topics, each with a number of streams (for names alone one
+        each). A topic may come to exist later. Returns when this member has its partitions.
+
+        Raises ConfigError, GroupIsCoordinated, RebalanceFailed.
+        """
+        if isinstance(topics, str):
+            topics = [topics]
+        counts = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+        subscription = by_names(counts)
+        streams = {
+            (topic, number): self._make_stream(f"{topic}-{number}")
+            for topic, count in counts.items()
+            for number in range(count)
+        }
+        await self._join(subscription, StreamSet({**streams}))
+        return {
+            topic: [streams[topic, number] for number in range(count)]
+            for topic, count in counts.items()
+        }
+
+    async def subscribe_pattern(
+        self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
+    ) -> list[Stream]:
+        """Join the group for all topics whose whole name matches `white_list`, or does not match
+        `black_list`, now or later; each stream reads some partitions of all. Patterns are regular
+        expressions; a comma is taken for `|`. Returns and raises as `subscribe`."""
+        if white_list is not None and black_list is None:
+            subscription = by_pattern(WHITE_LIST, white_list, streams)
+        elif black_list is not None and white_list is None:
+            subscription = by_pattern(BLACK_LIST, black_list, streams)
+        else:
+            raise ConfigError(["give either white_list or black_list"])
+        made = [self._make_stream(f"pattern-{number}") for number in range(streams)]
+        await self._join(
+            subscription, StreamSet({(None, number): each for number, each in enumerate(made)})
+        )
+        return made
+
+    # ---- what is owned, and how far it was read
+
+    def owned(self) -> dict[TopicPartition, str]:
+        """The partitions that are this member's now, with the thread id in their owner nodes."""
+        held = {} if self._rebalancer is None else self._rebalancer.held
+        return {key: str(held[key].thread) for key in sorted(held)}
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Store that everything was consumed that the streams have given; or exactly these: for
+        each partition the offset to go on from. Only what has changed is written.
+
+        Raises NotOwned for partitions that are not this member's (the others are stored), and
+        CoordError if ZooKeeper did not confirm it.
+        """
+        rebalancer, store = self._rebalancer, self._offsets
+        if rebalancer is None or store is None or self._closed:
+            raise Closed("the consumer is not in a group")
+        claims = {claim.topic_partition: claim for claim in rebalancer.claims()}
+        missing: list[TopicPartition] = []
+        if offsets is None:
+            for stream in self._streams:
+                stream.settle_all()
+        else:
+            missing = [key for key in offsets if key not in claims]
+            claims = {key: claims[key] for key in offsets if key in claims}
+            for key, claim in claims.items():
+                if claim.in_hand is not None and offsets[key] >= claim.in_hand:
+                    claim.settle()
+        lost = await store.write(claims.values(), offsets)
+        if lost:
+            rebalancer.lost(lost)
+        if lost or missing:
+            raise NotOwned([*missing, *(claim.topic_partition for claim in lost)])
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The offset that the group has stored; None if there is none. Raises CoordError,
+        MalformedNode."""
+        return await Offsets(self._coord(), self.options.group_id, era=lambda: 0).read(
+            TopicPartition(*partition)
+        )
+
+    # ---- inside: joining
+
+    async def _join(self, subscription: Subscription, streams: StreamSet) -> None:
+        if self._rebalancer is not None:
+            raise ClientError("the consumer has subscribed already; it does so once")
+        if self._closed:
+            raise Closed("the consumer is closed")
+        options = self.options
+        coord, standing = self._coord(), self._standing
+        assert standing is not None
+        self._streams = streams
+        self._reader = Reader(
+            options,
+            clock=self._clock,
+            rng=self._rng,
+            deliver=streams.wake,
+            on_start_found=self._commit_now.set,
+            on_failure=self._break,
+        )
+        self._offsets = Offsets(coord, options.group_id, era=lambda: standing.era)
+        self._rebalancer = Rebalancer(
+            options=options,
+            consumer_id=self.consumer_id,
+            coord=coord,
+            clock=self._clock,
+            nodes=GroupNodes(
+                coord, options.group_id, exclude_internal=options.exclude_internal_topics
+            ),
+            offsets=self._offsets,
+            standing=standing,
+            reader=self._reader,
+            streams=streams,
+            listener=self._listener,
+            registration=lambda: encode_consumer(subscription.registration(self._clock.wall_ms())),
+            on_outcome=self._rebalanced,
+        )
+        await self._rebalancer.rebalance()
+        self._tasks.start(self._rebalancer.run(), "classic consumer rebalancer")
+        if options.auto_commit_enable:
+            self._tasks.start(self._commit_by_itself(), "classic consumer auto-commit")
+
+    def _make_stream(self, name: str) -> Stream:
+        if self._standing is None:
+            raise Closed("the consumer was not started")
+        return Stream(
+            name,
+            clock=self._clock,
+            certainty=self._standing,
+            on_taken=self._taken,
+            timeout_ms=self.options.consumer_timeout_ms,
+        )
+
+    def _make_id(self) -> str:
+        name = self.options.consumer_id
+        if not name:
+            random = self._rng.randbytes(4).hex()
+            name = f"{socket.gethostname()}-{self._clock.wall_ms()}-{random}"
+        return f"{self.options.group_id}_{name}"
+
+    def _coord(self) -> Coord:
+        coord = self._given_coord or self._own_coord
+        if coord is None or self._standing is None:
+            raise Closed("the consumer was not started")
+        return coord
+
+    # ---- inside: committing
+
+    async def _commit_by_itself(self) -> None:
+        rebalancer, store = self._rebalancer, self._offsets
+        assert rebalancer is not None
+        assert store is not None
+        while True:
+            try:
+                async with asyncio.timeout(self.options.auto_commit_interval_ms / 1000):
+                    await self._commit_now.wait()
+            except TimeoutError:
+                pass
+            self._commit_now.clear()
+            try:
+                lost = await store.write(rebalancer.claims())
+            except CoordError as error:
+                logger.warning(
+                    "event=auto-commit-failed consumer=%s reason=%r", self.consumer_id, error
+                )
+                continue
+            if lost:
+                rebalancer.lost(lost)
+
+    # ---- inside: called by the parts
+
+    def _taken(self, claim: Claim) -> None:
+        if self._reader is not None:
+            self._reader.room_again(claim)
+
+    def _session_expired(self) -> None:
+        logger.warning("event=session-expired consumer=%s", self.consumer_id)
+        if self._rebalancer is not None:
+            self._rebalancer.forget()
+
+    def _session_connected(self) -> None:
+        if self._rebalancer is not None:
+            self._rebalancer.wake()
+
+    def _wake_streams(self) -> None:
+        for stream in self._streams:
+            stream.wake()
+
+    def _rebalanced(self, outcome: PybrokerError | None) -> None:
+        self._outcome = outcome
+        self._tell_streams()
+
+    def _break(self, error: PybrokerError) -> None:
+        self._broken = error
+        self._tell_streams()
+
+    def _task_failed(self, error: BaseException) -> None:
+        self._break(Closed(f"the consumer cannot go on: {error!r}"))
+
+    def _tell_streams(self) -> None:
+        for stream in self._streams:
+            stream.fail(self._broken or self._outcome)

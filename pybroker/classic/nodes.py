@@ -1,0 +1,192 @@
+"""The nodes of a classic group, below /consumers/<group>: who is there, and who owns what.
+
+Everything that a member writes here is ephemeral, and safe against a lost reply: what may or may
+not be there is looked at again. When to write what is decided in `rebalancing.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from pybroker.classic.assignment import Streams, ThreadId
+from pybroker.classic.errors import ConsumerIdTaken, GroupIsCoordinated
+from pybroker.classic.subscription import Subscription, as_registered
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.registry import ensure
+from pybroker.errors import MultiFailed, NodeExists, NoNode
+from pybroker.model import TopicPartition
+from pybroker.ports import Coord, CreateOp, Watch
+
+CLAIMS_OF_A_MULTI_MAX: Final = 500
+_ATTEMPTS_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """`partitions` ascending; `czxid` tells the topic from a later one of the same name."""
+
+    partitions: tuple[int, ...]
+    czxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """What decides who gets what. `topics` are those that exist of those that were asked for."""
+
+    streams: Streams
+    topics: Mapping[str, TopicFacts]
+    has_brokers: bool
+
+
+class GroupNodes:
+    """The nodes of one group, seen by one of its members. All methods may raise CoordError and
+    MalformedNode."""
+
+    def __init__(self, coord: Coord, group_id: str, *, exclude_internal: bool) -> None:
+        self._coord = coord
+        self._group_id = group_id
+        self._exclude_internal = exclude_internal
+
+    # ---- members
+
+    async def register(self, consumer_id: str, data: bytes) -> None:
+        """Be a member for as long as the session lives. Raises ConsumerIdTaken."""
+        path = paths.group_member(self._group_id, consumer_id)
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                await self._coord.create(path, data, ephemeral=True)
+            except NoNode:
+                await ensure(self._coord, paths.parent(path))
+            except NodeExists:
+                stat = await self._coord.exists(path)
+                if stat is not None and stat.ephemeral_owner == self._coord.session_id:
+                    return
+                if stat is not None:
+                    break
+            else:
+                return
+        raise ConsumerIdTaken(
+            f"a consumer with the id {consumer_id} is in the group {self._group_id} already;"
+            " end it, give another consumer.id, or wait until its session has expired"
+        )
+
+    async def unregister(self, consumer_id: str) -> None:
+        await self._delete_own(paths.group_member(self._group_id, consumer_id))
+
+    async def look(self, consumer_id: str, watch: Watch, *, all_topics: bool) -> GroupView:
+        """Read everything, and let `watch` hear of changes. Topics are those that this member
+        consumes, or with `all_topics` anybody in the group. Raises GroupIsCoordinated."""
+        members = await self._members(watch)
+        names: list[str] = []
+        if any(member.is_pattern for member in members.values()):
+            names = await self._coord.children(paths.TOPICS, watch)
+            names = [paths.decode_name(name) for name in names]
+        streams = {
+            name: member.streams(names, exclude_internal=self._exclude_internal)
+            for name, member in members.items()
+        }
+        wanted = chain(*streams.values()) if all_topics else streams.get(consumer_id, {})
+        asked = sorted(set(wanted))
+        facts = await asyncio.gather(*(self._topic(topic, watch) for topic in asked))
+        return GroupView(
+            streams=streams,
+            topics={
+                topic: found for topic, found in zip(asked, facts, strict=True) if found is not None
+            },
+            has_brokers=bool(await self._coord.children(paths.BROKER_IDS))
+            or bool(await self._coord.children(paths.BROKER_IDS, watch)),
+        )
+
+    async def broker_addresses(self) -> list[str]:
+        """host:port of every live broker's listeners without encryption."""
+        names = await self._coord.children(paths.BROKER_IDS)
+        nodes = await asyncio.gather(*(self._data(f"{paths.BROKER_IDS}/{name}") for name in names))
+        found = []
+        for name, data in zip(names, nodes, strict=True):
+            if data is not None:
+                endpoints, _ = schemas.decode_broker(f"{paths.BROKER_IDS}/{name}", data)
+                found += [
+                    f"[{each.host}]:{each.port}" if ":" in each.host else f"{each.host}:{each.port}"
+                    for each in endpoints
+                    if each.security_protocol == "PLAINTEXT"
+                ]
+        return found
+
+    # ---- owners
+
+    async def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> str | None:
+        """Own all of them, or none: then the path of a node that somebody else has."""
+        for topic in sorted({key.topic for key in wanted}):
+            await ensure(self._coord, paths.group_owners(self._group_id, topic))
+        done: list[TopicPartition] = []
+        rows = list(wanted.items())
+        for start in range(0, len(rows), CLAIMS_OF_A_MULTI_MAX):
+            part = rows[start : start + CLAIMS_OF_A_MULTI_MAX]
+            ops = [
+                CreateOp(
+                    paths.group_owner(self._group_id, key), str(thread).encode(), ephemeral=True
+                )
+                for key, thread in part
+            ]
+            try:
+                await self._coord.multi(ops)
+            except MultiFailed as error:
+                if not isinstance(error.cause, NodeExists):
+                    raise
+                await self.release(done)
+                return ops[error.index].path
+            done += [key for key, _ in part]
+        return None
+
+    async def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove the owner nodes of these that are ours."""
+        owners = [paths.group_owner(self._group_id, key) for key in partitions]
+        await asyncio.gather(*(self._delete_own(path) for path in owners))
+
+    # ---- inside
+
+    async def _members(self, watch: Watch) -> dict[str, Subscription]:
+        parent = paths.group_members(self._group_id)
+        names = await self._coord.children(parent, watch)
+        nodes = await asyncio.gather(*(self._data(f"{parent}/{name}") for name in names))
+        found = {}
+        for name, data in zip(names, nodes, strict=True):
+            if data is None:
+                continue  # gone since; the watch tells
+            if schemas.is_coordinated_member(f"{parent}/{name}", data):
+                raise GroupIsCoordinated(self._group_id, paths.decode_name(name))
+            registration = schemas.decode_consumer(f"{parent}/{name}", data)
+            found[paths.decode_name(name)] = as_registered(registration)
+        return found
+
+    async def _topic(self, topic: str, watch: Watch) -> TopicFacts | None:
+        """None if there is no such topic; then `watch` hears of its creation."""
+        path = paths.topic(topic)
+        while True:
+            try:
+                data, stat = await self._coord.get(path, watch)
+            except NoNode:
+                if await self._coord.exists(path, watch) is None:
+                    return None
+                continue
+            assignment = schemas.decode_topic(path, data)
+            return TopicFacts(tuple(sorted(assignment.replicas)), stat.czxid)
+
+    async def _data(self, path: str) -> bytes | None:
+        try:
+            return (await self._coord.get(path))[0]
+        except NoNode:
+            return None
+
+    async def _delete_own(self, path: str) -> None:
+        """Only our session can take away what it made, so nobody comes between look and deed."""
+        stat = await self._coord.exists(path)
+        if stat is not None and stat.ephemeral_owner == self._coord.session_id:
+            try:
+                await self._coord.delete(path)
+            except NoNode:
+                return

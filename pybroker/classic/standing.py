@@ -1,0 +1,94 @@
+"""What our session with ZooKeeper lets us believe: whether what we own is still ours.
+
+While the connection is lost, or after the process was stopped, ZooKeeper may have given our
+partitions to others; so records are given to streams only while it has heard of us lately.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from pybroker.client.tasks import TaskOwner
+from pybroker.errors import CoordError
+from pybroker.ports import Coord, SessionEvent
+
+_SILENCE_OF_SESSION_MAX: Final = 2 / 3
+_RETRY_S: Final = 0.1
+
+
+class Standing:
+    """Listens to the session from its making on. `era` counts the sessions that have ended.
+
+    `on_expired` is called at once when a session is over, `on_connected` when there is a
+    connection again, with the old session or a new one, `on_certain` when streams may go on.
+    """
+
+    def __init__(
+        self,
+        coord: Coord,
+        *,
+        session_timeout_ms: int,
+        on_expired: Callable[[], None],
+        on_connected: Callable[[], None],
+        on_certain: Callable[[], None],
+    ) -> None:
+        self._coord = coord
+        self._silence_max_s = session_timeout_ms / 1000 * _SILENCE_OF_SESSION_MAX
+        self._on_expired = on_expired
+        self._on_connected = on_connected
+        self._on_certain = on_certain
+        self._closed = False
+        self._asking: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner()
+        self._connected = asyncio.Event()
+        self._connected.set()
+        self.era = 0
+        coord.add_listener(self._on_session)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self._closed = True
+        await self._tasks.close()
+
+    def is_certain(self) -> bool:
+        """Whether ZooKeeper can take nobody else for the owner of what we own."""
+        return self._coord.session_id != 0 and self._coord.silence() < self._silence_max_s
+
+    def find_out(self) -> None:
+        """Ask ZooKeeper, if that is not under way."""
+        if self._asking is None and not self._closed:
+            self._asking = self._tasks.start(self._ask(), "classic consumer standing")
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected.is_set()
+
+    async def connected(self) -> None:
+        """Wait until there is a connection."""
+        await self._connected.wait()
+
+    async def _ask(self) -> None:
+        while not self.is_certain():
+            await self._connected.wait()
+            try:
+                await self._coord.sync()
+            except CoordError:
+                await asyncio.sleep(_RETRY_S)
+        self._asking = None
+        self._on_certain()
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if self._closed:
+            return
+        match event:
+            case SessionEvent.SUSPENDED:
+                self._connected.clear()
+            case SessionEvent.EXPIRED:
+                self._connected.clear()
+                self.era += 1
+                self._on_expired()
+            case SessionEvent.CONNECTED | SessionEvent.RECONNECTED:
+                self._connected.set()
+                self._on_connected()

@@ -1,0 +1,195 @@
+"""A stream: what one task of the user reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Final, Protocol
+
+from pybroker.classic.claims import Claim
+from pybroker.client.backoff import Deadline
+from pybroker.client.errors import Closed, DeadlinePassed
+from pybroker.client.subscription import ConsumerRecord
+from pybroker.errors import PybrokerError
+from pybroker.model import TopicPartition
+from pybroker.ports import Clock
+
+RECORDS_MAX: Final = 500
+_WAIT_MS: Final = 60_000
+
+
+class Certainty(Protocol):
+    """Says whether ZooKeeper can still take us for the owner."""
+
+    def is_certain(self) -> bool: ...
+
+    def find_out(self) -> None:
+        """Ask, and wake the streams with the answer."""
+
+
+class Stream:
+    """Records of the partitions that its thread owns, in order in each partition.
+
+        async for record in stream:
+            print(record.topic, record.partition, record.offset, record.value)
+
+    One task at a time may read. A record counts as consumed when the stream is asked for the next
+    ones (or by `ClassicConsumer.commit`): what was being worked on when a member died or lost its
+    partition is read again by the next owner.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Clock,
+        certainty: Certainty,
+        on_taken: Callable[[Claim], None],
+        timeout_ms: int,
+    ) -> None:
+        self.name = name
+        """The topic or pattern, and the number of the stream."""
+        self._clock = clock
+        self._certainty = certainty
+        self._on_taken = on_taken
+        self._timeout_ms = timeout_ms
+        self._claims: dict[Claim, None] = {}
+        self._given: dict[Claim, None] = {}
+        self._news = asyncio.Event()
+        self._failure: PybrokerError | None = None
+        self._closed = False
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        """What it reads now."""
+        return frozenset(claim.topic_partition for claim in self._claims)
+
+    async def getmany(
+        self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Records by partition, at most `max_records` together; empty if none came within
+        `timeout_ms`. Those given before count as consumed from now on.
+
+        Raises RebalanceFailed while the member cannot get its partitions, GroupIsCoordinated, and
+        DamagedRecords or ResponseError for what retrying does not cure.
+        """
+        self._settle()
+        deadline = Deadline(self._clock, timeout_ms)
+        while True:
+            self._news.clear()
+            if self._closed:
+                raise Closed("the consumer is closed")
+            if self._certainty.is_certain():
+                found = self._take(max_records)
+                if found:
+                    return found
+                self._raise_problems()
+            else:
+                self._certainty.find_out()
+            if deadline.passed:
+                return {}
+            try:
+                async with asyncio.timeout(deadline.remaining_s()):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    async def getone(self) -> ConsumerRecord:
+        """The next record. Raises DeadlinePassed after consumer.timeout.ms without one (-1: never),
+        else as `getmany`."""
+        timeout_ms = _WAIT_MS if self._timeout_ms < 0 else self._timeout_ms
+        while True:
+            for records in (await self.getmany(timeout_ms, 1)).values():
+                return records[0]
+            if self._timeout_ms >= 0:
+                raise DeadlinePassed(f"no record came within consumer.timeout.ms={timeout_ms}")
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        try:
+            return await self.getone()
+        except Closed:
+            raise StopAsyncIteration from None
+
+    # Called by the consumer
+
+    def attach(self, claim: Claim) -> None:
+        self._claims[claim] = None
+
+    def detach(self, claim: Claim) -> None:
+        self._claims.pop(claim, None)
+
+    def settle_all(self) -> None:
+        """What was given counts as consumed, though the stream has not been asked again."""
+        self._settle()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def fail(self, failure: PybrokerError | None) -> None:
+        """What reading raises from now on, when nothing waits; None ends that."""
+        self._failure = failure
+        self._news.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+
+    # Inside
+
+    def _settle(self) -> None:
+        for claim in self._given:
+            claim.settle()
+        self._given.clear()
+
+    def _take(self, limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        room = limit
+        for claim in list(self._claims):
+            if room <= 0:
+                break
+            records = claim.take(room)
+            if records:
+                found[claim.topic_partition] = records
+                room -= len(records)
+                self._given[claim] = None
+                self._claims[claim] = self._claims.pop(claim)  # the others are first next time
+                self._on_taken(claim)
+        return found
+
+    def _raise_problems(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        for claim in self._claims:
+            if claim.problem is not None:
+                raise claim.problem
+
+
+class StreamSet:
+    """All streams of a consumer, and which of them reads what a thread owns."""
+
+    def __init__(self, streams: Mapping[tuple[str | None, int], Stream]) -> None:
+        """By topic and number; without a topic where a stream reads several."""
+        self._streams = dict(streams)
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(self._streams.values())
+
+    def of(self, claim: Claim) -> Stream | None:
+        number = claim.thread.number
+        return self._streams.get((claim.topic_partition.topic, number)) or self._streams.get(
+            (None, number)
+        )
+
+    def attach(self, claim: Claim) -> None:
+        if (stream := self.of(claim)) is not None:
+            stream.attach(claim)
+
+    def detach(self, claim: Claim) -> None:
+        if (stream := self.of(claim)) is not None:
+            stream.detach(claim)
+
+    def wake(self, claim: Claim) -> None:
+        if (stream := self.of(claim)) is not None:
+            stream.wake()

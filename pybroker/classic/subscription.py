@@ -1,0 +1,84 @@
+"""What a member wants to read: topics by name, or all that a pattern lets through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.coordinator.zookeeper.schemas import ConsumerRegistration
+from pybroker.errors import ConfigError
+from pybroker.model import INTERNAL_TOPICS
+
+STATIC: Final = "static"
+WHITE_LIST: Final = "white_list"
+BLACK_LIST: Final = "black_list"
+_QUOTES: Final = "\"'"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """`counts`: topic -> number of streams; of a pattern the one regular expression -> number."""
+
+    kind: str
+    counts: Mapping[str, int]
+
+    @property
+    def is_pattern(self) -> bool:
+        return self.kind != STATIC
+
+    def streams(self, topics: Iterable[str], *, exclude_internal: bool) -> dict[str, int]:
+        """Topic -> number of streams, when `topics` are those that there are. Names are kept also
+        if there is no such topic yet. Raises ConfigError for a pattern that cannot be read."""
+        if not self.is_pattern:
+            return dict(self.counts)
+        ((expression, count),) = self.counts.items()
+        pattern = _compiled(expression)
+        wanted = self.kind == WHITE_LIST
+        return {
+            topic: count
+            for topic in topics
+            if (pattern.fullmatch(topic) is not None) == wanted
+            and not (exclude_internal and topic in INTERNAL_TOPICS)
+        }
+
+    def registration(self, timestamp_ms: int) -> ConsumerRegistration:
+        return ConsumerRegistration(self.counts, self.kind, timestamp_ms)
+
+
+def by_names(counts: Mapping[str, int]) -> Subscription:
+    """Raises ConfigError."""
+    faults = [
+        f"{topic or 'a topic without a name'}: {count} streams, expected 1 or more"
+        for topic, count in counts.items()
+        if not topic or count < 1
+    ]
+    if faults or not counts:
+        raise ConfigError(faults or ["no topic is named to subscribe to"])
+    return Subscription(STATIC, dict(counts))
+
+
+def by_pattern(kind: str, expression: str, count: int) -> Subscription:
+    """`expression` as Kafka's tools take it: a regular expression for whole names, or several with
+    commas between. Raises ConfigError."""
+    if count < 1:
+        raise ConfigError([f"{count} streams, expected 1 or more"])
+    plain = expression.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)
+    _compiled(plain)
+    return Subscription(kind, {plain: count})
+
+
+def as_registered(registration: ConsumerRegistration) -> Subscription:
+    """What a member's node says. As in Kafka, a kind that is not known is taken for names."""
+    kind = registration.pattern
+    if kind not in (WHITE_LIST, BLACK_LIST) or len(registration.subscription) != 1:
+        kind = STATIC
+    return Subscription(kind, dict(registration.subscription))
+
+
+def _compiled(expression: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise ConfigError([f"the pattern {expression!r} cannot be read: {error}"]) from error

@@ -1,0 +1,133 @@
+"""A classic group on a stage: a ZooKeeper in memory, a broker in the same event loop, and members.
+
+Each member has a session of its own, with the handles of `MemoryCoord` to break it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from pybroker.classic import ClassicConsumer, Stream
+from pybroker.client.subscription import ConsumerRecord
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.model import Endpoint, TopicPartition
+from pybroker.ports import CoordOp, CreateOp, DeleteOp, SetOp
+from pybroker.records.builder import BatchBuilder
+from pybroker.records.compression import Codec
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.client.fake_broker import FakeBroker
+
+GROUP = "g"
+QUICK: dict[str, Any] = {
+    "group_id": GROUP,
+    "auto_offset_reset": "smallest",
+    "rebalance_backoff_ms": 2_000,
+    "auto_commit_interval_ms": 10,
+    "fetch_wait_max_ms": 10,
+}
+
+
+class Stage:
+    """Use `stage()`. Topics are made before or after members come."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.tree = MemoryTree()
+        self._outside = self.tree.open_session(None)
+        for path in paths.PERSISTENT_PARENTS:
+            self.make(path)
+        self._stack = contextlib.AsyncExitStack()
+
+    def apply(self, *ops: CoordOp) -> None:
+        """As somebody from outside."""
+        self.tree.apply(ops, self._outside)
+
+    def make(self, path: str, data: bytes = b"") -> None:
+        """A node, with its parents."""
+        parts = path[1:].split("/")
+        for count in range(1, len(parts)):
+            parent = "/" + "/".join(parts[:count])
+            if self.tree.node(parent) is None:
+                self.apply(CreateOp(parent))
+        if self.tree.node(path) is None:
+            self.apply(CreateOp(path, data))
+
+    def topic(self, name: str, partitions: int) -> None:
+        """Make it, or let it grow."""
+        self.broker.topics[name] = partitions
+        replicas = dict.fromkeys(range(partitions), (1,))
+        data = schemas.encode_topic(schemas.TopicAssignment(replicas))
+        path = paths.topic(name)
+        self.apply(SetOp(path, data) if self.tree.node(path) else CreateOp(path, data))
+
+    def delete_topic(self, name: str) -> None:
+        """As a broker does it: the group's offsets of the topic go, too."""
+        del self.broker.topics[name]
+        below = [path for path in self.tree.paths() if path.startswith(f"/consumers/{GROUP}/off")]
+        gone = [path for path in reversed(below) if f"/offsets/{name}" in path]
+        self.apply(*(DeleteOp(path) for path in [*gone, paths.topic(name)]))
+
+    def append(self, topic: str, number: int, *values: bytes) -> None:
+        builder = BatchBuilder(Codec.NONE)
+        for value in values:
+            builder.append(1_000, None, value, ())
+        self.broker.partition(topic, number).append(builder.build())
+
+    async def session(self) -> MemoryCoord:
+        coord = MemoryCoord(self.tree)
+        await coord.start()
+        self._stack.push_async_callback(coord.close)
+        return coord
+
+    async def member(
+        self, name: str, *, coord: MemoryCoord | None = None, **options: Any
+    ) -> ClassicConsumer:
+        """Started, and closed with the stage if not before."""
+        session = coord or await self.session()
+        consumer = ClassicConsumer(coord=session, **{"consumer_id": name, **QUICK, **options})
+        return await self._stack.enter_async_context(consumer)
+
+    def owner(self, topic: str, number: int) -> str | None:
+        found = self.tree.node(paths.group_owner(GROUP, TopicPartition(topic, number)))
+        return None if found is None else found[0].decode()
+
+    def offset(self, topic: str, number: int) -> int | None:
+        found = self.tree.node(paths.offset(GROUP, TopicPartition(topic, number)))
+        return None if found is None else int(found[0])
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@contextlib.asynccontextmanager
+async def stage(**topics: int) -> AsyncIterator[Stage]:
+    async with FakeBroker() as broker:
+        made = Stage(broker)
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", broker.port)
+        made.make(paths.broker(1), schemas.encode_broker([endpoint], None, 0))
+        for name, partitions in topics.items():
+            made.topic(name, partitions)
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for what other tasks do; a limit only for what would never come."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def read(stream: Stream, count: int) -> list[ConsumerRecord]:
+    """The next records."""
+    async with asyncio.timeout(20):
+        return [await stream.getone() for _ in range(count)]
+
+
+def values(records: Sequence[ConsumerRecord]) -> list[bytes]:
+    return [record.value or b"" for record in records]

@@ -1,0 +1,486 @@
+"""Members of a classic group: who gets what, what is stored, and what happens when sessions end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from pybroker.classic import (
+    ClassicConsumer,
+    ConsumerIdTaken,
+    GroupIsCoordinated,
+    NotOwned,
+    RebalanceFailed,
+    Stream,
+)
+from pybroker.client.errors import Closed, DeadlinePassed
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import CoordError, ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.ports import CreateOp, DeleteOp
+from unit_tests.classic.stage import GROUP, read, stage, until, values
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+
+
+async def only(consumer: ClassicConsumer, topic: str = "t") -> Stream:
+    ((stream,),) = (await consumer.subscribe({topic: 1})).values()
+    return stream
+
+
+async def test_one_member_reads_everything_and_leaves_kafkas_nodes() -> None:
+    async with stage(t=2) as scene:
+        scene.append("t", 0, b"a", b"b")
+        scene.append("t", 1, b"c")
+        member = await scene.member("m")
+        stream = await only(member)
+        assert sorted(values(await read(stream, 3))) == [b"a", b"b", b"c"]
+        assert member.owned() == {T0: "g_m-0", T1: "g_m-0"}
+        assert (scene.owner("t", 0), scene.owner("t", 1)) == ("g_m-0", "g_m-0")
+        found = scene.tree.node("/consumers/g/ids/g_m")
+        assert found is not None
+        content = json.loads(found[0])
+        assert content.pop("timestamp").isdigit()
+        assert content == {"version": 1, "subscription": {"t": 1}, "pattern": "static"}
+        assert await stream.getmany() == {}
+        await until(lambda: (scene.offset("t", 0), scene.offset("t", 1)) == (2, 1))
+        assert await member.committed(T0) == 2
+        await member.close()
+        assert scene.owner("t", 0) is None
+        assert "/consumers/g/ids/g_m" not in scene.tree.paths()
+        assert scene.offset("t", 0) == 2
+
+
+async def test_an_id_is_made_up_as_kafka_does() -> None:
+    async with stage(t=1) as scene:
+        member = await scene.member("")
+        group, _, rest = member.consumer_id.partition("_")
+        host, milliseconds, digits = rest.rsplit("-", 2)
+        assert group == GROUP
+        assert host
+        assert milliseconds.isdigit()
+        assert len(bytes.fromhex(digits)) == 4
+
+
+async def test_two_members_share_and_the_second_goes_on_where_the_first_was() -> None:
+    async with stage(t=2) as scene:
+        for number in range(2):
+            scene.append("t", number, b"%d-a" % number, b"%d-b" % number)
+        first = await scene.member("1")
+        one = await only(first)
+        assert len(await read(one, 4)) == 4
+        reading = asyncio.ensure_future(one.getone())  # so it has done with the four
+        two = await only(await scene.member("2"))
+        await until(lambda: first.owned() == {T0: "g_1-0"})
+        assert scene.owner("t", 1) == "g_2-0"
+        scene.append("t", 0, b"0-c")
+        scene.append("t", 1, b"1-c")
+        async with asyncio.timeout(20):
+            assert (await reading).value == b"0-c"
+        assert values(await read(two, 1)) == [b"1-c"]
+
+
+async def test_who_keeps_a_partition_reads_on_without_a_gap_or_a_repetition() -> None:
+    async with stage(t=2) as scene:
+        scene.append("t", 0, *(b"%d" % number for number in range(50)))
+        first = await scene.member("1")
+        one = await only(first)
+        before = values(await read(one, 10))
+        await only(await scene.member("2"))
+        await until(lambda: first.owned() == {T0: "g_1-0"})
+        assert before + values(await read(one, 40)) == [b"%d" % number for number in range(50)]
+
+
+async def test_what_a_member_had_in_hand_when_it_left_is_read_again() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a", b"b", b"c")
+        first = await scene.member("1")
+        assert values(await read(await only(first), 2)) == [b"a", b"b"]
+        await first.close()
+        assert scene.offset("t", 0) == 1
+        assert values(await read(await only(await scene.member("2")), 2)) == [b"b", b"c"]
+
+
+async def test_a_rebalance_waits_for_records_in_hand() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a", b"b")
+        first = await scene.member("2", rebalance_backoff_ms=60_000)
+        one = await only(first)
+        await read(one, 1)
+        second = await scene.member("1")  # before the other, so that the partition is its own
+        joining = asyncio.ensure_future(only(second))
+        await until(lambda: not first.owned())
+        assert scene.owner("t", 0) == "g_2-0"
+        assert await one.getmany() == {}
+        async with asyncio.timeout(20):
+            two = await joining
+        assert values(await read(two, 1)) == [b"b"]
+
+
+async def test_nothing_is_committed_by_itself_when_that_is_off() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a", b"b", b"c")
+        member = await scene.member("1", auto_commit_enable=False)
+        stream = await only(member)
+        await read(stream, 2)
+        assert scene.offset("t", 0) is None
+        await member.commit({T0: 1})
+        assert scene.offset("t", 0) == 1
+        await member.commit()
+        assert scene.offset("t", 0) == 2
+        node = scene.tree.node(paths.offset(GROUP, T0))
+        assert node is not None
+        version = node[1].version
+        await member.commit()
+        node = scene.tree.node(paths.offset(GROUP, T0))
+        assert node is not None
+        assert node[1].version == version  # written only if changed
+        await read(stream, 1)
+        await member.close()
+        assert scene.offset("t", 0) == 2
+
+
+async def test_only_what_is_owned_can_be_committed() -> None:
+    async with stage(t=1) as scene:
+        member = await scene.member("1")
+        await only(member)
+        with pytest.raises(NotOwned, match="does not own t-1") as caught:
+            await member.commit({T0: 0, T1: 5})
+        assert caught.value.partitions == {T1}
+        assert scene.offset("t", 0) == 0
+        assert scene.offset("t", 1) is None
+
+
+async def test_after_its_session_a_member_registers_again_and_reads_on() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a", b"b")
+        coord = await scene.session()
+        member = await scene.member("1", coord=coord)
+        stream = await only(member)
+        await read(stream, 1)
+        before = coord.session_id
+        coord.expire()
+        await until(lambda: coord.session_id not in (0, before) and member.owned() != {})
+        owner = scene.tree.node(paths.group_owner(GROUP, T0))
+        assert owner is not None
+        assert owner[1].ephemeral_owner == coord.session_id
+        assert values(await read(stream, 1)) == [b"a"]  # it had not been stored
+
+
+async def test_an_expired_session_stores_nothing_though_a_new_one_has_begun() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a", b"b", b"c")
+        coord = await scene.session()
+        member = await scene.member("2", coord=coord, auto_commit_enable=False)
+        stream = await only(member)
+        await read(stream, 1)
+        coord.suspend()
+        scene.tree.end_session(coord.session_id)
+        other = await scene.member("1", auto_commit_enable=False)
+        await read(await only(other), 3)
+        await other.commit()
+        with pytest.raises(CoordError):
+            await member.commit()
+        before = coord.session_id
+        coord.resume()
+        await until(lambda: coord.session_id not in (0, before))
+        with pytest.raises(NotOwned):
+            await member.commit({T0: 1})
+        assert scene.offset("t", 0) == 3
+        assert scene.owner("t", 0) == "g_1-0"
+
+
+async def test_without_a_sign_of_zookeeper_no_record_is_given() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a", b"b")
+        clock = scene.tree.clock
+        coord = await scene.session()
+        member = await scene.member("1", coord=coord)
+        stream = await only(member)
+        assert values(await read(stream, 1)) == [b"a"]
+        coord.suspend()
+        assert hasattr(clock, "advance")
+        clock.advance(3.9)
+        assert len(await stream.getmany()) == 1  # two thirds of a session have not passed
+        scene.append("t", 0, b"c")
+        clock.advance(0.2)
+        assert await stream.getmany(50) == {}
+        coord.resume()
+        assert values(await read(stream, 1)) == [b"c"]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("request_number", range(12))
+async def test_any_reply_may_be_lost(request_number: int, applied: bool) -> None:
+    async with stage(t=2) as scene:
+        scene.append("t", 0, b"a")
+        coord = await scene.session()
+        answered = 0
+
+        class Lossy:
+            """The n-th request of the member loses its reply."""
+
+            def __getattr__(self, name: str) -> object:
+                nonlocal answered
+                if name in ("get", "exists", "children", "create", "delete", "multi", "set"):
+                    if answered == request_number:
+                        coord.lose_reply(applied=applied)
+                    answered += 1
+                return getattr(coord, name)
+
+        member = await scene.member("2", coord=Lossy(), rebalance_backoff_ms=5)  # type: ignore[arg-type]
+        stream = await only(member)
+        assert values(await read(stream, 1)) == [b"a"]
+        assert (scene.owner("t", 0), scene.owner("t", 1)) == ("g_2-0", "g_2-0")
+        await member.commit()
+        assert scene.offset("t", 0) == 1
+        assert answered > request_number
+
+
+async def test_somebody_elses_partition_is_waited_for_and_nothing_half_claimed() -> None:
+    async with stage(t=2) as scene:
+        scene.append("t", 0, b"a")
+        scene.make("/consumers/g/owners/t/1", b"g_else-0")
+        member = await scene.member("1", rebalance_backoff_ms=5)
+        with pytest.raises(RebalanceFailed, match="/consumers/g/owners/t/1 belongs to somebody"):
+            await member.subscribe(["t"])
+        assert scene.owner("t", 0) is None
+        patient = await scene.member("0", rebalance_backoff_ms=60_000)
+        await member.close()
+        joining = asyncio.ensure_future(only(patient))
+        await until(lambda: "/consumers/g/ids/g_0" in scene.tree.paths())
+        scene.apply(DeleteOp("/consumers/g/owners/t/1"))
+        async with asyncio.timeout(20):  # not the minute of the backoff
+            stream = await joining
+        assert values(await read(stream, 1)) == [b"a"]
+
+
+async def test_a_rebalance_that_fails_later_is_told_to_who_reads_until_it_succeeds() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a")
+        member = await scene.member("1", rebalance_backoff_ms=5)
+        stream = await only(member)
+        await read(stream, 1)
+        scene.make("/consumers/g/owners/t/1", b"g_else-0")
+        scene.topic("t", 2)
+        with pytest.raises(RebalanceFailed):
+            async with asyncio.timeout(20):
+                await stream.getone()
+        assert member.owned() == {T0: "g_1-0"}
+        scene.append("t", 1, b"b")
+        scene.apply(DeleteOp("/consumers/g/owners/t/1"))
+        await until(lambda: len(member.owned()) == 2)
+        assert values(await read(stream, 1)) == [b"b"]
+
+
+async def test_an_owner_node_that_was_taken_away_is_made_again() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a")
+        member = await scene.member("1", auto_commit_enable=False)
+        stream = await only(member)
+        await read(stream, 1)
+        scene.apply(DeleteOp("/consumers/g/owners/t/0"))
+        with pytest.raises(NotOwned):
+            await member.commit()
+        assert scene.offset("t", 0) is None
+        await until(lambda: scene.owner("t", 0) == "g_1-0" and member.owned() != {})
+        assert values(await read(stream, 1)) == [b"a"]
+        await member.commit()
+        assert scene.offset("t", 0) == 1
+
+
+async def test_a_member_without_a_node_registers_again() -> None:
+    async with stage(t=1) as scene:
+        await only(await scene.member("1"))
+        scene.apply(DeleteOp("/consumers/g/ids/g_1"))
+        await until(lambda: "/consumers/g/ids/g_1" in scene.tree.paths())
+
+
+async def test_a_coordinated_group_is_refused() -> None:
+    async with stage(t=1) as scene:
+        scene.make(
+            "/consumers/g/ids/consumer-1",
+            b'{"version":1,"subscription":{"t":1},"pattern":"static","pybroker":1}',
+        )
+        member = await scene.member("1")
+        with pytest.raises(GroupIsCoordinated, match="coordinated by brokers") as caught:
+            await member.subscribe(["t"])
+        assert caught.value.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert "/consumers/g/ids/g_1" not in scene.tree.paths()
+        assert scene.owner("t", 0) is None
+
+
+async def test_a_member_withdraws_when_its_group_becomes_coordinated() -> None:
+    async with stage(t=1) as scene:
+        stream = await only(await scene.member("1"))
+        scene.make("/consumers/g/ids/consumer-1", b'{"pybroker":1}')
+        with pytest.raises(GroupIsCoordinated):
+            await read(stream, 1)
+        await until(lambda: scene.owner("t", 0) is None)
+        assert "/consumers/g/ids/g_1" not in scene.tree.paths()
+
+
+async def test_the_same_id_twice_is_refused() -> None:
+    async with stage(t=1) as scene:
+        await only(await scene.member("1"))
+        again = await scene.member("1", rebalance_backoff_ms=5)
+        with pytest.raises(RebalanceFailed, match="give another") as caught:
+            await again.subscribe(["t"])
+        assert isinstance(caught.value.__cause__, ConsumerIdTaken)
+        await again.close()
+        assert scene.owner("t", 0) == "g_1-0"
+
+
+async def test_where_a_member_starts_is_stored_at_once_so_that_nothing_is_skipped() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"old")
+        coord = await scene.session()
+        options: dict[str, Any] = {
+            "auto_offset_reset": "largest",
+            "auto_commit_interval_ms": 3_600_000,
+        }
+        await only(await scene.member("1", coord=coord, **options))
+        await until(lambda: scene.offset("t", 0) == 1)
+        coord.suspend()
+        scene.tree.end_session(coord.session_id)
+        scene.append("t", 0, b"new")
+        assert values(await read(await only(await scene.member("2", **options)), 1)) == [b"new"]
+
+
+async def test_an_offset_out_of_range_is_reset() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a", b"b")
+        scene.make("/consumers/g/offsets/t/0", b"77")
+        member = await scene.member("1")
+        assert values(await read(await only(member), 2)) == [b"a", b"b"]
+        await until(lambda: scene.offset("t", 0) == 0)
+
+
+async def test_new_partitions_are_read() -> None:
+    async with stage(t=1) as scene:
+        stream = await only(await scene.member("1"))
+        scene.append("t", 1, b"grown")
+        scene.topic("t", 2)
+        assert values(await read(stream, 1)) == [b"grown"]
+
+
+async def test_a_topic_may_come_later() -> None:
+    async with stage() as scene:
+        stream = await only(await scene.member("1"))
+        scene.append("t", 0, b"a")
+        scene.topic("t", 1)
+        assert values(await read(stream, 1)) == [b"a"]
+
+
+async def test_a_deleted_topic_gets_no_offset_back() -> None:
+    async with stage(t=1, u=1) as scene:
+        scene.append("t", 0, b"a")
+        member = await scene.member("1", auto_commit_interval_ms=3_600_000)
+        streams = await member.subscribe({"t": 1, "u": 1})
+        (stream,) = streams["t"]
+        await read(stream, 1)
+        await stream.getmany()
+        scene.delete_topic("t")
+        await until(lambda: T0 not in member.owned() and scene.owner("t", 0) is None)
+        assert scene.offset("t", 0) is None
+        assert member.owned() == {TopicPartition("u", 0): "g_1-0"}
+
+
+async def test_a_pattern_reads_what_matches_now_and_later_but_no_internal_topics() -> None:
+    async with stage(orders=1, other=1, __consumer_offsets=1) as scene:
+        member = await scene.member("1")
+        (stream,) = await member.subscribe_pattern(white_list=" '.*orders, .*offsets'")
+        assert [key.topic for key in member.owned()] == ["orders"]
+        node = scene.tree.node("/consumers/g/ids/g_1")
+        assert node is not None
+        assert json.loads(node[0])["subscription"] == {".*orders|.*offsets": 1}
+        assert json.loads(node[0])["pattern"] == "white_list"
+        scene.append("new-orders", 0, b"x")
+        scene.topic("new-orders", 1)
+        assert values(await read(stream, 1)) == [b"x"]
+        other = await scene.member("2", group_id="h")
+        await other.subscribe_pattern(black_list=".*orders")
+        assert [key.topic for key in other.owned()] == ["other"]
+
+
+async def test_streams_of_a_member_read_side_by_side() -> None:
+    async with stage(t=4) as scene:
+        for number in range(4):
+            scene.append("t", number, b"%d" % number)
+        member = await scene.member("1")
+        one, two = (await member.subscribe({"t": 2}))["t"]
+        assert sorted(values(await read(one, 2))) == [b"0", b"1"]
+        assert sorted(values(await read(two, 2))) == [b"2", b"3"]
+        assert one.partitions() == {T0, T1}
+
+
+class Diary:
+    """A listener that commits before it loses anything."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self.member: ClassicConsumer | None = None
+
+    async def before_release(self, partitions: Collection[TopicPartition]) -> None:
+        self.entries.append(f"- {' '.join(map(str, sorted(partitions)))}")
+        assert self.member is not None
+        await self.member.commit()
+
+    async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
+        self.entries.append(f"+ {' '.join(map(str, sorted(partitions)))}")
+
+
+async def test_a_listener_may_commit_before_a_partition_goes() -> None:
+    async with stage(t=2) as scene:
+        scene.append("t", 1, b"a", b"b")
+        diary = Diary()
+        diary.member = await scene.member(
+            "1", listener=diary, auto_commit_enable=False, rebalance_backoff_ms=5
+        )
+        await read(await only(diary.member), 2)
+        two = await only(await scene.member("2"))
+        await until(lambda: scene.owner("t", 1) == "g_2-0")
+        assert scene.offset("t", 1) == 2
+        await diary.member.close()
+        assert diary.entries == ["+ t-0 t-1", "- t-1", "- t-0"]
+        scene.append("t", 1, b"c")
+        assert values(await read(two, 1)) == [b"c"]
+
+
+async def test_reading_ends_with_the_consumer_or_by_its_timeout() -> None:
+    async with stage(t=1) as scene:
+        member = await scene.member("1", consumer_timeout_ms=5)
+        stream = await only(member)
+        with pytest.raises(DeadlinePassed, match=r"consumer\.timeout\.ms=5"):
+            await stream.getone()
+        await member.close()
+        assert [record async for record in stream] == []
+        with pytest.raises(Closed):
+            await member.commit()
+
+
+async def test_no_broker_at_the_start_is_waited_for() -> None:
+    async with stage(t=1) as scene:
+        node = scene.tree.node("/brokers/ids/1")
+        assert node is not None
+        scene.apply(DeleteOp("/brokers/ids/1"))
+        scene.append("t", 0, b"a")
+        stream = await only(await scene.member("1"))
+        scene.apply(CreateOp("/brokers/ids/1", node[0]))
+        assert values(await read(stream, 1)) == [b"a"]
+
+
+async def test_a_group_of_any_name_keeps_to_its_own_nodes() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a")
+        member = await scene.member("1", group_id="a/../b c")
+        await read(await only(member), 1)
+        await member.commit()
+        node = scene.tree.node("/consumers/a%2F..%2Fb%20c/offsets/t/0")
+        assert node is not None
+        assert node[0] == b"1"
