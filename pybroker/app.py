@@ -6,29 +6,29 @@ provides the real ones. Connections are accepted last at start and closed first 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from pybroker.admin.view import Rooms, SessionWatch
+from pybroker.arrival import wait_for_cluster, wait_for_topics
 from pybroker.broker_channel import RemoteBrokerChannel
 from pybroker.broker_config import BrokerConfig
 from pybroker.controlled_shutdown import ControlledShutdown, ShutdownSettings, ask_controller
 from pybroker.controller_journal import ControllerJournal
+from pybroker.coordination import CoordinationRooms, GroupCoordination, RecordCount
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.policies import policy_of
 from pybroker.coordinator.controller.reading import (
     read_deletion_requests,
     read_topic_names,
-    read_topics,
 )
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
+from pybroker.coordinator.zookeeper.late_session import ClosableCoord, LateSession
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, LossReceipts
 from pybroker.coordinator.zookeeper.registry import register_broker, unregister_broker
 from pybroker.errors import CoordError, MalformedNode, StartupError
@@ -69,11 +69,6 @@ from pybroker.topic_logs import topic_log_config
 
 log = logging.getLogger(__name__)
 
-_READY_WAIT_S = 30.0
-"""How long the start waits for a controller to tell this broker of the cluster."""
-_OPEN_SOON_S = 2.0
-_OPEN_WAIT_S = 30.0
-"""How long it waits for the topics that exist; those that are not open by then come later."""
 DRAIN_S = 1.0
 """How long requests in flight may take to be answered at stop."""
 
@@ -87,6 +82,8 @@ class World:
     rng: Rng
     blocking: Blocking
     disk: Disk
+    connect_offsets: Callable[[], Awaitable[ClosableCoord]]
+    """Opens the session over which offsets are written. Raises StartupError."""
     earlier_session_ids: Callable[[], Collection[int]] = tuple
     """ZooKeeper sessions that this broker had before; what they registered may be replaced."""
     resize_blocking: Callable[[int], None] = lambda threads: None
@@ -146,6 +143,10 @@ class BrokerApp:
         self._scrubber = self._new_scrubber()
         self.replicas.on_suspicion = self._scrubber.suspect
         self._producer_ids = ProducerIds(world.coord, broker_id)
+        self._log_limit = LogLimit(world.clock)
+        self._topics = self._topic_admin()
+        self._offsets = LateSession(world.connect_offsets)
+        self.groups = self._new_groups()
         self.dispatcher = Dispatcher(self._services(cluster_id))
         self._gate = Gate(self.dispatcher.answer)
         self._metering = Metering(self._gate.answer, world.metrics.requests, world.clock)
@@ -175,6 +176,7 @@ class BrokerApp:
             await self._membership.join()
         except (CoordError, MalformedNode) as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
+        self.groups.start()
         self._gate.let_brokers_in()
         self.standing.start()
         self.journal.start()
@@ -187,44 +189,17 @@ class BrokerApp:
         self._full_disks.start()
         self.quarantine.start()
         self._mover.start()
-        known = await self.metadata.wait_until(
-            lambda: self._broker.id in self.metadata.brokers, _READY_WAIT_S
-        )
-        if not known:
-            raise StartupError(
-                f"no controller has told broker {self._broker.id} of the cluster within "
-                f"{_READY_WAIT_S:.0f} s; look at /controller in ZooKeeper and at that broker; "
-                "inter.broker.listener.name has to be the same on all brokers"
-            )
-        # Who creates a topic right after the start shall not be told that there is no controller.
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.controller.looked.wait(), _READY_WAIT_S)
-        await self._wait_for_topics(existing)
+        await wait_for_cluster(self.metadata, self.controller, self._broker.id)
+        await wait_for_topics(self.metadata, coord, existing)
         self._gate.open()
         self._metering.answering = self.dispatcher.answer
-
-    async def _wait_for_topics(self, existing: Collection[str]) -> None:
-        """Until the controller has told us of them; of those whose nodes nobody can read it never
-        does."""
-
-        def missing() -> set[str]:
-            return wanted - self.metadata.topics.keys()
-
-        wanted = set(existing)
-        if await self.metadata.wait_until(lambda: not missing(), _OPEN_SOON_S):
-            return
-        with contextlib.suppress(CoordError):
-            readable, _ = await read_topics(self._world.coord, missing())
-            wanted.intersection_update(readable)
-        if not await self.metadata.wait_until(lambda: not missing(), _OPEN_WAIT_S):
-            late = sorted(missing())
-            log.warning("topics not open yet count=%d first=%s", len(late), late[:5])
 
     async def stop(self) -> None:
         """Leave the cluster and make the logs' state durable. Idempotent, also after a start that
         failed half-way."""
         if self._membership.is_registered:
             await self._controlled_shutdown.run()
+        await self.groups.stop()  # whoever waits for a group is answered
         await self._server.close(DRAIN_S)
         await self._fetchers.stop()
         await self._mover.stop()
@@ -242,6 +217,7 @@ class BrokerApp:
         await self.controller.stop()
         await self.journal.stop()
         await self._group_commit.stop()
+        await self._offsets.close()
         try:
             await unregister_broker(self._world.coord, self._broker)
         except CoordError as error:
@@ -461,6 +437,32 @@ class BrokerApp:
         if now.background_threads != before.background_threads:
             self._world.resize_blocking(now.background_threads)
 
+    def _topic_admin(self) -> ZooKeeperTopicAdmin:
+        return ZooKeeperTopicAdmin(
+            coord=self._world.coord,
+            layers=lambda: self.live.layers,
+            metadata=self.metadata,
+            rng=self._world.rng,
+        )
+
+    def _new_groups(self) -> GroupCoordination[RecordCount]:
+        world = self._world
+        rooms = CoordinationRooms(
+            broker_id=self._broker.id,
+            config=self._config,
+            coord=world.coord,
+            offsets=self._offsets,
+            replicas=self.replicas,
+            metadata=self.metadata,
+            topics=self._topics,
+            standing=self.standing,
+            clock=world.clock,
+            rng=world.rng,
+            blocking=world.blocking,
+            log_limit=self._log_limit,
+        )
+        return GroupCoordination(rooms, RecordCount)
+
     def _services(self, cluster_id: str) -> Services:
         config, world = self._config, self._world
         return Services(
@@ -477,12 +479,8 @@ class BrokerApp:
             controller=self.controller,
             commands=self._commands,
             prove_controller=ProvenEpochs(world.coord).prove,
-            topics=ZooKeeperTopicAdmin(
-                coord=world.coord,
-                layers=lambda: self.live.layers,
-                metadata=self.metadata,
-                rng=world.rng,
-            ),
+            topics=self._topics,
+            group_topic=self.groups.topic,
             mover=self._mover,
             configs=self.live,
             producer_ids=self._producer_ids.next_id,
@@ -494,7 +492,7 @@ class BrokerApp:
                 rng=world.rng,
                 counters=world.metrics.fetch_sessions,
             ),
-            log_limit=LogLimit(world.clock),
+            log_limit=self._log_limit,
             standing=self.standing,
             unsent_bytes=lambda: self._server.unsent_bytes,
         )

@@ -21,6 +21,7 @@ from pybroker.admin.view import Phase, Rooms
 from pybroker.app import BrokerApp, World
 from pybroker.broker_config import BrokerConfig
 from pybroker.controller_journal import FILE_NAME, OLDER_FILE_NAME
+from pybroker.coordinator.zookeeper.late_session import ClosableCoord
 from pybroker.coordinator.zookeeper.paths import CLUSTER_ID
 from pybroker.coordinator.zookeeper.registry import (
     cluster_id,
@@ -43,8 +44,15 @@ log = logging.getLogger("pybroker.server")
 
 EMBEDDED_DIRECTORY: Final = "zookeeper"
 SESSION_FILE: Final = "zookeeper.session"
-"""Both under the first log directory."""
-FOREIGN_NAMES: Final = (EMBEDDED_DIRECTORY, SESSION_FILE, FILE_NAME, OLDER_FILE_NAME)
+OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
+"""All under the first log directory."""
+FOREIGN_NAMES: Final = (
+    EMBEDDED_DIRECTORY,
+    SESSION_FILE,
+    OFFSETS_SESSION_FILE,
+    FILE_NAME,
+    OLDER_FILE_NAME,
+)
 """What lies beside the partitions and is not theirs."""
 
 
@@ -76,6 +84,8 @@ class Surroundings:
     threads: Callable[[int], Threads]
     connect: Callable[[Sequence[str]], Awaitable[tuple[Session, str]]]
     """Opens the session, given the log directories that can be used; and says with whom."""
+    connect_offsets: Callable[[], Awaitable[ClosableCoord]]
+    """Opens another one, for offsets, when `connect` has been called. Raises StartupError."""
     host_name: Callable[[], str] = socket.getfqdn
     check: Callable[[str | None], None] = lambda stored_cluster: None
     """Raises StartupError if the cluster that the data belong to cannot be served here."""
@@ -146,6 +156,7 @@ async def start_broker(
             around.rng,
             blocking,
             disk,
+            around.connect_offsets,
             lambda: coord.earlier_session_ids,
             blocking.resize,
             around.metrics,
@@ -156,12 +167,16 @@ async def start_broker(
     stack.callback(around.tell, Phase.STOPPING, None)
     around.tell(Phase.STARTING, app.rooms())
     await app.start(around.sockets)
-    log.info("data %s", ", ".join(config.log_directories))
-    for name, bound in around.sockets.items():
-        log.info("listener %s bound to %s:%d", name, *bound.getsockname()[:2])
+    _say_where(config, around)
     log.info("zookeeper %s cluster %s", where, cluster)
     log.info("[KafkaServer id=%d] started", broker_id)
     return app
+
+
+def _say_where(config: BrokerConfig, around: Surroundings) -> None:
+    log.info("data %s", ", ".join(config.log_directories))
+    for name, bound in around.sockets.items():
+        log.info("listener %s bound to %s:%d", name, *bound.getsockname()[:2])
 
 
 def _log_manager(config: BrokerConfig, around: Surroundings) -> LogManager:

@@ -392,8 +392,10 @@ class PartitionLog(Protocol):
         """Everything below is committed."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Whole batches from `offset` on up to the log end, committed or not, about `bytes_max` of
-        them and at least one; empty only at the end."""
+        """Whole batches from the one that holds `offset` on up to the log end, committed or not,
+        about `bytes_max` of them and at least one; empty only at the end. Each buffer holds one or
+        more. Also raises OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE where the first batch is not what
+        was written."""
 
     def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
         """Append them, at least one, as one batch, in this very step; gives the offset after the

@@ -20,6 +20,7 @@ from pybroker.admin.service import AdminService, bind_http
 from pybroker.admin.view import BrokerView, Phase, Rooms
 from pybroker.assembly import (
     EMBEDDED_DIRECTORY,
+    OFFSETS_SESSION_FILE,
     SESSION_FILE,
     Surroundings,
     serve_until,
@@ -95,6 +96,7 @@ async def _start(
         if rooms is not None:
             view.rooms = rooms
 
+    sessions = _Sessions(config, clock, metrics, stack)
     around = Surroundings(
         clock=clock,
         rng=random.SystemRandom(),
@@ -103,7 +105,8 @@ async def _start(
         metrics=metrics,
         sockets=sockets,
         threads=ThreadedBlocking,
-        connect=lambda usable: _connect(config, usable, clock, metrics, stack),
+        connect=sessions.connect,
+        connect_offsets=sessions.connect_offsets,
         check=partial(_check_embedded, config),
         tell=tell,
     )
@@ -137,18 +140,48 @@ def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
     return service
 
 
-async def _connect(
-    config: BrokerConfig,
-    usable: Sequence[str],
-    clock: SystemClock,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-) -> tuple[KazooCoord, str]:
-    """A session with the ensemble of the configuration, or with an embedded server; and where."""
-    directory = str(Path(config.log_directories[0]).absolute())
-    connect = config.zookeeper_connect
-    where = connect or ""
-    if connect is None:
+class _Sessions:
+    """The sessions with the ensemble of the configuration, or with an embedded server."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: SystemClock, metrics: Metrics, stack: AsyncExitStack
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+        self._stack = stack
+        self._servers = config.zookeeper_connect
+        self._directory = ""
+
+    async def connect(self, usable: Sequence[str]) -> tuple[KazooCoord, str]:
+        """The broker's own session, and with whom it is."""
+        self._directory = usable[0]
+        where = self._servers or ""
+        if self._servers is None:
+            self._servers = await self._start_embedded(usable)
+            where = f"{self._servers} (embedded)"
+        coord = self._session(SESSION_FILE)
+        self._stack.push_async_callback(coord.close)
+        await coord.start(self._config.zookeeper_wait_ms / 1000)
+        return coord, where
+
+    async def connect_offsets(self) -> KazooCoord:
+        coord = self._session(OFFSETS_SESSION_FILE)
+        await coord.start(self._config.zookeeper_wait_ms / 1000)
+        return coord
+
+    def _session(self, file_name: str) -> KazooCoord:
+        assert self._servers is not None
+        return KazooCoord(
+            self._servers,
+            clock=self._clock,
+            session_timeout_ms=self._config.zookeeper_session_timeout_ms,
+            store=FileSessionStore(self._directory, file_name),
+            times=self._metrics.coordination,
+        )
+
+    async def _start_embedded(self, usable: Sequence[str]) -> str:
+        directory = str(Path(self._config.log_directories[0]).absolute())
         if directory not in usable:
             raise StartupError(
                 f"log directory {directory} cannot be used, and the embedded ZooKeeper's data is in"
@@ -156,22 +189,11 @@ async def _connect(
             )
         embedded = EmbeddedZooKeeper(
             str(Path(directory) / EMBEDDED_DIRECTORY),
-            port=config.pybroker_embedded_zookeeper_port,
+            port=self._config.pybroker_embedded_zookeeper_port,
         )
-        stack.push_async_callback(embedded.stop)
+        self._stack.push_async_callback(embedded.stop)
         await embedded.start()
-        connect = embedded.connect
-        where = f"{connect} (embedded)"
-    coord = KazooCoord(
-        connect,
-        clock=clock,
-        session_timeout_ms=config.zookeeper_session_timeout_ms,
-        store=FileSessionStore(usable[0], SESSION_FILE),
-        times=metrics.coordination,
-    )
-    stack.push_async_callback(coord.close)
-    await coord.start(config.zookeeper_wait_ms / 1000)
-    return coord, where
+        return embedded.connect
 
 
 def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socket.socket]:

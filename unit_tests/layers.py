@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 PARTS_OF_APP: Final = (
+    "pybroker.arrival",
     "pybroker.assembly",
     "pybroker.broker_channel",
     "pybroker.controlled_shutdown",
     "pybroker.controller_journal",
+    "pybroker.coordination",
     "pybroker.leader_channel",
     "pybroker.live_config",
     "pybroker.local_channel",

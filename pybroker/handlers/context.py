@@ -105,6 +105,27 @@ class TopicAdmin(Protocol):
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
         """Whether the name became free within that time."""
 
+    async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
+        """The topic's id, if it has one, and how many partitions it has, as it is stored; None if
+        there is no such topic. May raise CoordError, MalformedNode."""
+
+
+class InternalTopic(Protocol):
+    """Where coordinators keep their state. All may raise BrokerError COORDINATOR_NOT_AVAILABLE."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `partition_of` has an answer."""
+
+    def partition_of(self, key: str) -> int:
+        """The partition of a group or a transactional id."""
+
+    def leader_of(self, partition: int) -> int:
+        """The broker that coordinates what lies there."""
+
+    async def settle(self, wait_s: float) -> None:
+        """Make the topic if there is none, and wait until it can be used."""
+
 
 class Configs(Protocol):
     """The configurations of topics and brokers. All that asks ZooKeeper may raise CoordError, and
@@ -170,6 +191,7 @@ class Services:
     prove_controller: Callable[[int], Awaitable[None]]
     """Raises BrokerError unless there has been a controller of that epoch."""
     topics: TopicAdmin
+    group_topic: InternalTopic
     configs: Configs
     producer_ids: Callable[[], Awaitable[int]]
     clock: Clock

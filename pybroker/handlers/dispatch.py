@@ -26,6 +26,7 @@ from pybroker.handlers.control import (
     handle_update_metadata,
 )
 from pybroker.handlers.controlled_shutdown import handle_controlled_shutdown
+from pybroker.handlers.coordinators import handle_find_coordinator
 from pybroker.handlers.deletion import handle_delete_records
 from pybroker.handlers.elect_leaders import handle_elect_leaders
 from pybroker.handlers.fetch import handle_fetch
@@ -69,6 +70,7 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.STOP_REPLICA: handle_stop_replica,
     ApiKey.UPDATE_METADATA: handle_update_metadata,
     ApiKey.CONTROLLED_SHUTDOWN: handle_controlled_shutdown,
+    ApiKey.FIND_COORDINATOR: handle_find_coordinator,
     ApiKey.CREATE_TOPICS: handle_create_topics,
     ApiKey.DELETE_TOPICS: handle_delete_topics,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,

@@ -5,6 +5,7 @@ checked, replicas placed, and the wish written to ZooKeeper. The controller does
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from pybroker.coordinator.controller.growth import grow_topic
@@ -17,7 +18,8 @@ from pybroker.coordinator.controller.topics import (
     request_deletion,
 )
 from pybroker.coordinator.zookeeper import paths
-from pybroker.errors import BrokerError, ConfigError, ErrorCode
+from pybroker.coordinator.zookeeper.schemas import decode_topic
+from pybroker.errors import BrokerError, ConfigError, ErrorCode, NoNode
 from pybroker.handlers.config_entries import topic_entries
 from pybroker.handlers.context import CreatedTopic
 from pybroker.handlers.metadata_view import MetadataView
@@ -121,6 +123,17 @@ class ZooKeeperTopicAdmin:
                     await changed.event.wait()
         except TimeoutError:
             return False
+
+    async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
+        """As the topic's node says. Raises CoordError if ZooKeeper does not answer,
+        MalformedNode."""
+        path = paths.topic(name)
+        try:
+            data, _ = await self._coord.get(path)
+        except NoNode:
+            return None
+        topic = decode_topic(path, data)
+        return topic.topic_id, len(topic.replicas)
 
     def _place(
         self,

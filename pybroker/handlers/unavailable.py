@@ -31,24 +31,7 @@ NO_COORDINATOR: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
 NO_AUTHORIZER: Final = ErrorCode.SECURITY_DISABLED
 NO_SASL: Final = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE: Final = ErrorCode.UNSUPPORTED_VERSION
-_FIRST_VERSION_WITH_MANY_COORDINATORS: Final = 4
 _NOT_HERE_TEXT: Final = "this broker does not offer that"
-
-
-def _find_coordinator(request: groups.FindCoordinatorRequest, version: int) -> Message:
-    text = "groups and transactions have no coordinator on this broker"
-    if version >= _FIRST_VERSION_WITH_MANY_COORDINATORS:
-        return groups.FindCoordinatorResponse(
-            coordinators=[
-                groups.Coordinator(
-                    key=key, node_id=-1, port=-1, error_code=NO_COORDINATOR, error_message=text
-                )
-                for key in request.coordinator_keys
-            ]
-        )
-    return groups.FindCoordinatorResponse(
-        error_code=NO_COORDINATOR, error_message=text, node_id=-1, port=-1
-    )
 
 
 def _join_group(request: groups.JoinGroupRequest) -> Message:
@@ -278,12 +261,6 @@ _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
 }
 
 
-_ANSWERS_BY_VERSION: Final[dict[ApiKey, Callable[[Any, int], Message]]] = {
-    ApiKey.FIND_COORDINATOR: _find_coordinator,
-}
-"""Those whose error stands elsewhere in later versions."""
-
-
 def _handler(
     answer: Callable[[Any], Message],
 ) -> Callable[[Services, Request, Any], Message]:
@@ -293,17 +270,5 @@ def _handler(
     return handle
 
 
-def _handler_by_version(
-    answer: Callable[[Any, int], Message],
-) -> Callable[[Services, Request, Any], Message]:
-    def handle(services: Services, request: Request, message: Any) -> Message:
-        return answer(message, request.version)
-
-    return handle
-
-
-UNAVAILABLE: Final = {
-    **{key: _handler(answer) for key, answer in _ANSWERS.items()},
-    **{key: _handler_by_version(answer) for key, answer in _ANSWERS_BY_VERSION.items()},
-}
+UNAVAILABLE: Final = {key: _handler(answer) for key, answer in _ANSWERS.items()}
 """API -> handler; dispatch takes those that are not built from here."""

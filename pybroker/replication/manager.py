@@ -75,10 +75,11 @@ class ReplicaManager:
         self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = -1
         self.told_epoch = -1
-        """The broker epoch of the last LeaderAndIsr, or the end of a series of them: the roles are
-        of that registration."""
+        """The broker epoch of the last LeaderAndIsr, or of the end of a series of them."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
         """Told of a replica of which the controller wants to know what it has."""
+        self.on_internal: Callable[[TopicPartition], None] = lambda key: None
+        """Told of every partition of an internal topic that may have got another role here."""
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
         """Told, in any thread, of an offset whose reader could not be given what was written."""
         self.is_fenced = False
@@ -107,7 +108,6 @@ class ReplicaManager:
         """The same by the topic's name as it is on the wire, then by number; without the internal
         topics. For who looks up a partition with every request."""
         self._not_opened: dict[TopicPartition, str] = {}
-        """Replicas that were to be opened and could not be, and why."""
         self._dropped: dict[TopicPartition, int] = {}
         """High watermarks of replicas that are not served now: a checkpoint may be older."""
         self._controller_epoch = -1
@@ -123,13 +123,10 @@ class ReplicaManager:
         if found is None and topic_partition in self._not_opened:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self._not_opened[topic_partition])
         if found is None:
-            elsewhere = self._exists(topic_partition)
-            raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER
-                if elsewhere
-                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"broker {self.broker_id} does not host {topic_partition}",
-            )
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if self._exists(topic_partition):
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            raise BrokerError(code, f"broker {self.broker_id} does not host {topic_partition}")
         return found
 
     def leader(self, topic_partition: TopicPartition, current_leader_epoch: int = -1) -> Partition:
@@ -494,7 +491,7 @@ class ReplicaManager:
         return True
 
     def _disturbed(self, key: TopicPartition) -> None:
-        self.fetches.disturbed(key)
-        self.replica_fetches.disturbed(key)
-        self.produces.disturbed(key)
-        self.deletions.disturbed(key)
+        for waiting in (self.fetches, self.replica_fetches, self.produces, self.deletions):
+            waiting.disturbed(key)
+        if key.topic in INTERNAL_TOPICS:
+            self.on_internal(key)

@@ -191,6 +191,7 @@ class Bench:
                 rng,
                 self.blocking,
                 self.disk,
+                self._connect_offsets,
                 lambda: self.coord.earlier_session_ids,
             ),
             lost=self._lose,
@@ -205,6 +206,11 @@ class Bench:
             self.blocking.open_all()
             await self.app.stop()
             await self.coord.close()
+
+    async def _connect_offsets(self) -> MemoryCoord:
+        coord = MemoryCoord(self.tree, name="offsets")
+        await coord.start()
+        return coord
 
     def _lose(self, reason: str) -> None:
         self.lost.append(reason)

@@ -23,7 +23,6 @@ NOT_HERE = ErrorCode.UNSUPPORTED_VERSION
 EXPECTED = {
     ApiKey.OFFSET_COMMIT: NO_COORDINATOR,
     ApiKey.OFFSET_FETCH: NO_COORDINATOR,
-    ApiKey.FIND_COORDINATOR: NO_COORDINATOR,
     ApiKey.JOIN_GROUP: NO_COORDINATOR,
     ApiKey.HEARTBEAT: NO_COORDINATOR,
     ApiKey.LEAVE_GROUP: NO_COORDINATOR,
@@ -54,7 +53,6 @@ SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
         ("topics.partition_indexes", PARTITIONS),
         ("groups.group_id", "groups.group_id"),
     ],
-    ApiKey.FIND_COORDINATOR: [("coordinator_keys", "coordinators.key")],
     ApiKey.DESCRIBE_GROUPS: [("groups", "groups.group_id")],
     ApiKey.DELETE_GROUPS: [("groups_names", "results.group_id")],
     ApiKey.ADD_PARTITIONS_TO_TXN: [("topics.partitions", "results.results.partition_index")],

@@ -20,6 +20,7 @@ from pybroker.testing.simulation.loop import LoopBlocking, ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
 from pybroker.testing.simulation.zookeeper import ZooKeeper
+from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,13 @@ class SimBroker:
             await session.start(config.zookeeper_wait_ms / 1000)
             return session, "zookeeper:2181"
 
+        async def connect_offsets() -> ZooKeeperSession:
+            session = self._zookeeper.session(
+                machine, timeout_ms=config.zookeeper_session_timeout_ms, purpose="offsets"
+            )
+            await session.start(config.zookeeper_wait_ms / 1000)
+            return session
+
         around = Surroundings(
             clock=machine.clock,
             rng=world.rng(f"choices of {loop.name}"),
@@ -130,6 +138,7 @@ class SimBroker:
             sockets={LISTENER: listening},
             threads=threads,
             connect=connect,
+            connect_offsets=connect_offsets,
             host_name=lambda: machine.name,
             tell=self._hear,
         )

@@ -130,21 +130,25 @@ class ZooKeeper:
 
     # ---- for processes
 
-    def session(self, machine: Machine, *, timeout_ms: int = 18_000) -> ZooKeeperSession:
+    def session(
+        self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
+    ) -> ZooKeeperSession:
         """A client for the process that runs on that machine, still to be started. It ends what
-        earlier processes left, as long as the machine knows of them."""
+        earlier processes left, as long as the machine knows of them. Those with a `purpose` stand
+        beside the process's own."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
-        if machine.name not in self._keys:
-            self._keys[machine.name] = keys = KeptKeys()
+        name = f"{machine.name} {purpose}".rstrip()
+        if name not in self._keys:
+            self._keys[name] = keys = KeptKeys()
             machine.on_power_loss.append(keys.clear)
         client = ZooKeeperSession(
             self,
             machine.loop,
             machine.name,
             session_timeout_ms=timeout_ms,
-            store=self._keys[machine.name],
+            store=self._keys[name],
         )
-        self._clients[machine.name] = client
+        self._clients[name] = client
         return client
 
     def client(self, machine: str) -> ZooKeeperSession | None:

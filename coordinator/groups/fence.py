@@ -1,0 +1,72 @@
+"""The fence of a group coordinator: /pybroker/coordinators/<partition>.
+
+Whoever takes over a partition writes there, in one multi with a check that it is the leader. From
+then on everything that an earlier coordinator writes to ZooKeeper, with a check of the version that
+it knew, is refused; also what it sent before and what is still on its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pybroker.coordinator.runtime.refusals import Superseded
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.json_nodes import dump
+from pybroker.coordinator.zookeeper.schemas import decode_state
+from pybroker.errors import MultiFailed, NoNode
+from pybroker.model import TopicPartition
+from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who takes a fence. `token` tells it from every other one, also from one of this broker in the
+    same leader epoch."""
+
+    topic_partition: TopicPartition
+    broker_id: int
+    leader_epoch: int
+    token: str
+
+    def encode(self) -> bytes:
+        return dump(
+            {
+                "version": 1,
+                "broker": self.broker_id,
+                "leader_epoch": self.leader_epoch,
+                "claim": self.token,
+            }
+        )
+
+
+async def take_fence(coord: Coord, claim: Claim) -> int | None:
+    """The version that the node has as long as nobody else takes it; None if somebody else changed
+    something meanwhile, so that it has to be tried again.
+
+    Raises Superseded if the claim cannot be made any more; MalformedNode; CoordError. After
+    ConnectionLoss a next try finds out whether this one has succeeded.
+    """
+    key = claim.topic_partition
+    state_path, path = paths.partition_state(key), paths.coordinator(key.partition)
+    await coord.sync(state_path)
+    try:
+        data, state_stat = await coord.get(state_path)
+    except NoNode as error:
+        raise Superseded(f"{key} is gone") from error
+    state = decode_state(state_path, data)
+    if (state.leader, state.leader_epoch) != (claim.broker_id, claim.leader_epoch):
+        raise Superseded(f"broker {state.leader} leads {key} in epoch {state.leader_epoch}")
+    encoded = claim.encode()
+    store: CoordOp
+    try:
+        found, stat = await coord.get(path)
+        if found == encoded:
+            return stat.version
+        store = SetOp(path, encoded, stat.version)
+    except NoNode:
+        store = CreateOp(path, encoded)
+    try:
+        _, stored = await coord.multi([CheckOp(state_path, state_stat.version), store])
+    except MultiFailed:
+        return None
+    return stored.version if isinstance(stored, NodeStat) else 0

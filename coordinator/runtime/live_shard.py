@@ -1,0 +1,289 @@
+"""One shard on a broker that leads its partition: loaded, then at the service of its coordinator,
+until it ends.
+
+    LOADING -> SERVING          the log is replayed and committed, and the fence is taken
+    LOADING, SERVING -> ENDED   another leader, a later epoch, no such partition, `resign`, stop
+
+A task of its own loads it; afterwards everything happens in the steps of whoever calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from pybroker.coordinator.runtime.refusals import (
+    Superseded,
+    as_told_to_clients,
+    not_coordinator,
+)
+from pybroker.coordinator.runtime.replay import Replay
+from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredRecord
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
+from pybroker.ports import Blocking, Clock, KeyValue, PartitionLog, Rng
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=Coordinator)
+
+_RETRY_S: Final = 0.1
+_RETRY_S_MAX: Final = 5.0
+
+
+class Phase(enum.Enum):
+    LOADING = "loading"
+    SERVING = "serving"
+    ENDED = "ended"
+
+
+class Fence(Protocol):
+    """What keeps earlier coordinators of a partition from writing."""
+
+    async def take(self, source: PartitionLog, token: str) -> int | None:
+        """The version of the fence, now that it is ours; None: to be tried again at once. Raises
+        Superseded, CoordError, MalformedNode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings(Generic[C]):
+    """What all shards of a broker share."""
+
+    make: Callable[[ShardContext], C]
+    """A new coordinator, empty."""
+    fence: Fence
+    clock: Clock
+    rng: Rng
+    blocking: Blocking
+    loads: asyncio.Semaphore
+    """How many logs are read at a time."""
+    commit_timeout_s: Callable[[], float]
+    bytes_per_read: Callable[[], int]
+    loaded: Callable[[int, float, Replay], None]
+    """Hears that a partition was loaded, in so many seconds."""
+    resigned: Callable[[int, str], None]
+    """Hears that the shard of a partition ended by itself."""
+
+
+class LiveShard(Generic[C]):
+    """The `ShardContext` of a real broker. Made when the broker begins to lead."""
+
+    def __init__(self, source: PartitionLog, around: Surroundings[C]) -> None:
+        self._source = source
+        self._around = around
+        self._key = source.topic_partition
+        self._epoch = source.leader_epoch
+        self._token = around.rng.randbytes(8).hex()
+        self._fence_version = -1
+        self._is_open = False
+        self._timers: set[_Timer] = set()
+        self._committing: set[asyncio.Timeout] = set()
+        self._task: asyncio.Task[None] | None = None
+        self.phase = Phase.LOADING
+        self.coordinator = around.make(self)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._load(), name=f"load {self._key}")
+
+    def end(self) -> None:
+        """Nothing is written, called or waited for any more. Idempotent."""
+        if self.phase is Phase.ENDED:
+            return
+        self.phase = Phase.ENDED
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        for timer in list(self._timers):
+            timer.cancel()
+        now = asyncio.get_running_loop().time()
+        for waiting in self._committing:
+            if not waiting.expired():
+                waiting.reschedule(now)
+        try:
+            self.coordinator.ended()
+        except Exception:
+            log.exception("coordinator failed at its end partition=%s", self._key)
+
+    async def settled(self) -> None:
+        """Wait until it is not being loaded any more."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # the context
+
+    @property
+    def partition(self) -> int:
+        return self._key.partition
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def fence_version(self) -> int:
+        return self._fence_version
+
+    @property
+    def clock(self) -> Clock:
+        return self._around.clock
+
+    @property
+    def rng(self) -> Rng:
+        return self._around.rng
+
+    def append(self, records: Sequence[KeyValue]) -> int:
+        self._check()
+        if not records:
+            return self._source.end_offset
+        now_ms = self._around.clock.wall_ms()
+        try:
+            end = self._source.append(records, now_ms)
+        except BrokerError as error:
+            raise as_told_to_clients(error) from error
+        try:
+            for offset, record in enumerate(records, end - len(records)):
+                self.coordinator.replay(StoredRecord(offset, now_ms, record.key, record.value))
+        except Exception as error:
+            # What is in memory is not what is in the log; loading it anew makes them one again.
+            log.exception("replay failed partition=%s", self._key)
+            self.resign(f"a record that was appended cannot be replayed: {error!r}")
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)) from error
+        return end
+
+    async def committed(self, offset: int) -> None:
+        self._check()
+        try:
+            async with asyncio.timeout(self._around.commit_timeout_s()) as limit:
+                self._committing.add(limit)
+                await self._source.committed(offset)
+        except TimeoutError as error:
+            self._check()
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{self._key} is not replicated up to offset {offset} within"
+                " offsets.commit.timeout.ms",
+            ) from error
+        except BrokerError as error:
+            raise as_told_to_clients(error) from error
+        finally:
+            self._committing.discard(limit)
+        self._check()
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> _Timer:
+        self._check()
+        timer = _Timer(self._timers, callback, self._key)
+        timer.handle = asyncio.get_running_loop().call_later(delay_s, timer.fire)
+        self._timers.add(timer)
+        return timer
+
+    def resign(self, reason: str) -> None:
+        if self.phase is not Phase.ENDED:
+            log.warning(
+                "coordinator resigns partition=%s leader_epoch=%d reason=%s",
+                self._key,
+                self._epoch,
+                reason,
+            )
+            self.end()
+            self._around.resigned(self.partition, reason)
+
+    def _check(self) -> None:
+        if self.phase is Phase.ENDED:
+            raise not_coordinator(f"{self._key} is coordinated elsewhere by now")
+        if not self._is_open:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._key} is loading")
+
+    # loading
+
+    async def _load(self) -> None:
+        """Until it serves. Whatever is out of reach is tried again for as long as it leads."""
+        begun = self._around.clock.monotonic()
+        replay = Replay(
+            self._source, self.coordinator, self._around.blocking, self._around.bytes_per_read()
+        )
+        try:
+            await self._insist("read", lambda: self._replay(replay))
+            await self._insist("fence", self._take_fence)
+            self._is_open = True
+            await self._insist("finish", self.coordinator.loaded)
+        except Superseded as error:
+            log.info("not loaded partition=%s reason=%s", self._key, error)
+            self.end()
+        if self.phase is Phase.ENDED:
+            return
+        self.phase = Phase.SERVING
+        seconds = self._around.clock.monotonic() - begun
+        log.info(
+            "coordinator loaded partition=%s leader_epoch=%d fence=%d records=%d bytes=%d"
+            " left_out=%d seconds=%.3f",
+            self._key,
+            self._epoch,
+            self._fence_version,
+            replay.records,
+            replay.bytes_read,
+            replay.left_out,
+            seconds,
+        )
+        self._around.loaded(self.partition, seconds, replay)
+
+    async def _insist(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
+        """Do one step of loading until it succeeds. Raises Superseded."""
+        pause_s = _RETRY_S
+        while self.phase is not Phase.ENDED:
+            try:
+                await step()
+                return
+            except BrokerError as error:
+                if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    raise Superseded(error.detail) from error
+                log.warning("loading %s failed partition=%s error=%s", what, self._key, error)
+            except (CoordError, MalformedNode) as error:
+                log.warning("loading %s failed partition=%s error=%r", what, self._key, error)
+            except Superseded:
+                raise
+            except Exception:
+                log.exception("loading %s failed partition=%s", what, self._key)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_S_MAX)
+        raise Superseded("it has ended")
+
+    async def _replay(self, replay: Replay) -> None:
+        """Until everything is replayed and committed: what a next leader might not have must not
+        be answered."""
+        source = self._source
+        while replay.offset < source.end_offset:
+            async with self._around.loads:
+                await replay.run()
+            await source.committed(source.end_offset)
+
+    async def _take_fence(self) -> None:
+        version = None
+        while version is None:
+            version = await self._around.fence.take(self._source, self._token)
+        self._fence_version = version
+
+
+class _Timer:
+    """A `Timer` that its shard knows until it is over."""
+
+    __slots__ = ("_callback", "_key", "_known", "handle")
+
+    def __init__(self, known: set[_Timer], callback: Callable[[], None], key: object) -> None:
+        self._known = known
+        self._callback = callback
+        self._key = key
+        self.handle: asyncio.TimerHandle | None = None
+
+    def fire(self) -> None:
+        self._known.discard(self)
+        try:
+            self._callback()
+        except Exception:
+            log.exception("timer of a coordinator failed partition=%s", self._key)
+
+    def cancel(self) -> None:
+        self._known.discard(self)
+        if self.handle is not None:
+            self.handle.cancel()

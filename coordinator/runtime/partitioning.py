@@ -1,0 +1,24 @@
+"""Which partition of an internal topic a group or a transactional id belongs to: as Kafka's brokers
+and tools work it out, and for ever, since the records lie there."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+_NAMES_REMEMBERED: Final = 10_000
+
+
+def partition_of(name: str, partition_count: int) -> int:
+    """Java's `abs(name.hashCode()) % partition_count`, where abs drops the sign bit."""
+    return _positive_hash(name) % partition_count
+
+
+@lru_cache(maxsize=_NAMES_REMEMBERED)
+def _positive_hash(name: str) -> int:
+    """Java hashes the UTF-16 units of a string."""
+    units = name.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8) + low) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF

@@ -1,0 +1,32 @@
+"""Why a shard cannot go on, and what clients of a coordinator are told when its log does not take a
+record: the codes that they know from coordinators, as Kafka translates them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError
+
+_TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class Superseded(PybrokerError):
+    """The partition has another leader by now, or a later epoch, or is gone; the message says
+    which."""
+
+
+def as_told_to_clients(error: BrokerError) -> BrokerError:
+    """The error to raise instead of one of the log's."""
+    return BrokerError(_TOLD.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
+
+
+def not_coordinator(detail: str) -> BrokerError:
+    return BrokerError(ErrorCode.NOT_COORDINATOR, detail)

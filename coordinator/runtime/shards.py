@@ -1,0 +1,201 @@
+"""The shards of one internal topic on this broker: begun and ended as the broker begins and ceases
+to lead its partitions.
+
+Epochs only go up: what is said of an earlier one than the last is old, and passed over. A shard
+that resigned by itself is begun anew after a pause, for as long as nobody else leads; it finds out
+by its fence whether it may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from pybroker.coordinator.runtime.live_shard import Fence, LiveShard, Phase, Surroundings
+from pybroker.coordinator.runtime.refusals import not_coordinator
+from pybroker.coordinator.runtime.replay import Replay
+from pybroker.coordinator.runtime.shard import Coordinator, ShardContext
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.ports import Blocking, Clock, PartitionLog, Rng
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=Coordinator)
+
+LOADS_AT_A_TIME: Final = 4
+_BEGIN_AGAIN_S: Final = 1.0
+_BEGIN_AGAIN_S_MAX: Final = 30.0
+
+
+class Options(Protocol):
+    """Those of the broker's options that the shards go by; they may change."""
+
+    @property
+    def offsets_commit_timeout_ms(self) -> int: ...
+
+    @property
+    def offsets_load_buffer_size(self) -> int: ...
+
+
+@dataclass(slots=True)
+class LoadTimes:
+    """How long loading took since the start, in seconds."""
+
+    partitions: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+
+
+class Shards(Generic[C]):
+    """Runs between `start` and `stop`; what it is told before is done at the start."""
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        make: Callable[[ShardContext], C],
+        open_log: Callable[[int], PartitionLog],
+        fence: Fence,
+        options: Callable[[], Options],
+        clock: Clock,
+        rng: Rng,
+        blocking: Blocking,
+        is_fenced: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`open_log` gives a partition that this broker leads, in the epoch that it has now, or
+        raises BrokerError. `is_fenced`: whether the broker may answer nothing at the moment."""
+        self.topic = topic
+        self.load_times = LoadTimes()
+        self._open_log = open_log
+        self._is_fenced = is_fenced
+        self._around = Surroundings(
+            make=make,
+            fence=fence,
+            clock=clock,
+            rng=rng,
+            blocking=blocking,
+            loads=asyncio.Semaphore(LOADS_AT_A_TIME),
+            commit_timeout_s=lambda: options().offsets_commit_timeout_ms / 1000,
+            bytes_per_read=lambda: options().offsets_load_buffer_size,
+            loaded=self._loaded,
+            resigned=self._resigned,
+        )
+        self._led: dict[int, int] = {}
+        """Partition -> the leader epoch in which this broker leads it."""
+        self._shards: dict[int, LiveShard[C]] = {}
+        self._pauses_s: dict[int, float] = {}
+        """How long the next beginning of a shard that resigned has to wait."""
+        self._beginning: dict[int, asyncio.TimerHandle] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._runs = False
+
+    def start(self) -> None:
+        self._runs = True
+        for partition in list(self._led):
+            self._begin(partition)
+
+    async def stop(self) -> None:
+        """End all shards. Idempotent."""
+        self._runs = False
+        shards = list(self._shards.values())
+        for partition in list(self._shards):
+            self._end(partition)
+        for handle in self._beginning.values():
+            handle.cancel()
+        self._beginning.clear()
+        for shard in shards:
+            await shard.settled()
+
+    # what the replica manager says
+
+    def led(self, partition: int, leader_epoch: int) -> None:
+        """This broker leads the partition in that epoch."""
+        if self._led.get(partition) == leader_epoch:
+            return
+        self._led[partition] = leader_epoch
+        self._pauses_s.pop(partition, None)
+        if self._runs:
+            self._begin(partition)
+
+    def resigned(self, partition: int) -> None:
+        """It does not lead the partition any more."""
+        if self._led.pop(partition, None) is not None:
+            self._end(partition)
+
+    # for requests
+
+    def shard_for(self, partition: int) -> C:
+        """The coordinator of the partition. Raises BrokerError: NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS, or COORDINATOR_NOT_AVAILABLE while the broker stops."""
+        shard = self._shards.get(partition)
+        if shard is not None and shard.phase is Phase.SERVING and not self._is_fenced():
+            return shard.coordinator
+        if not self._runs:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker is stopping")
+        if shard is None or shard.phase is not Phase.LOADING:
+            raise not_coordinator(
+                f"this broker does not coordinate {self.topic}-{partition} at the moment"
+            )
+        raise BrokerError(
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded"
+        )
+
+    def serving(self) -> Mapping[int, C]:
+        """The coordinators that are loaded, by partition."""
+        return {
+            partition: shard.coordinator
+            for partition, shard in self._shards.items()
+            if shard.phase is Phase.SERVING
+        }
+
+    @property
+    def loading(self) -> list[int]:
+        """The partitions that are being loaded."""
+        return [each for each, shard in self._shards.items() if shard.phase is Phase.LOADING]
+
+    async def settled(self) -> None:
+        """Wait until the shards that there are now are loaded, or have ended."""
+        for shard in list(self._shards.values()):
+            await shard.settled()
+
+    # private
+
+    def _begin(self, partition: int) -> None:
+        self._end(partition)
+        try:
+            source = self._open_log(partition)
+        except BrokerError as error:
+            log.info("not coordinated topic=%s partition=%d error=%s", self.topic, partition, error)
+            return
+        shard = self._shards[partition] = LiveShard(source, self._around)
+        shard.start()
+
+    def _end(self, partition: int) -> None:
+        waiting = self._beginning.pop(partition, None)
+        if waiting is not None:
+            waiting.cancel()
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.end()
+
+    def _loaded(self, partition: int, seconds: float, replay: Replay) -> None:
+        self._pauses_s.pop(partition, None)
+        times = self.load_times
+        times.partitions += 1
+        times.total_s += seconds
+        times.longest_s = max(times.longest_s, seconds)
+
+    def _resigned(self, partition: int, reason: str) -> None:
+        if not self._runs or partition not in self._led:
+            return
+        pause_s = self._pauses_s.get(partition, _BEGIN_AGAIN_S)
+        self._pauses_s[partition] = min(2 * pause_s, _BEGIN_AGAIN_S_MAX)
+        loop = asyncio.get_running_loop()
+        self._beginning[partition] = loop.call_later(pause_s, self._begin_again, partition)
+
+    def _begin_again(self, partition: int) -> None:
+        self._beginning.pop(partition, None)
+        self._begin(partition)

@@ -1,0 +1,83 @@
+"""FindCoordinator: which broker coordinates a group.
+
+It is the leader of the partition in which the group's records lie. The first who asks causes the
+topic to be made; the answer waits shortly for its leaders, so that most clients need not ask twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.wire.messages.groups import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
+_FIRST_VERSION_WITH_MANY_KEYS: Final = 4
+
+
+def handle_find_coordinator(
+    services: Services, request: Request, message: FindCoordinatorRequest
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    if message.key_type == _GROUP and not services.group_topic.is_known:
+        return _settle_and_answer(services, request, message)
+    return _answer(services, request, message)
+
+
+async def _settle_and_answer(
+    services: Services, request: Request, message: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    try:
+        await services.group_topic.settle(services.options.auto_create_wait_s)
+    except BrokerError:
+        pass  # each key is told below
+    return _answer(services, request, message)
+
+
+def _answer(
+    services: Services, request: Request, message: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    many = request.version >= _FIRST_VERSION_WITH_MANY_KEYS
+    keys: Sequence[str] = message.coordinator_keys if many else [message.key]
+    found = [_find(services, request, message.key_type, key) for key in keys]
+    if many:
+        return FindCoordinatorResponse(coordinators=found)
+    only = found[0]
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+def _find(services: Services, request: Request, key_type: int, key: str) -> Coordinator:
+    try:
+        if key_type == _TRANSACTION:
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                "transactions have no coordinator on this broker",
+            )
+        if key_type != _GROUP:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"key type is {key_type}, expected 0 or 1")
+        topic = services.group_topic
+        broker_id = topic.leader_of(topic.partition_of(key))
+        broker = services.metadata.brokers.get(broker_id)
+        endpoint = None if broker is None else broker.endpoint(request.listener)
+        if endpoint is None:
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"broker {broker_id} cannot be reached by listener {request.listener}",
+            )
+        return Coordinator(key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port)
+    except BrokerError as error:
+        return Coordinator(
+            key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.detail
+        )

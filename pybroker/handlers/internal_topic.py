@@ -1,0 +1,146 @@
+"""A topic in which coordinators keep their state: made when it is first needed, and where each
+group (or transactional id) belongs in it.
+
+How many partitions it has is read once, from the topic's own node: one that took another number
+for it, if only for a moment, would let two brokers coordinate the same group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.coordinator.runtime.partitioning import partition_of
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
+from pybroker.handlers.context import TopicAdmin
+from pybroker.handlers.metadata import has_leaders
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.log_limit import LogLimit
+from pybroker.model import NO_LEADER
+from pybroker.ports import Clock
+
+log = logging.getLogger(__name__)
+
+_TRY_AGAIN_S: Final = 0.5
+"""After a failure; whoever asks before then is told that there is no coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """How the topic is to be made."""
+
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class InternalTopic:
+    """Used from the event loop only."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        metadata: MetadataView,
+        topics: TopicAdmin,
+        new_topic: Callable[[], NewTopic],
+        clock: Clock,
+        log_limit: LogLimit,
+    ) -> None:
+        self.name = name
+        self._metadata = metadata
+        self._topics = topics
+        self._new_topic = new_topic
+        self._clock = clock
+        self._log_limit = log_limit
+        self._topic_id: uuid.UUID | None = None
+        """Of the topic that has `_count` partitions."""
+        self._count = 0
+        self._making = asyncio.Lock()
+        self._failed_until = -1.0
+        self._why_not = "its number of partitions is not known yet"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `partition_of` has an answer."""
+        topic = self._metadata.topic(self.name)
+        return topic is not None and topic.topic_id == self._topic_id
+
+    def partition_of(self, key: str) -> int:
+        """Where the records of a group (or transactional id) lie. Raises BrokerError
+        COORDINATOR_NOT_AVAILABLE while the topic is not known."""
+        if not self.is_known:
+            raise self._not_available(self._why_not)
+        return partition_of(key, self._count)
+
+    def leader_of(self, partition: int) -> int:
+        """The broker that coordinates what lies there, as far as is known. Raises BrokerError
+        COORDINATOR_NOT_AVAILABLE if there is none."""
+        topic = self._metadata.topic(self.name)
+        facts = None if topic is None else topic.partitions.get(partition)
+        if facts is None or facts.state.leader == NO_LEADER:
+            raise self._not_available(f"partition {partition} has no leader")
+        return facts.state.leader
+
+    async def learn(self, topic_id: uuid.UUID) -> None:
+        """Find out how many partitions the topic of that id has. Raises CoordError, MalformedNode,
+        BrokerError COORDINATOR_NOT_AVAILABLE if there is no such topic."""
+        if topic_id == self._topic_id:
+            return
+        found = await self._topics.stored_count(self.name)
+        if found is None or found[0] not in (None, topic_id):
+            raise self._not_available("it is gone")
+        self._topic_id, self._count = topic_id, found[1]
+
+    async def settle(self, wait_s: float) -> None:
+        """Make the topic if there is none, wait until its partitions are led, and learn of it.
+        Raises BrokerError COORDINATOR_NOT_AVAILABLE if that cannot be, or takes longer."""
+        async with self._making:
+            if self._clock.monotonic() < self._failed_until:
+                raise self._not_available(self._why_not)
+            try:
+                if self._metadata.topic(self.name) is None:
+                    await self._make()
+                await self._metadata.wait_until(
+                    lambda: has_leaders(self._metadata.topic(self.name)), wait_s
+                )
+                topic = self._metadata.topic(self.name)
+                if topic is None:
+                    raise self._not_available("it is being made")
+                await self.learn(topic.topic_id)
+            except (BrokerError, CoordError, MalformedNode) as error:
+                self._failed_until = self._clock.monotonic() + _TRY_AGAIN_S
+                self._why_not = error.detail if isinstance(error, BrokerError) else str(error)
+                left_out = self._log_limit.allow(f"no {self.name}")
+                if left_out is not None:
+                    log.warning(
+                        "no internal topic topic=%s error=%r left_out=%d",
+                        self.name,
+                        error,
+                        left_out,
+                    )
+                raise self._not_available(self._why_not) from error
+
+    async def _make(self) -> None:
+        wanted = self._new_topic()
+        try:
+            await self._topics.create(
+                self.name,
+                partitions=wanted.partitions,
+                replication_factor=wanted.replication_factor,
+                assignment=None,
+                configs=wanted.configs,
+                validate_only=False,
+            )
+            log.info("internal topic made topic=%s partitions=%d", self.name, wanted.partitions)
+        except BrokerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def _not_available(self, reason: str) -> BrokerError:
+        detail = reason if self.name in reason else f"{self.name}: {reason}"
+        return BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, detail)

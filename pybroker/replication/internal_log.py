@@ -1,0 +1,156 @@
+"""A partition of an internal topic as the coordinator that leads it reads and writes it: the
+`PartitionLog` over a replica.
+
+What it appends takes the way of a Produce request with acks=all: the same checks of leadership and
+of the in-sync replicas, the same purgatories.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Blocking, Buffer, KeyValue
+from pybroker.records.batch import read_header
+from pybroker.records.builder import BatchBuilder
+from pybroker.records.compression import Codec
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+_ACKS_ALL: Final = -1
+_LOOK_AGAIN_S: Final = 60.0
+"""Nothing but the purgatory wakes who waits for a commit; this is for whatever it forgot."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class InternalLog:
+    """See `PartitionLog`. Of one replica in one leader epoch: with the next one it is over."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        topic_partition: TopicPartition,
+        *,
+        blocking: Blocking,
+        codec: Codec = Codec.NONE,
+        look: Callable[[], None] = _nothing,
+    ) -> None:
+        """`look`, called before every append, finds out what the broker may still do. Raises
+        BrokerError if the broker does not lead the partition."""
+        self._replicas = replicas
+        self._blocking = blocking
+        self._codec = codec
+        self._look = look
+        self._key = topic_partition
+        self._partition = replicas.leader(topic_partition)
+        self._epoch = self._partition.leader_epoch
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self._key
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def start_offset(self) -> int:
+        return self._partition.log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._partition.log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.high_watermark
+
+    async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
+        source = self._require().log
+        read = partial(
+            source.read,
+            offset,
+            bytes_max,
+            upper_offset=source.log_end_offset,
+            at_least_one_batch=True,
+            cached_only=False,
+        )
+        try:
+            data = await self._blocking.run(read)
+        except BrokerError as error:
+            self._require()
+            if error.code is ErrorCode.CORRUPT_MESSAGE:
+                self._replicas.on_suspicion(self._key, offset)
+            raise
+        except StorageError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._require()
+        return [data] if data else []
+
+    def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
+        self._look()
+        partition = self._require()
+        if partition.is_replaced:
+            raise self._not_led("another broker leads it by now, as ZooKeeper says")
+        builder = BatchBuilder(self._codec)
+        for record in records:
+            builder.append(timestamp_ms, record.key, record.value)
+        data = bytearray(builder.build())
+        config = partition.log.config
+        if len(data) > min(config.max_message_bytes, config.segment_bytes):
+            raise BrokerError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{self._key}: {len(data)} bytes of records at once, max.message.bytes is"
+                f" {config.max_message_bytes} and segment.bytes {config.segment_bytes}",
+            )
+        try:
+            appended = partition.append(
+                memoryview(data), read_header(data), acks=_ACKS_ALL, now_ms=timestamp_ms
+            )
+        except (BrokerError, StorageError) as error:
+            raise self._refused(error) from error
+        if partition.is_replicated:
+            self._replicas.appended(self._key, len(data))
+        end = appended.last_offset + 1
+        if partition.high_watermark >= end:
+            self._replicas.became_readable(self._key, len(data))
+        return end
+
+    async def committed(self, offset: int) -> None:
+        while True:
+            missing = offset - self._require().high_watermark
+            if missing <= 0:
+                return
+            # In the purgatory of produces the unit is an offset.
+            await self._replicas.produces.wait(
+                [self._key], missing_bytes=missing, timeout_s=_LOOK_AGAIN_S
+            )
+
+    def _require(self) -> Partition:
+        """The replica, which still leads as it did. Raises BrokerError."""
+        try:
+            found = self._replicas.leader(self._key)
+        except BrokerError as error:
+            raise self._not_led(error.detail) from error
+        if found is not self._partition or found.leader_epoch != self._epoch:
+            raise self._not_led(f"it is at leader epoch {found.leader_epoch}")
+        return found
+
+    def _not_led(self, reason: str) -> BrokerError:
+        detail = f"{self._key} is not led here in epoch {self._epoch}: {reason}"
+        return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
+
+    def _refused(self, error: BrokerError | StorageError) -> BrokerError:
+        if isinstance(error, BrokerError):
+            return error
+        log.error("append failed partition=%s error=%s", self._key, error)
+        return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

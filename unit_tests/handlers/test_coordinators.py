@@ -1,0 +1,99 @@
+"""FindCoordinator: the topic is made when somebody asks first, and its leaders coordinate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import ErrorCode
+from pybroker.model import Endpoint
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from unit_tests.handlers.bench import BROKER_ID, Bench
+
+TOPIC = "__consumer_offsets"
+SMALL = {"offsets.topic.num.partitions": "3", "offsets.topic.replication.factor": "1"}
+
+
+async def find(
+    bench: Bench, key: str = "g", version: int = 3, key_type: int = 0
+) -> FindCoordinatorResponse:
+    request = FindCoordinatorRequest(key=key, key_type=key_type)
+    answer: FindCoordinatorResponse = await bench.ask(ApiKey.FIND_COORDINATOR, version, request)
+    return answer
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_the_first_who_asks_causes_the_topic_to_be_made(tmp_path: Path, version: int) -> None:
+    async with Bench(tmp_path, properties=SMALL) as bench:
+        request = FindCoordinatorRequest(key="g")
+        if version == 4:
+            request = FindCoordinatorRequest(coordinator_keys=["g", ""])
+        answer = await bench.ask(ApiKey.FIND_COORDINATOR, version, request)
+        for found in answer.coordinators if version == 4 else [answer]:
+            assert found.error_code == ErrorCode.NONE
+            assert (found.node_id, found.host, found.port) == (BROKER_ID, "broker.example", 9092)
+        topic = bench.app.metadata.topic(TOPIC)
+        assert topic is not None and len(topic.partitions) == 3
+        node = bench.tree.node(paths.topic_config(TOPIC))
+        assert node is not None
+        assert json.loads(node[0])["config"] == {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": "104857600",
+        }
+
+
+async def test_many_who_ask_at_once_get_one_topic(tmp_path: Path) -> None:
+    async with Bench(tmp_path, properties=SMALL) as bench:
+        answers = await asyncio.gather(*(find(bench, f"g{number}") for number in range(20)))
+        assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
+
+
+async def test_too_few_brokers_for_the_replication_factor(tmp_path: Path) -> None:
+    async with Bench(tmp_path) as bench:
+        answer = await find(bench)
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert answer.error_message is not None and "larger than available" in answer.error_message
+        assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)
+        assert bench.app.metadata.topic(TOPIC) is None
+
+
+async def test_transactions_have_no_coordinator_and_other_key_types_are_no_types(
+    tmp_path: Path,
+) -> None:
+    async with Bench(tmp_path, properties=SMALL) as bench:
+        assert (await find(bench, key_type=1)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await find(bench, key_type=2)).error_code == ErrorCode.INVALID_REQUEST
+        assert bench.app.metadata.topic(TOPIC) is None
+
+
+async def test_a_listener_by_which_the_coordinator_cannot_be_reached(tmp_path: Path) -> None:
+    endpoints = (Endpoint("PLAINTEXT", "a", 1), Endpoint("INSIDE", "b", 2))
+    async with Bench(tmp_path, properties=SMALL, endpoints=endpoints) as bench:
+        request = FindCoordinatorRequest(key="g")
+        answer = await bench.ask(ApiKey.FIND_COORDINATOR, 3, request, listener="INSIDE")
+        assert (answer.error_code, answer.host, answer.port) == (ErrorCode.NONE, "b", 2)
+        answer = await bench.ask(ApiKey.FIND_COORDINATOR, 3, request, listener="OUTSIDE")
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_the_leader_loads_its_shards_and_fences_them(tmp_path: Path) -> None:
+    async with Bench(tmp_path, properties=SMALL) as bench:
+        await find(bench)
+        shards = bench.app.groups.shards
+        await shards.settled()
+        assert sorted(shards.serving()) == [0, 1, 2]
+        for partition in range(3):
+            node = bench.tree.node(paths.coordinator(partition))
+            assert node is not None
+            content = json.loads(node[0])
+            assert (content["broker"], content["leader_epoch"]) == (BROKER_ID, 0)
+            assert shards.shard_for(partition).context.fence_version == node[1].version
