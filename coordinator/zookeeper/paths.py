@@ -39,6 +39,8 @@ FEATURES: Final = "/feature"
 MIGRATION: Final = "/migration"
 INCARNATIONS: Final = "/pybroker/incarnations"
 COORDINATORS: Final = "/pybroker/coordinators"
+COMMITTED: Final = "/pybroker/offsets"
+OFFSETS_STORED: Final = "/pybroker/offsets_stored"
 SUSPECTS: Final = "/pybroker/suspects"
 LOSSES: Final = "/pybroker/losses"
 
@@ -291,6 +293,26 @@ def topic_offsets(group_id: str, topic_name: str) -> str:
 
 def offset(group_id: str, topic_partition: TopicPartition) -> str:
     return f"{topic_offsets(group_id, topic_partition.topic)}/{topic_partition.partition}"
+
+
+def group_details(group_id: str) -> str:
+    """Exists where a coordinator has stored offsets of the group; the parent of what the classic
+    nodes have no room for."""
+    return f"{COMMITTED}/{encode_name(group_id)}"
+
+
+def topic_details(group_id: str, topic_name: str) -> str:
+    return f"{group_details(group_id)}/{encode_name(topic_name)}"
+
+
+def offset_details(group_id: str, topic_partition: TopicPartition) -> str:
+    """What came with a committed offset; without it there was nothing."""
+    return f"{topic_details(group_id, topic_partition.topic)}/{topic_partition.partition}"
+
+
+def offsets_stored(partition_number: int) -> str:
+    """Where the offsets of the groups of that `__consumer_offsets` partition are kept now."""
+    return f"{OFFSETS_STORED}/{partition_number}"
 
 
 def parse_offset(path: str) -> OffsetKey | None:

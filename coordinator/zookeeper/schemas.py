@@ -40,8 +40,7 @@ _TOPIC_KEYS: Final = frozenset(
 )
 
 COORDINATED_KEY: Final = "pybroker"
-"""Has the node of a member that the group coordinator shows among classic consumers, which would
-share the partitions with it otherwise."""
+"""A key in the node of a group's member that its coordinator shows: no classic consumer."""
 
 Replicas = Mapping[int, tuple[int, ...]]
 """Partition -> broker ids, the preferred replica first."""
@@ -71,11 +70,13 @@ class ProducerIdBlock:
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
     """What a classic consumer subscribes to: topic or pattern -> number of streams. `pattern` is
-    static, white_list or black_list."""
+    static, white_list or black_list. `is_coordinated`: no classic consumer, but a member that the
+    group's coordinator shows."""
 
     subscription: Mapping[str, int]
     pattern: str
     timestamp_ms: int
+    is_coordinated: bool = False
 
 
 # ---- topics and partitions
@@ -278,7 +279,18 @@ def encode_consumer(registration: ConsumerRegistration) -> bytes:
         "pattern": registration.pattern,
         "timestamp": str(registration.timestamp_ms),
     }
+    if registration.is_coordinated:
+        content[COORDINATED_KEY] = {"coordinated": True}
     return dump(content)
+
+
+def is_coordinated_member(path: str, data: bytes) -> bool:
+    """Whether the node of a member was written by a group's coordinator. Whatever cannot be read
+    was not."""
+    try:
+        return COORDINATED_KEY in load_object(path, data).names()
+    except MalformedNode:
+        return False
 
 
 def decode_consumer(path: str, data: bytes) -> ConsumerRegistration:
@@ -288,13 +300,8 @@ def decode_consumer(path: str, data: bytes) -> ConsumerRegistration:
         subscription={name: subscription.integer(name) for name in subscription.names()},
         pattern=fields.text("pattern", default="static"),
         timestamp_ms=fields.number_in_text("timestamp", default=-1),
+        is_coordinated=COORDINATED_KEY in fields.names(),
     )
-
-
-def is_coordinated_member(path: str, data: bytes) -> bool:
-    """Whether a member's node was made by a group coordinator, for tools to see, and not by a
-    classic consumer."""
-    return COORDINATED_KEY in load_object(path, data).names()
 
 
 # ---- brokers

@@ -1,0 +1,90 @@
+"""What else there is of a group below `/consumers/<group>`, and how all of it goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from pybroker.coordinator.groups.fenced_writes import Change, FencedWrites
+from pybroker.coordinator.groups.gathering import for_each
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import is_coordinated_member
+from pybroker.errors import ErrorCode, NoNode
+from pybroker.ports import Coord
+
+logger = logging.getLogger(__name__)
+
+
+async def classic_members(coord: Coord, group_id: str) -> list[str]:
+    """The members that have registered by themselves, as the consumers of Kafka 0.8 do; a group
+    that has some is none of a coordinator's. Raises CoordError."""
+    root = paths.group_members(group_id)
+    names = await _children(coord, root)
+
+    async def is_classic(name: str) -> bool:
+        path = f"{root}/{name}"
+        try:
+            data, _ = await coord.get(path)
+        except NoNode:
+            return False
+        return not is_coordinated_member(path, data)
+
+    found = await for_each(is_classic, names)
+    return [name for name, classic in zip(names, found, strict=True) if classic]
+
+
+async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) -> ErrorCode:
+    """Remove everything that there is of the group; the error if something could not be removed.
+    Raises CoordError."""
+    codes: list[ErrorCode] = []
+    for root in (paths.group(group_id), paths.group_details(group_id)):
+        tree = await _tree(coord, root)
+        if tree:
+            codes += await writes.write([_gone(group_id, path) for path in reversed(tree)])
+    return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
+
+
+async def remove_empty_topics(
+    coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
+) -> None:
+    """Remove the parents of offsets where nothing is left below them. Raises CoordError."""
+    candidates = [paths.topic_offsets(group_id, name) for name in topics]
+    candidates += [paths.topic_details(group_id, name) for name in topics]
+    empty = await _empty_of(coord, candidates)
+    await writes.write([_gone(group_id, path) for path in empty])
+    if not await _children(coord, paths.group_offsets(group_id)):
+        root = await _empty_of(coord, [paths.group_details(group_id)])
+        await writes.write([_gone(group_id, path) for path in root])
+
+
+async def _empty_of(coord: Coord, candidates: list[str]) -> list[str]:
+    stats = await for_each(coord.exists, candidates)
+    return [
+        path
+        for path, stat in zip(candidates, stats, strict=True)
+        if stat is not None and not stat.num_children
+    ]
+
+
+async def _tree(coord: Coord, root: str) -> list[str]:
+    """The nodes at and below `root`, parents before their children."""
+    if await coord.exists(root) is None:
+        return []
+    found, level = [root], [root]
+    while level:
+        names = await for_each(lambda path: _children(coord, path), level)
+        pairs = zip(level, names, strict=True)
+        level = [f"{path}/{name}" for path, children in pairs for name in children]
+        found += level
+    return found
+
+
+async def _children(coord: Coord, path: str) -> list[str]:
+    try:
+        return await coord.children(path)
+    except NoNode:
+        return []
+
+
+def _gone(group_id: str, path: str) -> Change:
+    return Change(group_id, path, ((path, None),))

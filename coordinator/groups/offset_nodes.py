@@ -1,0 +1,193 @@
+"""Committed offsets as nodes: the classic one, `/consumers/<group>/offsets/<topic>/<partition>`,
+which tools and classic consumers read and write too, and beside it one of ours for what that has no
+room for.
+
+Reading here, and what a commit means as nodes; who may write them is `fenced_writes.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final, TypeVar
+
+from pybroker.coordinator.groups.fenced_writes import Change
+from pybroker.coordinator.groups.gathering import for_each
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.offset_details import (
+    OffsetDetails,
+    decode_offset_details,
+    encode_offset_details,
+)
+from pybroker.coordinator.zookeeper.schemas import decode_number, encode_number
+from pybroker.errors import ConnectionLoss, MalformedNode, NoNode
+from pybroker.model import NO_TIMESTAMP, TopicPartition
+from pybroker.ports import Coord, NodeStat
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+COMMIT_TIME_TOLERANCE_MS: Final = 60_000
+"""A commit time nearer than that to the present is left to ZooKeeper, which notes when a node was
+written."""
+READ_ATTEMPTS_MAX: Final = 3
+
+
+def commit_change(
+    group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
+) -> Change:
+    """The nodes of a committed offset."""
+    own_time = committed.commit_ms != NO_TIMESTAMP and (
+        abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
+    )
+    details = OffsetDetails(
+        committed.offset,
+        committed.leader_epoch,
+        committed.metadata,
+        committed.commit_ms if own_time else NO_TIMESTAMP,
+        committed.expire_ms,
+    )
+    is_plain = details == OffsetDetails(committed.offset)
+    nodes = (
+        (paths.offset(group_id, key), encode_number(committed.offset)),
+        (
+            paths.offset_details(group_id, key),
+            None if is_plain else encode_offset_details(details),
+        ),
+    )
+    return Change(group_id, (group_id, key), nodes, (paths.group_details(group_id),))
+
+
+def removal(group_id: str, key: TopicPartition) -> Change:
+    """Nothing is committed any more."""
+    nodes = (
+        (paths.offset(group_id, key), None),
+        (paths.offset_details(group_id, key), None),
+    )
+    return Change(group_id, (group_id, key), nodes)
+
+
+class OffsetNodes:
+    """Reads over one `Coord`. In every new session the server first catches up with all writes that
+    were made before, so that no reader of it falls behind what an earlier one has seen. All may
+    raise CoordError."""
+
+    def __init__(self, coord: Coord) -> None:
+        self._coord = coord
+        self._synced = 0
+        """The session, by generation, in which the server has caught up."""
+
+    async def read(
+        self, group_id: str, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What is committed of these, or (None) of all. Raises MalformedNode if a node holds no
+        number: to leave it out would send a consumer back to the beginning."""
+
+        async def read() -> dict[TopicPartition, CommittedOffset]:
+            keys = await self._all(group_id) if partitions is None else list(partitions)
+            with_details = await self._details(group_id) if keys else set()
+            found = await for_each(lambda key: self._one(group_id, key, key in with_details), keys)
+            pairs = zip(keys, found, strict=True)
+            return {key: committed for key, committed in pairs if committed is not None}
+
+        return await self.in_one_session(read)
+
+    async def names(self, group_id: str) -> set[TopicPartition]:
+        """The partitions for which something is committed."""
+
+        async def read() -> set[TopicPartition]:
+            return set(await self._all(group_id))
+
+        return await self.in_one_session(read)
+
+    async def coordinated_groups(self) -> set[str]:
+        """The groups for which a coordinator has stored offsets."""
+
+        async def read() -> set[str]:
+            return {paths.decode_name(name) for name in await self.children(paths.COMMITTED)}
+
+        return await self.in_one_session(read)
+
+    async def all_groups(self) -> set[str]:
+        """Every group that has nodes, coordinated or classic."""
+
+        async def read() -> set[str]:
+            return {paths.decode_name(name) for name in await self.children(paths.CONSUMERS)}
+
+        return await self.in_one_session(read)
+
+    async def in_one_session(self, read: Callable[[], Awaitable[T]]) -> T:
+        """What `read` gives, all of it read in one session that has caught up."""
+        for _ in range(READ_ATTEMPTS_MAX):
+            generation = self._coord.generation
+            if generation != self._synced:
+                await self._coord.sync()
+            result = await read()
+            if self._coord.generation == generation:
+                self._synced = generation
+                return result
+        raise ConnectionLoss("zookeeper sessions end faster than offsets can be read")
+
+    async def children(self, path: str) -> list[str]:
+        """Empty where there is no such node."""
+        try:
+            return await self._coord.children(path)
+        except NoNode:
+            return []
+
+    async def _all(self, group_id: str) -> list[TopicPartition]:
+        return await self._partitions_below(paths.group_offsets(group_id))
+
+    async def _details(self, group_id: str) -> set[TopicPartition]:
+        return set(await self._partitions_below(paths.group_details(group_id)))
+
+    async def _partitions_below(self, root: str) -> list[TopicPartition]:
+        topics = await self.children(root)
+        if not topics:
+            return []
+        numbers = await for_each(lambda name: self.children(f"{root}/{name}"), topics)
+        return [
+            TopicPartition(paths.decode_name(name), number)
+            for name, names in zip(topics, numbers, strict=True)
+            for number in _numbers(names)
+        ]
+
+    async def _one(
+        self, group_id: str, key: TopicPartition, has_details: bool
+    ) -> CommittedOffset | None:
+        path = paths.offset(group_id, key)
+        try:
+            data, stat = await self._coord.get(path)
+        except NoNode:
+            return None
+        offset = decode_number(path, data)
+        details = await self._details_of(group_id, key) if has_details else None
+        return _committed(offset, stat, details)
+
+    async def _details_of(self, group_id: str, key: TopicPartition) -> OffsetDetails | None:
+        path = paths.offset_details(group_id, key)
+        try:
+            return decode_offset_details(path, (await self._coord.get(path))[0])
+        except NoNode:
+            return None
+        except MalformedNode as error:
+            logger.warning("offset_details_ignored %s", error)
+            return None
+
+
+def _committed(offset: int, stat: NodeStat, details: OffsetDetails | None) -> CommittedOffset:
+    if details is None or details.offset != offset:
+        return CommittedOffset(offset, commit_ms=stat.mtime_ms)
+    return CommittedOffset(
+        offset,
+        details.leader_epoch,
+        details.metadata,
+        stat.mtime_ms if details.commit_ms == NO_TIMESTAMP else details.commit_ms,
+        details.expire_ms,
+    )
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())

@@ -1,0 +1,103 @@
+"""The offsets of a shard as its log has them: what replaying its records gives, in both stores.
+
+Records of a transaction count from its commit marker on, and never if it was aborted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.records import OffsetKey, decode_key, decode_offset_value
+from pybroker.coordinator.runtime.shard import StoredMarker, StoredRecord
+from pybroker.errors import MalformedInput
+from pybroker.model import NO_TIMESTAMP, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_NO_PRODUCER = -1
+
+
+class RecordedOffsets:
+    """What is committed by the records that were replayed so far."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._open: dict[int, dict[OffsetKey, CommittedOffset | None]] = {}
+        """By producer id: what its transaction would commit."""
+
+    def replay(self, record: StoredRecord) -> None:
+        """A record that is not an offset's, or that nobody can read, changes nothing."""
+        read = read_offset_record(record)
+        if read is None:
+            return
+        key, committed = read
+        if record.producer_id == _NO_PRODUCER:
+            self.put(key, committed)
+        else:
+            self._open.setdefault(record.producer_id, {})[key] = committed
+
+    def replay_marker(self, marker: StoredMarker) -> None:
+        pending = self._open.pop(marker.producer_id, {})
+        if marker.is_commit:
+            for key, committed in pending.items():
+                self.put(key, committed)
+
+    def put(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
+        """None: nothing is committed any more."""
+        if committed is not None:
+            self._by_group.setdefault(key.group_id, {})[key.topic_partition] = committed
+            return
+        of_group = self._by_group.get(key.group_id)
+        if of_group is not None:
+            of_group.pop(key.topic_partition, None)
+            if not of_group:
+                del self._by_group[key.group_id]
+
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        return self._by_group.get(group_id, {})
+
+    def groups(self) -> list[str]:
+        return list(self._by_group)
+
+    def items(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+        for group_id, offsets in self._by_group.items():
+            for key, committed in offsets.items():
+                yield OffsetKey(group_id, key), committed
+
+    def undecided(self, group_id: str) -> set[TopicPartition]:
+        """The partitions for which a transaction that is still open would commit an offset."""
+        return {
+            key.topic_partition
+            for pending in self._open.values()
+            for key in pending
+            if key.group_id == group_id
+        }
+
+
+def read_offset_record(
+    record: StoredRecord,
+) -> tuple[OffsetKey, CommittedOffset | None] | None:
+    """(key, what it commits or None for a tombstone); None if it is no record of an offset."""
+    if record.key is None:
+        return None
+    try:
+        key = decode_key(record.key)
+        if not isinstance(key, OffsetKey):
+            return None
+        if record.value is None:
+            return key, None
+        committed = decode_offset_value(record.value)
+    except MalformedInput as error:
+        logger.error("offset_record_ignored offset=%d reason=%s", record.offset, error)
+        return None
+    if committed.commit_ms == NO_TIMESTAMP:
+        committed = CommittedOffset(
+            committed.offset,
+            committed.leader_epoch,
+            committed.metadata,
+            record.timestamp,
+            committed.expire_ms,
+        )
+    return key, committed
