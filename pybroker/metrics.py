@@ -143,6 +143,14 @@ class FetcherCounters:
 
 
 @dataclass(slots=True)
+class GroupCounters:
+    """What happened in the groups that this broker coordinates, since the start."""
+
+    completed_rebalances: int = 0
+    """Generations whose leader handed over an assignment."""
+
+
+@dataclass(slots=True)
 class Metrics:
     """All that one broker counts."""
 
@@ -173,6 +181,7 @@ class Metrics:
     isr_update_failures: int = 0
     """Changes of in-sync replicas that were not stored as proposed."""
     fetch_sessions: FetchSessionCounters = field(default_factory=FetchSessionCounters)
+    groups: GroupCounters = field(default_factory=GroupCounters)
 
     def topic(self, name: str) -> TopicCounters:
         """The counters of a topic that exists here; made at the first call."""

@@ -1,8 +1,8 @@
 """What a controller does, as scripts with their traces: `scripts/*.txt`.
 
-A script has commands, each followed by `----` and what became of it (see `stage.py`; lines that
-begin with # before a command are comments). When a change of the controller changes a trace on
-purpose, write the traces anew and review the difference as part of the change:
+What commands there are is said in `stage.py`, how a script is written in `unit_tests/scripts.py`.
+When a change of the controller changes a trace on purpose, write the traces anew and review the
+difference as part of the change:
 
     PYBROKER_REWRITE=1 .venv/bin/python -m pytest unit_tests/coordinator/controller/test_scripts.py
 """
@@ -10,52 +10,16 @@ purpose, write the traces anew and review the difference as part of the change:
 from __future__ import annotations
 
 import asyncio
-import os
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from unit_tests import scripts
 from unit_tests.coordinator.controller.jumping_loop import JumpingLoop
 from unit_tests.coordinator.controller.stage import Stage
+from unit_tests.scripts import REWRITE, Step, parse
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
-REWRITE = os.environ.get("PYBROKER_REWRITE") == "1"
-BETWEEN = "----"
-
-
-@dataclass
-class Step:
-    """`before`: comments and blank lines; `trace` is None where the script has none yet."""
-
-    before: list[str]
-    command: str
-    trace: list[str] = field(default_factory=list)
-
-
-def parse(text: str) -> list[Step]:
-    steps: list[Step] = []
-    before: list[str] = []
-    inside = False
-    for line in text.splitlines():
-        if inside and line:
-            steps[-1].trace.append(line)
-        elif inside or not line or line.startswith("#"):
-            inside = False
-            if line.startswith("#"):
-                before.append(line)
-        elif line == BETWEEN:
-            inside = True
-        else:
-            steps.append(Step(before, line))
-            before = []
-    return steps
-
-
-def written(steps: list[Step]) -> str:
-    """The text of a script."""
-    blocks = ["\n".join([*step.before, step.command, BETWEEN, *step.trace]) for step in steps]
-    return "\n\n".join(blocks) + "\n"
 
 
 def played(steps: list[Step]) -> list[Step]:
@@ -65,9 +29,7 @@ def played(steps: list[Step]) -> list[Step]:
         stage = Stage()
         await stage.prepare()
         try:
-            return [
-                Step(step.before, step.command, await stage.play(step.command)) for step in steps
-            ]
+            return await scripts.played(steps, stage.play)
         finally:
             await stage.close()
 
@@ -77,12 +39,7 @@ def played(steps: list[Step]) -> list[Step]:
 
 def check(script: Path, *, rewrite: bool) -> None:
     """Fails if a trace is not the expected one; or makes it the expected one."""
-    text = script.read_text()
-    found = written(played(parse(text)))
-    if rewrite:
-        script.write_text(found)
-    else:
-        assert found.splitlines() == text.splitlines()
+    scripts.compare(script, played(parse(script.read_text())), rewrite=rewrite)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[script.stem for script in SCRIPTS])

@@ -1,0 +1,423 @@
+"""The coordinator of the groups of one shard: gives events to the decisions, and does what follows
+from them.
+
+Here are the only things that wait: for the log, for the offset store, and for what ZooKeeper says
+of classic consumers. Every decision and its appends are one step of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from pybroker.coordinator.groups import (
+    delete,
+    expiry,
+    heartbeat,
+    join,
+    leave,
+    overview,
+    rebalance,
+    sync,
+)
+from pybroker.coordinator.groups.calls import (
+    NO_MEMBER_ID,
+    GroupOverview,
+    GroupView,
+    Identity,
+    Join,
+    Joined,
+    Sync,
+    Synced,
+    Ticket,
+)
+from pybroker.coordinator.groups.group import Group, from_record
+from pybroker.coordinator.groups.offset_store import OffsetStore
+from pybroker.coordinator.groups.options import NAME_PREFIX_MAX, PENDING_MAX
+from pybroker.coordinator.groups.records import (
+    GroupKey,
+    OffsetKey,
+    RecordedGroup,
+    decode_group_value,
+    decode_key,
+    encode_group_key,
+    encode_group_value,
+)
+from pybroker.coordinator.groups.seams import GroupFacts, Membership, Surroundings
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.coordinator.groups.turn import Store, StoreAssignment, StoreReplacement, Turn
+from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord, Timer
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedInput
+from pybroker.ports import KeyValue
+
+log = logging.getLogger(__name__)
+
+LATE_S: Final = 2.0
+"""A timer that is called so much later than it should says that this broker did not run, or hardly:
+then it has not listened to its members either, and nobody is to blame."""
+
+
+class GroupCoordinator:
+    """The groups of one shard, in one leader epoch: a `Coordinator` for the runtime."""
+
+    def __init__(
+        self,
+        context: ShardContext,
+        offsets: OffsetStore,
+        membership: Membership,
+        surroundings: Surroundings,
+    ) -> None:
+        self.offsets = offsets
+        self._context = context
+        self._membership = membership
+        self._options = surroundings.options
+        self._counters = surroundings.counters
+        self._recorded: dict[str, RecordedGroup] = {}
+        """What was replayed; empty once it is loaded."""
+        self._in_log: set[str] = set()
+        """The groups that the log has a record of."""
+        self._groups: dict[str, Group] = {}
+        self._timers: dict[str, tuple[float, Timer]] = {}
+        self._given_out: dict[tuple[str, str], None] = {}
+        """Ids of members that were given out, oldest first; many have been used since."""
+        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._tickets = itertools.count()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_loaded = False
+        self._has_ended = False
+
+    # the runtime's
+
+    def replay(self, record: StoredRecord) -> None:
+        """Offsets are the store's. A record that cannot be read is left out: one group less is
+        better than none of the shard."""
+        if record.key is None:
+            return
+        try:
+            key = decode_key(record.key)
+            if isinstance(key, OffsetKey):
+                self.offsets.replay(record)
+            elif isinstance(key, GroupKey):
+                self._replay_group(key.group_id, record.value)
+        except MalformedInput as error:
+            log.error(
+                "record of the groups cannot be read partition=%d offset=%d: %s",
+                self._context.partition,
+                record.offset,
+                error,
+            )
+
+    def _replay_group(self, group_id: str, value: bytes | None) -> None:
+        if value is None:
+            self._in_log.discard(group_id)
+            self._recorded.pop(group_id, None)
+            return
+        self._in_log.add(group_id)
+        if not self._is_loaded:
+            self._recorded[group_id] = decode_group_value(value)
+
+    def replay_marker(self, marker: StoredMarker) -> None:
+        self.offsets.replay_marker(marker)
+
+    async def loaded(self) -> None:
+        await self.offsets.loaded()
+        self._is_loaded = True
+        recorded, self._recorded = self._recorded, {}
+        now = self._context.clock.monotonic()
+        for group_id, stored in recorded.items():
+            group = self._groups[group_id] = from_record(group_id, stored, now)
+            turn = self._turn()
+            if len(group.members) > self._options.size_max:
+                rebalance.prepare(group, turn, "it has more members than a group may have")
+            turn.has_new_members = True
+            self._carry_out(group, turn)
+        self._context.call_later(self._options.sweep_interval_ms / 1000, self._sweep_soon)
+
+    def ended(self) -> None:
+        self._has_ended = True
+        self.offsets.ended()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(
+                    BrokerError(ErrorCode.NOT_COORDINATOR, "the group has moved to another broker")
+                )
+        self._waiting.clear()
+        for task in self._tasks:
+            task.cancel()
+        self._groups.clear()
+        self._timers.clear()
+
+    # the members'
+
+    async def join(self, group_id: str, call: Join) -> Joined:
+        fault = join.fault_of(call, self._options)
+        if fault is not ErrorCode.NONE:
+            return Joined(fault, call.member_id)
+        group = self._groups.get(group_id)
+        if group is None and call.member_id != NO_MEMBER_ID:
+            return Joined(ErrorCode.UNKNOWN_MEMBER_ID, call.member_id)
+        if group is None or not group.members:
+            fault = await self._membership.may_begin(group_id)
+            self._check_not_ended()
+            if fault is not ErrorCode.NONE:
+                return Joined(fault, call.member_id)
+        group = self._groups.setdefault(group_id, Group(group_id))
+        turn = self._turn()
+        ticket, future = self._wait()
+        join.join(group, call, ticket, turn)
+        self._carry_out(group, turn)
+        joined: Joined = await self._answer(ticket, future)
+        if joined.error is ErrorCode.MEMBER_ID_REQUIRED:
+            self._remember_given_out(group_id, joined.member_id)
+        return joined
+
+    async def sync(self, group_id: str, call: Sync) -> Synced:
+        group = self._groups.get(group_id)
+        if group is None:
+            return Synced(ErrorCode.UNKNOWN_MEMBER_ID)
+        turn = self._turn()
+        ticket, future = self._wait()
+        sync.sync(group, call, ticket, turn)
+        self._carry_out(group, turn)
+        synced: Synced = await self._answer(ticket, future)
+        return synced
+
+    def heartbeat(self, group_id: str, who: Identity, generation: int) -> ErrorCode:
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return heartbeat.heartbeat(group, who, generation, self._context.clock.monotonic())
+
+    def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
+        """One answer for each. Raises BrokerError for all together."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
+        if group.state is GroupState.DEAD:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group is being deleted")
+        turn = self._turn()
+        answers = leave.leave(group, leaving, turn)
+        self._carry_out(group, turn)
+        return answers
+
+    def may_commit(
+        self, group_id: str, who: Identity, generation: int, *, in_transaction: bool = False
+    ) -> ErrorCode:
+        """Whether offsets may be committed in this very step, NONE if so."""
+        group = self._groups.get(group_id)
+        if group is None and not in_transaction:
+            return heartbeat.commit_without_group(generation)
+        group = Group(group_id) if group is None else group
+        now = self._context.clock.monotonic()
+        return heartbeat.commit(group, who, generation, now, in_transaction=in_transaction)
+
+    # the operators'
+
+    def facts(self, group_id: str) -> GroupFacts | None:
+        """None if there is no such group, though there may be offsets."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return None
+        topics = overview.subscribed_topics(group)
+        return GroupFacts(group.state, group.protocol_type or "", group.state_ms, topics)
+
+    async def describe(self, group_id: str) -> GroupView:
+        """One that nobody knows is Dead; one with offsets only is Empty. Raises BrokerError."""
+        group = self._groups.get(group_id)
+        if group is None and await self.offsets.fetch(group_id, None):
+            return GroupView(group_id, GroupState.EMPTY)
+        return GroupView(group_id, GroupState.DEAD) if group is None else overview.describe(group)
+
+    async def overviews(self) -> list[GroupOverview]:
+        """All groups of the shard, also those with offsets only. Raises BrokerError."""
+        with_offsets = await self.offsets.group_ids()
+        found = [overview.overview(group) for group in self._groups.values()]
+        found += (
+            GroupOverview(group_id, GroupState.EMPTY)
+            for group_id in with_offsets
+            if group_id not in self._groups
+        )
+        return found
+
+    def states(self) -> list[GroupState]:
+        """The state of each group that is or was coordinated here."""
+        return [group.state for group in self._groups.values()]
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """Delete the group and its offsets; when that is committed, NONE. Raises BrokerError: then
+        some of its offsets may be gone."""
+        group = self._groups.get(group_id)
+        if group is None:
+            if not await self.offsets.fetch(group_id, None):
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            self._check_not_ended()
+            group = self._groups.setdefault(group_id, Group(group_id))
+        fault = delete.fault_of(group)
+        if fault is not ErrorCode.NONE:
+            return fault
+        delete.delete(group, self._context.clock.wall_ms())
+        try:
+            answers = await self.offsets.delete(group_id, None)
+            self._check_not_ended()
+            failed = [code for code in answers.values() if code is not ErrorCode.NONE]
+            if failed:
+                raise BrokerError(failed[0], "not all offsets of the group could be deleted")
+            end = self._append_tombstone(group_id)
+        except BaseException:
+            delete.survive(group, self._context.clock.wall_ms())
+            raise
+        self._forget(group)
+        log.info("group deleted group=%s", group_id)
+        if end is not None:
+            await self._context.committed(end)
+        return ErrorCode.NONE
+
+    # steps
+
+    def _turn(self) -> Turn:
+        clock = self._context.clock
+        return Turn(clock.monotonic(), clock.wall_ms(), self._options, self._new_id)
+
+    def _new_id(self, prefix: str) -> str:
+        suffix = uuid.UUID(bytes=self._context.rng.randbytes(16), version=4)
+        return f"{prefix[:NAME_PREFIX_MAX]}-{suffix}"
+
+    def _wait(self) -> tuple[Ticket, asyncio.Future[Any]]:
+        ticket = next(self._tickets)
+        future = self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        return ticket, future
+
+    async def _answer(self, ticket: Ticket, future: asyncio.Future[Any]) -> Any:
+        try:
+            return await future
+        finally:
+            self._waiting.pop(ticket, None)
+
+    def _carry_out(self, group: Group, turn: Turn) -> None:
+        """Do what a decision asks for, and what follows when that fails."""
+        while turn.stores:
+            self._store(group, turn.stores.pop(0), turn)
+        for note in turn.notes:
+            log.info("%s", note)
+        self._counters.completed_rebalances += turn.rebalances
+        for ticket, answer in turn.answers:
+            future = self._waiting.get(ticket)
+            if future is not None and not future.done():
+                future.set_result(answer)
+        if turn.has_new_members:
+            self._membership.members_changed(overview.describe(group))
+        if group.is_forgettable and group.group_id not in self._in_log:
+            self._forget(group)
+        else:
+            self._set_timer(group)
+
+    def _store(self, group: Group, store: Store, turn: Turn) -> None:
+        record = KeyValue(encode_group_key(group.group_id), encode_group_value(store.record))
+        try:
+            end = self._context.append([record])
+        except BrokerError as error:
+            log.warning("group %s could not be stored: %s", group.group_id, error)
+            if isinstance(store, StoreAssignment):
+                sync.appended_or_not(group, store, error.code, turn)
+            elif isinstance(store, StoreReplacement):
+                join.refused(group, store, error.code, turn)
+            return
+        self._begin(self._when_committed(group, store, end))
+
+    async def _when_committed(self, group: Group, store: Store, end: int) -> None:
+        code = ErrorCode.NONE
+        try:
+            await self._context.committed(end)
+        except BrokerError as error:
+            if error.code is ErrorCode.NOT_COORDINATOR:
+                return
+            log.warning("group %s was stored, but not committed: %s", group.group_id, error)
+            code = ErrorCode.REBALANCE_IN_PROGRESS
+        turn = self._turn()
+        if isinstance(store, StoreAssignment):
+            sync.appended_or_not(group, store, code, turn)
+        elif isinstance(store, StoreReplacement):
+            join.stored(group, store, code, turn)
+        self._carry_out(group, turn)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _append_tombstone(self, group_id: str) -> int | None:
+        """Gives the offset to wait for, None if the log knows nothing of the group."""
+        if group_id not in self._in_log:
+            return None
+        return self._context.append([KeyValue(encode_group_key(group_id), None)])
+
+    def _forget(self, group: Group) -> None:
+        self._groups.pop(group.group_id, None)
+        _, timer = self._timers.pop(group.group_id, (0.0, None))
+        if timer is not None:
+            timer.cancel()
+
+    def _remember_given_out(self, group_id: str, member_id: str) -> None:
+        """The oldest make room, so that nobody can fill the memory with them."""
+        self._given_out[(group_id, member_id)] = None
+        while len(self._given_out) > PENDING_MAX:
+            oldest = next(iter(self._given_out))
+            del self._given_out[oldest]
+            group = self._groups.get(oldest[0])
+            if group is not None and oldest[1] in group.pending:
+                group.remove(oldest[1])
+                turn = self._turn()
+                rebalance.try_complete(group, turn)
+                self._carry_out(group, turn)
+
+    def _check_not_ended(self) -> None:
+        if self._has_ended:
+            raise BrokerError(ErrorCode.NOT_COORDINATOR, "the group has moved to another broker")
+
+    # time
+
+    def _set_timer(self, group: Group) -> None:
+        """See to it that somebody looks at the group when it is time. A timer that is too early is
+        left alone: heartbeats move deadlines all the time."""
+        due = group.next_deadline()
+        known = self._timers.get(group.group_id)
+        if known is not None:
+            if due is not None and known[0] <= due:
+                return
+            known[1].cancel()
+            del self._timers[group.group_id]
+        if due is None:
+            return
+        delay_s = max(due - self._context.clock.monotonic(), 0.0)
+        timer = self._context.call_later(delay_s, lambda: self._look_at(group, due))
+        self._timers[group.group_id] = (due, timer)
+
+    def _look_at(self, group: Group, due: float) -> None:
+        del self._timers[group.group_id]
+        turn = self._turn()
+        if turn.now - due > LATE_S:
+            expiry.begin_anew(group, turn)
+        expiry.expire(group, turn)
+        self._carry_out(group, turn)
+
+    def _sweep_soon(self) -> None:
+        self._begin(self._sweep())
+        self._context.call_later(self._options.sweep_interval_ms / 1000, self._sweep_soon)
+
+    async def _sweep(self) -> None:
+        """Groups that nobody is in and that have no offsets come to an end."""
+        try:
+            with_offsets = set(await self.offsets.group_ids())
+            for group in [*self._groups.values()]:
+                is_over = group.state is GroupState.EMPTY and not group.pending
+                if is_over and group.group_id not in with_offsets:
+                    self._append_tombstone(group.group_id)
+                    delete.delete(group, self._context.clock.wall_ms())
+                    self._forget(group)
+                    log.info("group is over: no members, no offsets group=%s", group.group_id)
+        except (BrokerError, CoordError) as error:
+            log.info("groups without offsets were not looked for: %s", error)

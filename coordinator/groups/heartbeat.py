@@ -1,0 +1,60 @@
+"""Heartbeat, and OffsetCommit as far as membership is concerned: who speaks is alive, if it is
+who it says it is."""
+
+from __future__ import annotations
+
+from pybroker.coordinator.groups.calls import NO_MEMBER_ID, Identity
+from pybroker.coordinator.groups.group import Group
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.errors import ErrorCode
+
+
+def heartbeat(group: Group, who: Identity, generation: int, now: float) -> ErrorCode:
+    """What a heartbeat is answered."""
+    fault = _fault_of(group, who, generation)
+    if fault is not ErrorCode.NONE:
+        return fault
+    group.members[who.member_id].heard(now)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def commit(
+    group: Group, who: Identity, generation: int, now: float, *, in_transaction: bool = False
+) -> ErrorCode:
+    """Whether offsets may be committed now, NONE if so.
+
+    Who names neither member nor generation (a consumer that assigns its partitions itself, an
+    operator) may as long as nobody is in the group; in a transaction always, since old producers
+    cannot say for whom they commit. A commit of a member counts as a heartbeat.
+    """
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if generation < 0 and who.member_id == NO_MEMBER_ID and who.instance_id is None:
+        return ErrorCode.NONE if in_transaction else ErrorCode.UNKNOWN_MEMBER_ID
+    fault = _fault_of(group, who, generation)
+    if fault is not ErrorCode.NONE:
+        return fault
+    if in_transaction:
+        return ErrorCode.NONE
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    group.members[who.member_id].heard(now)
+    return ErrorCode.NONE
+
+
+def commit_without_group(generation: int) -> ErrorCode:
+    """The same where there is no such group."""
+    return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+
+
+def _fault_of(group: Group, who: Identity, generation: int) -> ErrorCode:
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    fault = group.fault_of(who)
+    if fault is ErrorCode.NONE and generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return fault

@@ -1,0 +1,37 @@
+"""LeaveGroup: members go, or an operator takes static ones out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pybroker.coordinator.groups import rebalance
+from pybroker.coordinator.groups.calls import NO_MEMBER_ID, Identity
+from pybroker.coordinator.groups.group import Group
+from pybroker.coordinator.groups.turn import Turn
+from pybroker.errors import ErrorCode
+
+
+def leave(group: Group, leaving: Sequence[Identity], turn: Turn) -> list[ErrorCode]:
+    """One answer for each; not for a group that is Dead. The others rebalance once."""
+    answers = [_leave(group, who, turn) for who in leaving]
+    if ErrorCode.NONE in answers:
+        rebalance.go_on_without(group, turn, "members have left")
+    return answers
+
+
+def _leave(group: Group, who: Identity, turn: Turn) -> ErrorCode:
+    member_id: str | None = who.member_id
+    if who.member_id == NO_MEMBER_ID:
+        member_id = None if who.instance_id is None else group.static.get(who.instance_id)
+        if member_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+    elif who.member_id in group.pending:
+        group.remove(who.member_id)
+        return ErrorCode.NONE
+    else:
+        fault = group.fault_of(who)
+        if fault is not ErrorCode.NONE:
+            return fault
+    assert member_id is not None
+    rebalance.take_out(group, turn, group.members[member_id], "it has left")
+    return ErrorCode.NONE

@@ -1,0 +1,32 @@
+"""The options by which groups decide, and the limits that no option moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+NEW_MEMBER_JOIN_TIMEOUT_S: Final = 300.0
+"""A member that has no id yet cannot heartbeat while its join waits; its client may be gone. After
+that time it has to ask again."""
+PROTOCOLS_MAX: Final = 64
+"""Assignors of one member; clients know a handful."""
+METADATA_BYTES_MAX: Final = 1 << 20
+"""Metadata of one member for all its assignors. With more than that no generation could be stored,
+since a group is one record."""
+PENDING_MAX: Final = 5_000
+"""Ids of one shard that were given out and not yet come back with: the oldest makes room, and its
+owner, if there is one, asks for another."""
+NAME_PREFIX_MAX: Final = 200
+"""Characters of a client id or an instance id that a member id begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """The broker's options, with Kafka's defaults."""
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    size_max: int = (1 << 31) - 1
+    initial_rebalance_delay_ms: int = 3_000
+    sweep_interval_ms: int = 600_000
+    """How often groups without members and offsets are looked for."""

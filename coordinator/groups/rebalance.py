@@ -1,0 +1,164 @@
+"""Rebalances: how one begins, whom it waits for, and how the next generation comes about."""
+
+from __future__ import annotations
+
+from pybroker.coordinator.groups.calls import NO_MEMBER_ID, Joined, Synced
+from pybroker.coordinator.groups.group import Group
+from pybroker.coordinator.groups.member import Member
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.coordinator.groups.turn import StoreEmpty, Turn
+from pybroker.errors import ErrorCode
+
+CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+
+
+def prepare(group: Group, turn: Turn, why: str) -> None:
+    """Begin a rebalance, unless one is being prepared already. An empty group waits a while for
+    others to come; else it goes on as soon as all have joined."""
+    if group.state not in CAN_REBALANCE:
+        return
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        spread(group, turn, ErrorCode.REBALANCE_IN_PROGRESS)
+    group.owes_sync.clear()
+    group.sync_deadline = None
+    group.is_storing = False
+    timeout_s = group.rebalance_timeout_s
+    if group.state is GroupState.EMPTY:
+        delay_s = turn.options.initial_rebalance_delay_ms / 1000
+        group.initial_rest_s = max(timeout_s - delay_s, 0.0)
+        group.was_extended = False
+        group.join_deadline = turn.now + delay_s
+    else:
+        group.initial_rest_s = None
+        group.join_deadline = turn.now + timeout_s
+    group.move_to(GroupState.PREPARING_REBALANCE, turn.wall_ms)
+    turn.notes.append(
+        f"group {group.group_id} rebalances after generation {group.generation}: {why}"
+    )
+    try_complete(group, turn)
+
+
+def try_complete(group: Group, turn: Turn) -> None:
+    """Go on if nobody is left to wait for. The initial delay is always waited out."""
+    if group.state is not GroupState.PREPARING_REBALANCE or group.initial_rest_s is not None:
+        return
+    if group.everybody_joined:
+        complete(group, turn)
+
+
+def expired(group: Group, turn: Turn) -> None:
+    """The time to join is over, or the initial delay: it goes on while newcomers come, at most
+    until the rebalance timeout."""
+    if group.was_extended and group.initial_rest_s:
+        delay_s = min(turn.options.initial_rebalance_delay_ms / 1000, group.initial_rest_s)
+        group.initial_rest_s -= delay_s
+        group.was_extended = False
+        group.join_deadline = turn.now + delay_s
+        return
+    complete(group, turn)
+
+
+def complete(group: Group, turn: Turn) -> None:
+    """The next generation, of those who have joined. Static members that have not are kept as long
+    as their session lasts; if nobody else is there, nothing happens until then."""
+    for member in [*group.members.values()]:
+        if member.join is None and not member.is_static:
+            take_out(group, turn, member, "it did not join again in time")
+    if group.members and not _has_joined_leader(group):
+        group.initial_rest_s = None
+        group.join_deadline = turn.now + group.rebalance_timeout_s
+        return
+    group.join_deadline = group.initial_rest_s = None
+    group.was_extended = False
+    group.generation += 1
+    if not group.members:
+        _become_empty(group, turn)
+        return
+    group.protocol = group.elected_protocol()
+    group.move_to(GroupState.COMPLETING_REBALANCE, turn.wall_ms)
+    turn.note(group, f"has generation {group.generation} with {len(group.members)} members")
+    group.sync_deadline = turn.now + group.rebalance_timeout_s
+    group.owes_sync = set(group.members)
+    for member in group.members.values():
+        if member.join is not None:
+            turn.answer(member.join, joined(group, member))
+            member.join = None
+        member.heard(turn.now)
+        member.is_new = False
+
+
+def joined(group: Group, member: Member) -> Joined:
+    """The current generation, for one of its members."""
+    assert group.protocol is not None and group.leader is not None
+    is_leader = group.leader == member.member_id
+    everybody = group.members.values() if is_leader else ()
+    return Joined(
+        ErrorCode.NONE,
+        member.member_id,
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader,
+        tuple(each.as_joined(group.protocol) for each in everybody),
+    )
+
+
+def spread(group: Group, turn: Turn, error: ErrorCode) -> None:
+    """Answer all who wait for their assignments, with an error or with what they have."""
+    for member in group.members.values():
+        if error is not ErrorCode.NONE:
+            member.assignment = b""
+        if member.sync is None:
+            continue
+        turn.answer(member.sync, synced(group, member) if not error else Synced(error))
+        member.sync = None
+        member.heard(turn.now)
+
+
+def synced(group: Group, member: Member) -> Synced:
+    """What the member has in this generation."""
+    return Synced(ErrorCode.NONE, member.assignment, group.protocol_type, group.protocol)
+
+
+def take_out(group: Group, turn: Turn, member: Member, why: str) -> None:
+    """Remove a member; whatever it waits for, it is none any more."""
+    group.remove(member.member_id)
+    dismiss(turn, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    turn.note(group, f"removes member {member.member_id}: {why}")
+    turn.has_new_members = True
+
+
+def dismiss(turn: Turn, member: Member, error: ErrorCode, member_id: str = NO_MEMBER_ID) -> None:
+    """Answer what the member waits for with an error."""
+    if member.join is not None:
+        turn.answer(member.join, Joined(error, member_id))
+        member.join = None
+    if member.sync is not None:
+        turn.answer(member.sync, Synced(error))
+        member.sync = None
+
+
+def go_on_without(group: Group, turn: Turn, why: str) -> None:
+    """Somebody is gone: the others rebalance, or wait for one less."""
+    if group.state is GroupState.PREPARING_REBALANCE:
+        try_complete(group, turn)
+    elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        prepare(group, turn, why)
+
+
+def _has_joined_leader(group: Group) -> bool:
+    """Whether the leader has joined; if not, somebody who has leads from now on."""
+    assert group.leader is not None
+    if group.members[group.leader].join is not None:
+        return True
+    others = (m.member_id for m in group.members.values() if m.join is not None)
+    group.leader = next(others, group.leader)
+    return group.members[group.leader].join is not None
+
+
+def _become_empty(group: Group, turn: Turn) -> None:
+    group.protocol = None
+    group.leader = None
+    group.move_to(GroupState.EMPTY, turn.wall_ms)
+    turn.note(group, f"is empty in generation {group.generation}")
+    turn.stores.append(StoreEmpty(group.recorded({}, turn.wall_ms)))

@@ -1,0 +1,144 @@
+"""Groups as handlers see them: finds the shard of a group, and turns what is wrong with the
+coordinator into the answer that members understand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol
+
+from pybroker.coordinator.groups.calls import (
+    GroupOverview,
+    GroupView,
+    Identity,
+    Join,
+    Joined,
+    Sync,
+    Synced,
+)
+from pybroker.coordinator.groups.coordinator import GroupCoordinator
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.coordinator.zookeeper.paths import encode_name
+from pybroker.errors import BrokerError, CoordError, ErrorCode
+
+GROUP_ID_LENGTH_MAX: Final = 249
+"""Characters of a group id as a node's name, where many characters take three."""
+
+
+class GroupShards(Protocol):
+    """The shards of this broker, as the runtime keeps them."""
+
+    def shard_for(self, partition: int) -> GroupCoordinator:
+        """Raises BrokerError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE."""
+
+    def serving(self) -> Mapping[int, GroupCoordinator]: ...
+
+    @property
+    def loading(self) -> Sequence[int]: ...
+
+
+class GroupService:
+    """`partition_of` gives the shard of a group id; raises BrokerError COORDINATOR_NOT_AVAILABLE
+    while that is not known."""
+
+    def __init__(self, shards: GroupShards, partition_of: Callable[[str], int]) -> None:
+        self._shards = shards
+        self._partition_of = partition_of
+
+    def shard_of(self, group_id: str, *, may_be_empty: bool = False) -> GroupCoordinator:
+        """The coordinator of a group. Raises BrokerError, also INVALID_GROUP_ID; where
+        `may_be_empty`, the empty id, by which some simple consumers go, is let pass."""
+        if not (group_id or may_be_empty) or len(encode_name(group_id)) > GROUP_ID_LENGTH_MAX:
+            raise BrokerError(
+                ErrorCode.INVALID_GROUP_ID,
+                f"the group id has {len(group_id)} characters, expected 1 to {GROUP_ID_LENGTH_MAX} "
+                "(of those that a node's name cannot have, a third of that)",
+            )
+        return self._shards.shard_for(self._partition_of(group_id))
+
+    # members
+
+    async def join(self, group_id: str, call: Join) -> Joined:
+        try:
+            return await self.shard_of(group_id).join(group_id, call)
+        except BrokerError as error:
+            return Joined(error.code, call.member_id)
+
+    async def sync(self, group_id: str, call: Sync) -> Synced:
+        try:
+            return await self.shard_of(group_id).sync(group_id, call)
+        except BrokerError as error:
+            if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                # The rebalance is forgotten, and old clients do not know that other code here.
+                return Synced(ErrorCode.REBALANCE_IN_PROGRESS)
+            return Synced(error.code)
+
+    def heartbeat(self, group_id: str, who: Identity, generation: int) -> ErrorCode:
+        try:
+            return self.shard_of(group_id).heartbeat(group_id, who, generation)
+        except BrokerError as error:
+            if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return ErrorCode.NONE
+            return error.code
+
+    def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
+        """One answer for each. Raises BrokerError for all together."""
+        return self.shard_of(group_id).leave(group_id, leaving)
+
+    # operators
+
+    async def describe(self, group_id: str) -> GroupView:
+        """Raises BrokerError."""
+        with _Told():
+            return await self.shard_of(group_id, may_be_empty=True).describe(group_id)
+
+    async def overviews(
+        self, states: Collection[str] = ()
+    ) -> tuple[ErrorCode, list[GroupOverview]]:
+        """The groups that this broker coordinates and that are in one of these states (all, if none
+        is named), with COORDINATOR_LOAD_IN_PROGRESS or another error if some may be missing."""
+        wanted = {state.lower() for state in states}
+        error = ErrorCode.NONE
+        if self._shards.loading:
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        found: list[GroupOverview] = []
+        for shard in [*self._shards.serving().values()]:
+            try:
+                with _Told():
+                    found += await shard.overviews()
+            except BrokerError as refusal:
+                error = refusal.code
+        return error, [
+            group for group in found if not wanted or group.state.value.lower() in wanted
+        ]
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """NONE when the group is gone, with its offsets."""
+        try:
+            with _Told():
+                return await self.shard_of(group_id, may_be_empty=True).delete(group_id)
+        except BrokerError as error:
+            return error.code
+
+    # numbers
+
+    def count_by_state(self) -> Mapping[GroupState, int]:
+        """The groups with members, or that once had some, of this broker."""
+        counts: Counter[GroupState] = Counter()
+        for shard in self._shards.serving().values():
+            counts.update(shard.states())
+        return counts
+
+
+class _Told:
+    """What ZooKeeper does not answer becomes what clients try again."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, CoordError):
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"ZooKeeper failed: {error!r}"
+            ) from error

@@ -1,0 +1,77 @@
+"""SyncGroup: the leader hands over who gets what, everybody gets it when it is committed."""
+
+from __future__ import annotations
+
+from pybroker.coordinator.groups import rebalance
+from pybroker.coordinator.groups.calls import Identity, Sync, Synced, Ticket
+from pybroker.coordinator.groups.group import Group
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.coordinator.groups.turn import StoreAssignment, Turn
+from pybroker.errors import ErrorCode
+
+
+def sync(group: Group, call: Sync, ticket: Ticket, turn: Turn) -> None:
+    """Decide about a sync. It is answered now or later, but it is."""
+    fault = _fault_of(group, call)
+    if fault is not ErrorCode.NONE:
+        turn.answer(ticket, Synced(fault))
+        return
+    member = group.members[call.member_id]
+    group.owes_sync.discard(call.member_id)
+    if not group.owes_sync:
+        group.sync_deadline = None
+    if group.state is GroupState.STABLE:
+        member.heard(turn.now)
+        turn.answer(ticket, rebalance.synced(group, member))
+        return
+    if member.sync is not None:
+        turn.answer(member.sync, Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+    member.sync = ticket
+    if group.leader == call.member_id and not group.is_storing:
+        _hand_over(group, call, turn)
+
+
+def appended_or_not(group: Group, store: StoreAssignment, error: ErrorCode, turn: Turn) -> None:
+    """The assignment is committed, or could not be stored, or nobody knows whether it is: then
+    all join again. By then the group may be past that generation."""
+    record = store.record
+    if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != record.generation:
+        return
+    group.is_storing = False
+    if error is not ErrorCode.NONE:
+        rebalance.spread(group, turn, error)
+        rebalance.prepare(group, turn, f"its assignment could not be stored ({error.name})")
+        return
+    for given in record.members:
+        member = group.members.get(given.member_id)
+        if member is not None:
+            member.assignment = given.assignment
+    group.move_to(GroupState.STABLE, turn.wall_ms)
+    turn.has_new_members = True
+    rebalance.spread(group, turn, ErrorCode.NONE)
+
+
+def _fault_of(group: Group, call: Sync) -> ErrorCode:
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    fault = group.fault_of(Identity(call.member_id, call.instance_id))
+    if fault is not ErrorCode.NONE:
+        return fault
+    if call.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if call.protocol_type is not None and call.protocol_type != group.protocol_type:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if call.protocol is not None and call.protocol != group.protocol:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _hand_over(group: Group, call: Sync, turn: Turn) -> None:
+    left_out = [member_id for member_id in group.members if member_id not in call.assignments]
+    if left_out:
+        turn.note(group, f"has {len(left_out)} members whom the leader gives nothing")
+    group.is_storing = True
+    turn.rebalances += 1
+    turn.stores.append(StoreAssignment(group.recorded(call.assignments, turn.wall_ms)))

@@ -1,0 +1,63 @@
+"""Tests as scripts: commands, each followed by `----` and what became of it; lines that begin with
+# before a command are comments. With PYBROKER_REWRITE=1 the traces are written anew, to be reviewed
+as part of the change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+REWRITE: Final = os.environ.get("PYBROKER_REWRITE") == "1"
+BETWEEN: Final = "----"
+Play = Callable[[str], Awaitable[list[str]]]
+"""Carries out a command and gives the trace."""
+
+
+@dataclass
+class Step:
+    """`before`: comments and blank lines; `trace` is empty where the script has none yet."""
+
+    before: list[str]
+    command: str
+    trace: list[str] = field(default_factory=list)
+
+
+def parse(text: str) -> list[Step]:
+    steps: list[Step] = []
+    before: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        if inside and line:
+            steps[-1].trace.append(line)
+        elif inside or not line or line.startswith("#"):
+            inside = False
+            if line.startswith("#"):
+                before.append(line)
+        elif line == BETWEEN:
+            inside = True
+        else:
+            steps.append(Step(before, line))
+            before = []
+    return steps
+
+
+def written(steps: list[Step]) -> str:
+    """The text of a script."""
+    blocks = ["\n".join([*step.before, step.command, BETWEEN, *step.trace]) for step in steps]
+    return "\n\n".join(blocks) + "\n"
+
+
+async def played(steps: list[Step], play: Play) -> list[Step]:
+    """The same commands with what becomes of them now."""
+    return [Step(step.before, step.command, await play(step.command)) for step in steps]
+
+
+def compare(script: Path, found: list[Step], *, rewrite: bool) -> None:
+    """Fails if the trace is not the expected one; or makes it the expected one."""
+    if rewrite:
+        script.write_text(written(found))
+    else:
+        assert written(found).splitlines() == script.read_text().splitlines()
