@@ -93,6 +93,7 @@ class GroupCoordination(Generic[C]):
             clock=rooms.clock,
             rng=rooms.rng,
             blocking=rooms.blocking,
+            log_limit=rooms.log_limit,
             is_fenced=lambda: rooms.replicas.is_fenced,
         )
         rooms.replicas.on_internal = self._role_changed
@@ -118,7 +119,7 @@ class GroupCoordination(Generic[C]):
             return
         partition = self._rooms.replicas.partitions.get(key)
         if partition is not None and partition.is_leader:
-            self.shards.led(key.partition, partition.leader_epoch)
+            self.shards.led(key.partition, partition.leading_since)
         else:
             self.shards.resigned(key.partition)
 

@@ -371,15 +371,16 @@ class KeyValue:
 
 
 class PartitionLog(Protocol):
-    """A partition of an internal topic, as its leader of one epoch sees it: where a coordinator
-    keeps what it has decided. Everything may raise BrokerError NOT_LEADER_OR_FOLLOWER as soon as
-    this broker does not lead it in that epoch any more, and KAFKA_STORAGE_ERROR."""
+    """A partition of an internal topic, as its leader sees it for as long as nobody else leads:
+    where a coordinator keeps what it has decided. Everything may raise BrokerError
+    NOT_LEADER_OR_FOLLOWER as soon as that is over, and KAFKA_STORAGE_ERROR."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
 
     @property
-    def leader_epoch(self) -> int: ...
+    def leader_epoch(self) -> int:
+        """Of now: it rises while the same broker leads on."""
 
     @property
     def start_offset(self) -> int: ...

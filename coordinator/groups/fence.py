@@ -13,7 +13,7 @@ from pybroker.coordinator.runtime.refusals import Superseded
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.json_nodes import dump
 from pybroker.coordinator.zookeeper.schemas import decode_state
-from pybroker.errors import MultiFailed, NoNode
+from pybroker.errors import BrokerError, ErrorCode, MultiFailed, NoNode
 from pybroker.model import TopicPartition
 from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
@@ -43,7 +43,8 @@ async def take_fence(coord: Coord, claim: Claim) -> int | None:
     """The version that the node has as long as nobody else takes it; None if somebody else changed
     something meanwhile, so that it has to be tried again.
 
-    Raises Superseded if the claim cannot be made any more; MalformedNode; CoordError. After
+    Raises Superseded if somebody else leads; BrokerError while we were not told yet of the epoch in
+    which we do; MalformedNode; CoordError. After
     ConnectionLoss a next try finds out whether this one has succeeded.
     """
     key = claim.topic_partition
@@ -54,8 +55,14 @@ async def take_fence(coord: Coord, claim: Claim) -> int | None:
     except NoNode as error:
         raise Superseded(f"{key} is gone") from error
     state = decode_state(state_path, data)
-    if (state.leader, state.leader_epoch) != (claim.broker_id, claim.leader_epoch):
+    if state.leader != claim.broker_id:
         raise Superseded(f"broker {state.leader} leads {key} in epoch {state.leader_epoch}")
+    if state.leader_epoch != claim.leader_epoch:
+        raise BrokerError(
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            f"this broker leads {key} in epoch {state.leader_epoch}, and was told of"
+            f" {claim.leader_epoch}",
+        )
     encoded = claim.encode()
     store: CoordOp
     try:

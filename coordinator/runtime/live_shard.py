@@ -2,7 +2,7 @@
 until it ends.
 
     LOADING -> SERVING          the log is replayed and committed, and the fence is taken
-    LOADING, SERVING -> ENDED   another leader, a later epoch, no such partition, `resign`, stop
+    LOADING, SERVING -> ENDED   another leader, no such partition, `resign`, stop
 
 A task of its own loads it; afterwards everything happens in the steps of whoever calls.
 """
@@ -24,6 +24,7 @@ from pybroker.coordinator.runtime.refusals import (
 from pybroker.coordinator.runtime.replay import Replay
 from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredRecord
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
+from pybroker.log_limit import LogLimit
 from pybroker.ports import Blocking, Clock, KeyValue, PartitionLog, Rng
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ class Fence(Protocol):
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
         """The version of the fence, now that it is ours; None: to be tried again at once. Raises
-        Superseded, CoordError, MalformedNode."""
+        Superseded; BrokerError, CoordError and MalformedNode where it is to be tried again later.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Surroundings(Generic[C]):
     blocking: Blocking
     loads: asyncio.Semaphore
     """How many logs are read at a time."""
+    log_limit: LogLimit
     commit_timeout_s: Callable[[], float]
     bytes_per_read: Callable[[], int]
     loaded: Callable[[int, float, Replay], None]
@@ -75,7 +78,6 @@ class LiveShard(Generic[C]):
         self._source = source
         self._around = around
         self._key = source.topic_partition
-        self._epoch = source.leader_epoch
         self._token = around.rng.randbytes(8).hex()
         self._fence_version = -1
         self._is_open = False
@@ -119,7 +121,7 @@ class LiveShard(Generic[C]):
 
     @property
     def leader_epoch(self) -> int:
-        return self._epoch
+        return self._source.leader_epoch
 
     @property
     def fence_version(self) -> int:
@@ -183,7 +185,7 @@ class LiveShard(Generic[C]):
             log.warning(
                 "coordinator resigns partition=%s leader_epoch=%d reason=%s",
                 self._key,
-                self._epoch,
+                self.leader_epoch,
                 reason,
             )
             self.end()
@@ -209,9 +211,8 @@ class LiveShard(Generic[C]):
             self._is_open = True
             await self._insist("finish", self.coordinator.loaded)
         except Superseded as error:
-            log.info("not loaded partition=%s reason=%s", self._key, error)
-            self.end()
-        if self.phase is Phase.ENDED:
+            if self.phase is not Phase.ENDED:
+                self.resign(str(error))
             return
         self.phase = Phase.SERVING
         seconds = self._around.clock.monotonic() - begun
@@ -219,7 +220,7 @@ class LiveShard(Generic[C]):
             "coordinator loaded partition=%s leader_epoch=%d fence=%d records=%d bytes=%d"
             " left_out=%d seconds=%.3f",
             self._key,
-            self._epoch,
+            self.leader_epoch,
             self._fence_version,
             replay.records,
             replay.bytes_read,
@@ -238,9 +239,9 @@ class LiveShard(Generic[C]):
             except BrokerError as error:
                 if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                     raise Superseded(error.detail) from error
-                log.warning("loading %s failed partition=%s error=%s", what, self._key, error)
+                self._tell_failure(what, error)
             except (CoordError, MalformedNode) as error:
-                log.warning("loading %s failed partition=%s error=%r", what, self._key, error)
+                self._tell_failure(what, error)
             except Superseded:
                 raise
             except Exception:
@@ -248,6 +249,17 @@ class LiveShard(Generic[C]):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _RETRY_S_MAX)
         raise Superseded("it has ended")
+
+    def _tell_failure(self, what: str, error: Exception) -> None:
+        left_out = self._around.log_limit.allow(f"loading {what}")
+        if left_out is not None:
+            log.warning(
+                "loading goes on trying step=%s partition=%s error=%r left_out=%d",
+                what,
+                self._key,
+                error,
+                left_out,
+            )
 
     async def _replay(self, replay: Replay) -> None:
         """Until everything is replayed and committed: what a next leader might not have must not

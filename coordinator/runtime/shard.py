@@ -1,5 +1,5 @@
 """The seam between the runtime and a coordinator: one shard is one partition of the internal topic
-in one leader epoch.
+for as long as one broker leads it.
 
 A coordinator decides without mutating and appends what it decided; `replay` alone changes what is
 recorded, at once after the append and in the same way when the next leader loads the log. Answers
@@ -49,7 +49,8 @@ class ShardContext(Protocol):
     def partition(self) -> int: ...
 
     @property
-    def leader_epoch(self) -> int: ...
+    def leader_epoch(self) -> int:
+        """Of now: it rises while this broker leads on, when a follower comes or goes."""
 
     @property
     def fence_version(self) -> int:
@@ -78,11 +79,12 @@ class ShardContext(Protocol):
 
     def resign(self, reason: str) -> None:
         """End this shard: somebody else has taken it over. The partition answers NOT_COORDINATOR
-        until the controller makes this broker its leader in a later epoch."""
+        until it is loaded anew: after a pause, where the state node still names this broker, or
+        when the controller does."""
 
 
 class Coordinator(Protocol):
-    """The state of one shard. Made anew for every leader epoch."""
+    """The state of one shard. Made anew whenever this broker begins to lead."""
 
     def replay(self, record: StoredRecord) -> None:
         """Change what is recorded. Also called while loading: no effects on anything outside."""
@@ -91,7 +93,8 @@ class Coordinator(Protocol):
 
     async def loaded(self) -> None:
         """Everything is replayed and the fence is ours: finish what belongs to loading and start
-        timers. Requests are answered COORDINATOR_LOAD_IN_PROGRESS until this returns."""
+        timers. Requests are answered COORDINATOR_LOAD_IN_PROGRESS until this returns. If it raises
+        CoordError or BrokerError it is called again after a pause."""
 
     def ended(self) -> None:
         """The shard is over: whoever waits gets NOT_COORDINATOR. Nothing may be written any

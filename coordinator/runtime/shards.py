@@ -1,9 +1,9 @@
 """The shards of one internal topic on this broker: begun and ended as the broker begins and ceases
 to lead its partitions.
 
-Epochs only go up: what is said of an earlier one than the last is old, and passed over. A shard
-that resigned by itself is begun anew after a pause, for as long as nobody else leads; it finds out
-by its fence whether it may.
+A shard outlives a new leader epoch in which this broker leads on (a follower died): nobody else can
+have changed its log. One that resigned by itself is begun anew after a pause, for as long as nobody
+else leads; it finds out by its fence whether it may.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pybroker.coordinator.runtime.refusals import not_coordinator
 from pybroker.coordinator.runtime.replay import Replay
 from pybroker.coordinator.runtime.shard import Coordinator, ShardContext
 from pybroker.errors import BrokerError, ErrorCode
+from pybroker.log_limit import LogLimit
 from pybroker.ports import Blocking, Clock, PartitionLog, Rng
 
 log = logging.getLogger(__name__)
@@ -63,10 +64,11 @@ class Shards(Generic[C]):
         clock: Clock,
         rng: Rng,
         blocking: Blocking,
+        log_limit: LogLimit,
         is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`open_log` gives a partition that this broker leads, in the epoch that it has now, or
-        raises BrokerError. `is_fenced`: whether the broker may answer nothing at the moment."""
+        """`open_log` gives a partition that this broker leads, or raises BrokerError. `is_fenced`:
+        whether the broker may answer nothing at the moment."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log
@@ -78,13 +80,14 @@ class Shards(Generic[C]):
             rng=rng,
             blocking=blocking,
             loads=asyncio.Semaphore(LOADS_AT_A_TIME),
+            log_limit=log_limit,
             commit_timeout_s=lambda: options().offsets_commit_timeout_ms / 1000,
             bytes_per_read=lambda: options().offsets_load_buffer_size,
             loaded=self._loaded,
             resigned=self._resigned,
         )
         self._led: dict[int, int] = {}
-        """Partition -> the leader epoch in which this broker leads it."""
+        """Partition -> the leader epoch since which this broker leads it."""
         self._shards: dict[int, LiveShard[C]] = {}
         self._pauses_s: dict[int, float] = {}
         """How long the next beginning of a shard that resigned has to wait."""
@@ -111,11 +114,13 @@ class Shards(Generic[C]):
 
     # what the replica manager says
 
-    def led(self, partition: int, leader_epoch: int) -> None:
-        """This broker leads the partition in that epoch."""
-        if self._led.get(partition) == leader_epoch:
+    def led(self, partition: int, leading_since: int) -> None:
+        """This broker leads the partition, without interruption since that leader epoch."""
+        shard = self._shards.get(partition)
+        is_alive = shard is not None and shard.phase is not Phase.ENDED
+        if is_alive and self._led.get(partition) == leading_since:
             return
-        self._led[partition] = leader_epoch
+        self._led[partition] = leading_since
         self._pauses_s.pop(partition, None)
         if self._runs:
             self._begin(partition)

@@ -33,7 +33,8 @@ def _nothing() -> None:
 
 
 class InternalLog:
-    """See `PartitionLog`. Of one replica in one leader epoch: with the next one it is over."""
+    """See `PartitionLog`. Of one replica in one leadership, however many epochs that has; it is
+    over when somebody else leads."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class InternalLog:
         self._look = look
         self._key = topic_partition
         self._partition = replicas.leader(topic_partition)
-        self._epoch = self._partition.leader_epoch
+        self._since = self._partition.leading_since
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -60,7 +61,7 @@ class InternalLog:
 
     @property
     def leader_epoch(self) -> int:
-        return self._epoch
+        return self._partition.leader_epoch
 
     @property
     def start_offset(self) -> int:
@@ -141,12 +142,12 @@ class InternalLog:
             found = self._replicas.leader(self._key)
         except BrokerError as error:
             raise self._not_led(error.detail) from error
-        if found is not self._partition or found.leader_epoch != self._epoch:
-            raise self._not_led(f"it is at leader epoch {found.leader_epoch}")
+        if found is not self._partition or found.leading_since != self._since:
+            raise self._not_led("somebody else has led it meanwhile")
         return found
 
     def _not_led(self, reason: str) -> BrokerError:
-        detail = f"{self._key} is not led here in epoch {self._epoch}: {reason}"
+        detail = f"{self._key} is not led here since epoch {self._since}: {reason}"
         return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
 
     def _refused(self, error: BrokerError | StorageError) -> BrokerError:

@@ -6,39 +6,10 @@ import asyncio
 
 import pytest
 
-from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredMarker, StoredRecord
+from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredMarker
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue, PartitionLog
-from unit_tests.coordinator.runtime.vocabulary import MemoryPartitionLog, MemoryShard
-
-
-class Words:
-    """A coordinator that keeps the last value of each key."""
-
-    def __init__(self, context: ShardContext) -> None:
-        self.context = context
-        self.values: dict[bytes, bytes] = {}
-        self.markers: list[StoredMarker] = []
-        self.is_loaded = self.has_ended = False
-
-    def say(self, key: bytes, value: bytes | None) -> int:
-        return self.context.append([KeyValue(key, value)])
-
-    def replay(self, record: StoredRecord) -> None:
-        assert record.key is not None
-        if record.value is None:
-            self.values.pop(record.key, None)
-        else:
-            self.values[record.key] = record.value
-
-    def replay_marker(self, marker: StoredMarker) -> None:
-        self.markers.append(marker)
-
-    async def loaded(self) -> None:
-        self.is_loaded = True
-
-    def ended(self) -> None:
-        self.has_ended = True
+from unit_tests.coordinator.runtime.vocabulary import MemoryPartitionLog, MemoryShard, Words
 
 
 async def test_they_fit_the_ports() -> None:
@@ -61,10 +32,10 @@ async def test_the_next_leader_replays_what_this_one_appended() -> None:
     following = shard.fail_over()
     again = following.host(Words)
     await following.load()
-    assert again.values == {b"a": b"1", b"c": b"3"}
+    assert again.values == {b"a": b"1", b"b": None, b"c": b"3"}
     assert again.markers == [StoredMarker(4, 7, 0, is_commit=True)]
     assert (following.leader_epoch, following.fence_version) == (1, 2)
-    assert words.has_ended and again.is_loaded
+    assert words.has_ended and again.loads == 1
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
         words.say(b"a", b"2")
 

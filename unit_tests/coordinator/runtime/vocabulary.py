@@ -20,7 +20,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from pybroker.clock import ManualClock
-from pybroker.coordinator.runtime.shard import Coordinator, StoredMarker, StoredRecord, Timer
+from pybroker.coordinator.runtime.shard import (
+    Coordinator,
+    ShardContext,
+    StoredMarker,
+    StoredRecord,
+    Timer,
+)
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import Buffer, KeyValue
@@ -40,6 +46,38 @@ BYTES_MAX: Final = 1_048_588
 """As message.max.bytes."""
 
 C = TypeVar("C", bound=Coordinator)
+
+
+class Words:
+    """A coordinator that keeps the last value of each key. The value `poison` cannot be
+    replayed."""
+
+    def __init__(self, context: ShardContext) -> None:
+        self.context = context
+        self.values: dict[bytes | None, bytes | None] = {}
+        self.markers: list[StoredMarker] = []
+        self.loads = 0
+        self.load_failures: list[Exception] = []
+        self.has_ended = False
+
+    def say(self, key: bytes, value: bytes | None) -> int:
+        return self.context.append([KeyValue(key, value)])
+
+    def replay(self, record: StoredRecord) -> None:
+        if record.value == b"poison":
+            raise ValueError("poison")
+        self.values[record.key] = record.value
+
+    def replay_marker(self, marker: StoredMarker) -> None:
+        self.markers.append(marker)
+
+    async def loaded(self) -> None:
+        self.loads += 1
+        if self.load_failures:
+            raise self.load_failures.pop(0)
+
+    def ended(self) -> None:
+        self.has_ended = True
 
 
 class MemoryPartitionLog:
@@ -137,6 +175,10 @@ class MemoryPartitionLog:
         """Another broker leads from now on."""
         self._is_deposed = True
         self._wake()
+
+    def raise_epoch(self) -> None:
+        """The same broker leads on in the next epoch."""
+        self._leader_epoch += 1
 
     def append_transactional(
         self, records: Sequence[KeyValue], *, producer_id: int, producer_epoch: int = 0

@@ -1,0 +1,117 @@
+"""The shards of a broker over a log in memory, with a ZooKeeper in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pybroker.clock import ManualClock
+from pybroker.coordinator.groups.fence import Claim, take_fence
+from pybroker.coordinator.runtime.shard import ShardContext
+from pybroker.coordinator.runtime.shards import Shards
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import encode_state
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.log_limit import LogLimit
+from pybroker.model import PartitionState, TopicPartition
+from pybroker.ports import PartitionLog
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS, TOPIC, MemoryPartitionLog, Words
+from unit_tests.handlers.bench import ImmediateBlocking
+
+ME, OTHER = 1, 2
+P0 = TopicPartition(TOPIC, 0)
+STATE = paths.partition_state(P0)
+FENCE = paths.coordinator(0)
+
+T = TypeVar("T")
+
+
+@dataclass
+class Options:
+    offsets_commit_timeout_ms: int = 60_000
+    offsets_load_buffer_size: int = 1000
+
+
+class Stage:
+    """The shards of broker ME, over a log in memory and a ZooKeeper that both brokers see."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+        self.coord = MemoryCoord(self.tree)
+        self.log = MemoryPartitionLog()
+        self.options = Options()
+        self.made: list[Words] = []
+        self.begun: asyncio.Queue[Words] = asyncio.Queue()
+        self.fence_hooks: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Each is awaited before one more attempt to take the fence."""
+        self.is_fenced = False
+        self.shards = Shards(
+            topic=TOPIC,
+            make=self._make,
+            open_log=lambda partition: self.log,
+            fence=self,
+            options=lambda: self.options,
+            clock=ManualClock(NOW_MS),
+            rng=random.Random(0),
+            blocking=ImmediateBlocking(),
+            log_limit=LogLimit(ManualClock()),
+            is_fenced=lambda: self.is_fenced,
+        )
+
+    async def __aenter__(self) -> Stage:
+        await self.coord.start()
+        for path in (*paths.PERSISTENT_PARENTS, paths.topic(TOPIC), paths.partitions(TOPIC)):
+            await self._make_node(path)
+        await self._make_node(paths.partition(P0))
+        await self.coord.create(STATE, encode_state(PartitionState(ME, 0, (ME,), 1)))
+        self.shards.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shards.stop()
+        await self.coord.close()
+
+    async def take(self, source: PartitionLog, token: str) -> int | None:
+        if self.fence_hooks:
+            await self.fence_hooks.pop(0)()
+        claim = Claim(source.topic_partition, ME, source.leader_epoch, token)
+        return await take_fence(self.coord, claim)
+
+    async def store(self, leader: int, epoch: int) -> None:
+        """The controller stores a state; nobody is told."""
+        await self.coord.set(STATE, encode_state(PartitionState(leader, epoch, (ME,), 1)))
+
+    async def led(self) -> Words:
+        """ME leads, and the shard is loaded; its coordinator."""
+        self.shards.led(0, self.log.leader_epoch)
+        await self.shards.settled()
+        return self.shards.shard_for(0)
+
+    def refusal(self) -> ErrorCode:
+        """What a request is told."""
+        try:
+            self.shards.shard_for(0)
+        except BrokerError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    @property
+    def fence(self) -> int:
+        node = self.tree.node(FENCE)
+        return -1 if node is None else node[1].version
+
+    def _make(self, context: ShardContext) -> Words:
+        self.made.append(Words(context))
+        self.begun.put_nowait(self.made[-1])
+        return self.made[-1]
+
+    async def _make_node(self, path: str) -> None:
+        parts = path.split("/")
+        for length in range(2, len(parts) + 1):
+            part = "/".join(parts[:length])
+            if await self.coord.exists(part) is None:
+                await self.coord.create(part)

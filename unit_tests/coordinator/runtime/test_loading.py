@@ -1,0 +1,197 @@
+"""How a shard is loaded, and how it takes its fence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from pybroker.coordinator.runtime.shard import StoredMarker
+from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NoNode
+from pybroker.ports import KeyValue
+from unit_tests.coordinator.runtime.stage import FENCE, ME, OTHER, Stage
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryPartitionLog
+
+
+async def test_who_leads_replays_everything_and_takes_the_fence() -> None:
+    async with Stage() as stage:
+        for number in range(100):
+            stage.log.append([KeyValue(b"%d" % number, b"v" * 50)], NOW_MS)
+        stage.log.append_transactional([KeyValue(b"t", b"1")], producer_id=5)
+        stage.log.append_marker(producer_id=5)
+        assert stage.refusal() is ErrorCode.NOT_COORDINATOR
+        words = await stage.led()
+        assert len(words.values) == 101
+        assert words.markers == [StoredMarker(101, 5, 0, is_commit=True)]
+        assert words.context.fence_version == stage.fence == 0
+        assert stage.log.reads > 1, "it is read in pieces"
+        node = stage.tree.node(FENCE)
+        assert node is not None
+        content = json.loads(node[0])
+        assert (content["broker"], content["leader_epoch"]) == (ME, 0)
+        assert stage.shards.load_times.partitions == 1
+
+
+async def test_requests_wait_until_what_was_loaded_is_committed() -> None:
+    async with Stage() as stage:
+        stage.log.holds = True
+        stage.log.append([KeyValue(b"k", b"v")], NOW_MS)
+        stage.shards.led(0, 0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert stage.refusal() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert stage.fence == -1
+        stage.log.commit()
+        await stage.shards.settled()
+        assert stage.shards.shard_for(0).values == {b"k": b"v"}
+
+
+async def test_damaged_batches_and_records_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with Stage() as stage:
+        for number in range(6):
+            stage.log.append([KeyValue(b"%d" % number, b"v")], NOW_MS)
+        stage.log.append([KeyValue(b"bad", b"poison"), KeyValue(b"7", b"v")], NOW_MS)
+        flipped = bytearray(stage.log.batches[2])
+        flipped[-1] ^= 1
+        stage.log.batches[2] = bytes(flipped)
+        words = await stage.led()
+        assert set(words.values) == {b"0", b"1", b"3", b"4", b"5", b"7"}
+        lines = [line for line in caplog.messages if "left out while loading" in line]
+        assert len(lines) == 2
+        assert "batch at offset 2: its checksum is wrong" in lines[0]
+        assert "record at offset 6" in lines[1] and "poison" in lines[1]
+
+
+async def test_what_cannot_be_read_is_stepped_over(caplog: pytest.LogCaptureFixture) -> None:
+    class Unreadable(MemoryPartitionLog):
+        async def read(self, offset: int, bytes_max: int) -> Any:
+            if 3 <= offset < 40:
+                raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "a test")
+            return await super().read(offset, 1)
+
+    async with Stage() as stage:
+        stage.log = Unreadable()
+        for number in range(60):
+            stage.log.append([KeyValue(b"%d" % number, b"v")], NOW_MS)
+        words = await stage.led()
+        assert set(words.values) == {b"%d" % number for number in (*range(3), *range(40, 60))}
+        assert "offsets 3 to 39 cannot be read" in caplog.text
+
+
+async def test_a_disk_that_fails_is_asked_again() -> None:
+    class Failing(MemoryPartitionLog):
+        failures = 2
+
+        async def read(self, offset: int, bytes_max: int) -> Any:
+            if self.failures:
+                self.failures -= 1
+                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "a test")
+            return await super().read(offset, bytes_max)
+
+    async with Stage() as stage:
+        stage.log = Failing()
+        stage.log.append([KeyValue(b"k", b"v")], NOW_MS)
+        assert (await stage.led()).values == {b"k": b"v"}
+
+
+async def test_what_the_coordinator_does_at_the_end_of_loading_is_done_again() -> None:
+    async with Stage() as stage:
+
+        async def fail() -> None:
+            stage.made[0].load_failures = [ConnectionLoss("a test"), NoNode("a test")]
+
+        stage.fence_hooks = [fail]
+        assert (await stage.led()).loads == 3
+
+
+async def test_a_later_leader_ends_the_loading_of_this_one() -> None:
+    async with Stage() as stage:
+        stage.log.holds = True
+        stage.log.append([KeyValue(b"k", b"v")], NOW_MS)
+        stage.shards.led(0, 0)
+        await asyncio.sleep(0)
+        stage.shards.resigned(0)
+        assert stage.refusal() is ErrorCode.NOT_COORDINATOR
+        assert stage.made[0].has_ended
+        stage.log = stage.log.next_leader().next_leader()
+        await stage.store(ME, 2)
+        words = await stage.led()
+        assert words is stage.made[1]
+        assert words.context.leader_epoch == 2
+
+
+# the fence
+
+
+async def test_a_state_that_changes_meanwhile_is_read_again() -> None:
+    async with Stage() as stage:
+        await stage.coord.create(FENCE, b"of somebody")
+        real_multi, calls = stage.coord.multi, []
+
+        async def multi(ops: Any) -> Any:
+            calls.append(ops)
+            if len(calls) == 1:
+                await stage.store(ME, 0)  # an ISR change: another version, the same epoch
+            return await real_multi(ops)
+
+        stage.coord.multi = multi  # type: ignore[method-assign]
+        words = await stage.led()
+        assert len(calls) == 2
+        assert words.context.fence_version == stage.fence == 1
+
+
+async def test_another_leader_is_found_by_the_fence() -> None:
+    async with Stage() as stage:
+        await stage.store(OTHER, 1)
+        stage.shards.led(0, 0)
+        await stage.shards.settled()
+        assert stage.refusal() is ErrorCode.NOT_COORDINATOR
+        assert stage.fence == -1
+        assert stage.made[0].has_ended and stage.made[0].loads == 0
+
+
+async def test_an_epoch_of_ours_that_we_were_not_told_of_yet_is_waited_for() -> None:
+    async with Stage() as stage:
+        await stage.store(ME, 1)
+
+        async def told() -> None:
+            stage.log.raise_epoch()
+            stage.shards.led(0, 0)
+
+        async def not_yet() -> None: ...
+
+        stage.fence_hooks = [not_yet, told]
+        words = await stage.led()
+        assert words is stage.made[0]
+        assert words.context.leader_epoch == 1
+        assert stage.fence == 0
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_reply_that_is_lost_is_found_out_by_reading(applied: bool) -> None:
+    async with Stage() as stage:
+
+        async def lose() -> None:
+            real_multi = stage.coord.multi
+
+            async def multi(ops: Any) -> Any:
+                stage.coord.multi = real_multi  # type: ignore[method-assign]
+                stage.coord.lose_reply(applied=applied)
+                return await real_multi(ops)
+
+            stage.coord.multi = multi  # type: ignore[method-assign]
+
+        stage.fence_hooks = [lose]
+        words = await stage.led()
+        assert words.context.fence_version == stage.fence == 0
+
+
+async def test_every_shard_takes_the_fence_anew_also_in_the_same_epoch() -> None:
+    async with Stage() as stage:
+        first = await stage.led()
+        stage.shards.resigned(0)
+        second = await stage.led()
+        assert second is not first
+        assert (first.context.fence_version, second.context.fence_version) == (0, 1)

@@ -1,0 +1,218 @@
+"""The lives of shards: what they do while they serve, how they end, and what an old one may
+still do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from pybroker.coordinator.groups.fence import Claim, take_fence
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.ports import CheckOp, SetOp
+from unit_tests.coordinator.runtime.stage import FENCE, ME, OTHER, P0, Stage
+
+
+async def code_of(call: Coroutine[Any, Any, object]) -> ErrorCode:
+    with pytest.raises(BrokerError) as caught:
+        await call
+    return caught.value.code
+
+
+# serving
+
+
+async def test_commits_wait_for_the_high_watermark() -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        stage.log.holds = True
+        end = words.say(b"k", b"v")
+        assert words.values == {b"k": b"v"}
+        waiting = asyncio.ensure_future(words.context.committed(end))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        stage.log.commit()
+        await waiting
+
+
+async def test_commits_do_not_wait_for_ever() -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        stage.log.holds = True
+        stage.options.offsets_commit_timeout_ms = 1
+        code = await code_of(words.context.committed(words.say(b"k", b"v")))
+        assert code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("how", ["resigned", "resign", "deposed", "stop"])
+async def test_who_waits_hears_of_the_end(how: str) -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        stage.log.holds = True
+        waiting = asyncio.ensure_future(words.context.committed(words.say(b"k", b"v")))
+        await asyncio.sleep(0)
+        if how == "resigned":
+            stage.shards.resigned(0)
+        elif how == "resign":
+            words.context.resign("a test")
+        elif how == "deposed":
+            stage.log.depose()
+        else:
+            await stage.shards.stop()
+        with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+            await waiting
+        if how != "deposed":
+            assert words.has_ended
+            with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+                words.say(b"k", b"later")
+            with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+                words.context.call_later(1, lambda: None)
+
+
+async def test_timers_are_called_and_their_failures_stay_theirs() -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        called = asyncio.Event()
+
+        def fail() -> None:
+            raise ValueError("a test")
+
+        words.context.call_later(0, fail)
+        words.context.call_later(0, called.set)
+        await called.wait()
+
+
+async def test_no_timer_is_called_after_the_end() -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        called: list[str] = []
+        words.context.call_later(0, lambda: called.append("after the end"))
+        stage.shards.resigned(0)
+        loop_turns = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.001, loop_turns.set)
+        await loop_turns.wait()
+        assert called == []
+
+
+async def test_the_shard_outlives_new_epochs_of_the_same_leader() -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        stage.log.holds = True
+        waiting = asyncio.ensure_future(words.context.committed(words.say(b"k", b"v")))
+        await asyncio.sleep(0)
+        await stage.store(ME, 1)
+        stage.log.raise_epoch()
+        stage.shards.led(0, 0)
+        assert stage.shards.shard_for(0) is words
+        assert words.context.leader_epoch == 1
+        stage.log.commit()
+        await waiting
+
+
+async def test_a_broker_that_may_answer_nothing_does_not_coordinate() -> None:
+    async with Stage() as stage:
+        await stage.led()
+        stage.is_fenced = True
+        assert stage.refusal() is ErrorCode.NOT_COORDINATOR
+        stage.is_fenced = False
+        assert stage.refusal() is ErrorCode.NONE
+
+
+async def test_a_broker_that_stops_has_no_coordinator() -> None:
+    async with Stage() as stage:
+        await stage.led()
+        await stage.shards.stop()
+        assert stage.refusal() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_what_was_told_before_the_start_is_loaded_then() -> None:
+    async with Stage() as stage:
+        await stage.shards.stop()
+        stage.shards.led(0, 0)
+        assert stage.made == []
+        stage.shards.start()
+        await stage.shards.settled()
+        assert stage.refusal() is ErrorCode.NONE
+
+
+# an old coordinator
+
+
+async def test_an_old_coordinator_that_wakes_up_writes_nothing() -> None:
+    """It was paused when another broker took over; of that it has not heard yet."""
+    async with Stage() as stage:
+        words = await stage.led()
+        words.say(b"k", b"before")
+        successor = stage.log.next_leader()
+        await stage.store(OTHER, 1)
+        claim = Claim(P0, OTHER, 1, "theirs")
+        assert await take_fence(stage.coord, claim) == words.context.fence_version + 1
+        before = successor.records()
+        with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+            words.say(b"k", b"after")
+        assert words.values == {b"k": b"before"}
+        assert successor.records() == before
+        with pytest.raises(Exception, match="BadVersion"):
+            await stage.coord.multi(
+                [CheckOp(FENCE, words.context.fence_version), SetOp(paths.CONSUMERS, b"mine")]
+            )
+
+
+async def test_who_resigned_for_nothing_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pybroker.coordinator.runtime.shards._BEGIN_AGAIN_S", 0.001)
+    async with Stage() as stage:
+        words = await stage.led()
+        await stage.begun.get()
+        words.say(b"k", b"v")
+        words.context.resign("a test")
+        assert stage.refusal() is ErrorCode.NOT_COORDINATOR
+        await asyncio.wait_for(stage.begun.get(), 30)
+        await stage.shards.settled()
+        again = stage.shards.shard_for(0)
+        assert again.values == {b"k": b"v"}
+        assert again.context.fence_version == words.context.fence_version + 1
+
+
+async def test_who_resigned_and_does_not_lead_any_more_stays_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pybroker.coordinator.runtime.shards._BEGIN_AGAIN_S", 0.001)
+    async with Stage() as stage:
+        words = await stage.led()
+        words.context.resign("a test")
+        stage.shards.resigned(0)
+        wake = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.01, wake.set)
+        await wake.wait()
+        assert len(stage.made) == 1
+
+
+async def test_a_record_that_cannot_be_replayed_ends_the_shard() -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
+            words.say(b"k", b"poison")
+        assert words.has_ended
+        assert stage.refusal() is ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_what_the_log_refuses_has_not_happened(said: ErrorCode, told: ErrorCode) -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        stage.log.refuse(said)
+        with pytest.raises(BrokerError) as caught:
+            words.say(b"k", b"v")
+        assert caught.value.code is told
+        assert words.values == {}

@@ -1,0 +1,271 @@
+"""One suite for everything that is a `PartitionLog`: the one over real replicas, and the one in
+memory that the tests of coordinators use. Below it, what only the real one can show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from pybroker.coordinator.runtime.shard import StoredRecord
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.ports import KeyValue, PartitionLog
+from pybroker.records.batch import iter_headers, read_header
+from pybroker.records.compression import Codec
+from pybroker.replication.internal_log import InternalLog
+from pybroker.replication.leader_state import FollowerFetch
+from pybroker.storage.log_config import LogConfig
+from unit_tests.coordinator.runtime.vocabulary import (
+    TOPIC,
+    MemoryPartitionLog,
+    stored_in,
+)
+from unit_tests.handlers.bench import NOW_MS, ImmediateBlocking
+from unit_tests.replication.vocabulary import ME, Replicas, facts
+
+P0 = TopicPartition(TOPIC, 0)
+OTHER = 2
+
+
+class Subject(Protocol):
+    """A log, and what happens around it."""
+
+    log: PartitionLog
+
+    async def start(self) -> None: ...
+
+    async def followers_catch_up(self) -> None: ...
+
+    async def lead_on(self) -> None:
+        """In the next epoch."""
+
+    async def depose(self) -> None: ...
+
+
+class OnReplicas:
+    """Led by ME, followed by OTHER."""
+
+    def __init__(self, home: Path) -> None:
+        self.replicas = Replicas(home, LogConfig(min_insync_replicas=2))
+        self.epoch = 0
+
+    async def start(self) -> None:
+        await self._told(leader=ME)
+        self.log: PartitionLog = self.open()
+
+    def open(
+        self, codec: Codec = Codec.NONE, look: Callable[[], None] = lambda: None
+    ) -> InternalLog:
+        return InternalLog(
+            self.replicas.manager, P0, blocking=ImmediateBlocking(), codec=codec, look=look
+        )
+
+    async def followers_catch_up(self) -> None:
+        partition = self.replicas.partition(P0)
+        fetch = FollowerFetch(OTHER, partition.log.log_end_offset, 0)
+        self.replicas.manager.follower_fetched(partition, fetch, 0.0)
+
+    async def lead_on(self) -> None:
+        self.epoch += 1
+        await self._told(leader=ME)
+
+    async def depose(self) -> None:
+        self.epoch += 1
+        await self._told(leader=OTHER)
+
+    async def _told(self, *, leader: int, isr: tuple[int, ...] = (ME, OTHER)) -> None:
+        told = facts(P0, leader=leader, epoch=self.epoch, isr=isr, replicas=(ME, OTHER))
+        assert await self.replicas.told(told) == [ErrorCode.NONE]
+
+    async def shrink(self) -> None:
+        self.epoch += 1
+        await self._told(leader=ME, isr=(ME,))
+
+
+class InMemory:
+    def __init__(self) -> None:
+        self.memory = MemoryPartitionLog()
+        self.memory.holds = True
+        self.log: PartitionLog = self.memory
+
+    async def start(self) -> None:
+        """It leads."""
+
+    async def followers_catch_up(self) -> None:
+        self.memory.commit()
+
+    async def lead_on(self) -> None:
+        self.memory.raise_epoch()
+
+    async def depose(self) -> None:
+        self.memory.depose()
+
+
+@pytest.fixture(params=["replicas", "memory"])
+async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Subject:
+    made: Subject = OnReplicas(tmp_path) if request.param == "replicas" else InMemory()
+    await made.start()
+    return made
+
+
+async def refusal(subject: Subject) -> ErrorCode:
+    try:
+        subject.log.append([KeyValue(b"k", b"v")], NOW_MS)
+    except BrokerError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+async def test_what_is_appended_at_once_is_one_batch_and_is_read_back(subject: Subject) -> None:
+    log = subject.log
+    assert (log.topic_partition, log.leader_epoch) == (P0, 0)
+    assert (log.start_offset, log.end_offset, log.high_watermark) == (0, 0, 0)
+    assert log.append([KeyValue(b"a", b"1"), KeyValue(b"b", None)], NOW_MS) == 2
+    assert log.append([KeyValue(b"c", b"3")], NOW_MS + 1) == 3
+    assert log.end_offset == 3
+    data = b"".join(await log.read(0, 10_000))
+    headers = [header for _, header in iter_headers(data)]
+    assert [(each.base_offset, each.record_count) for each in headers] == [(0, 2), (2, 1)]
+    stored = [
+        (each.offset, each.timestamp, each.key, each.value)
+        for position, header in iter_headers(data)
+        for each in stored_in(data[position : position + header.size])
+        if isinstance(each, StoredRecord)
+    ]
+    assert stored == [
+        (0, NOW_MS, b"a", b"1"),
+        (1, NOW_MS, b"b", None),
+        (2, NOW_MS + 1, b"c", b"3"),
+    ]
+
+
+async def test_reading_goes_on_from_the_batch_that_holds_the_offset(subject: Subject) -> None:
+    log = subject.log
+    for _ in range(3):
+        log.append([KeyValue(b"a", b"1"), KeyValue(b"b", b"2")], NOW_MS)
+    for offset in (2, 3):
+        assert read_header((await log.read(offset, 1))[0]).base_offset == 2
+    assert await log.read(6, 1) == []
+
+
+async def test_commits_wait_for_the_followers(subject: Subject) -> None:
+    end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
+    waiting = asyncio.ensure_future(subject.log.committed(end))
+    await asyncio.sleep(0)
+    assert not waiting.done() and subject.log.high_watermark == 0
+    await subject.followers_catch_up()
+    await waiting
+    assert subject.log.high_watermark == end
+    await subject.log.committed(end)
+
+
+async def test_it_goes_on_in_the_next_epoch_of_the_same_leader(subject: Subject) -> None:
+    end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
+    waiting = asyncio.ensure_future(subject.log.committed(end))
+    await asyncio.sleep(0)
+    await subject.lead_on()
+    assert subject.log.leader_epoch == 1
+    assert subject.log.append([KeyValue(b"b", b"1")], NOW_MS) == 2
+    await subject.followers_catch_up()
+    await waiting
+
+
+async def test_it_is_over_when_another_leads(subject: Subject) -> None:
+    end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
+    waiting = asyncio.ensure_future(subject.log.committed(end))
+    await asyncio.sleep(0)
+    await subject.depose()
+    for call in (waiting, subject.log.committed(end), subject.log.read(0, 1)):
+        with pytest.raises(BrokerError, match="NOT_LEADER_OR_FOLLOWER"):
+            await call
+    assert await refusal(subject) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert subject.log.end_offset == 1
+
+
+async def test_more_than_a_batch_may_hold_is_refused(subject: Subject) -> None:
+    with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
+        subject.log.append([KeyValue(b"k", bytes(1024**2 + 100))], NOW_MS)
+    assert subject.log.end_offset == 0
+
+
+# only the real one
+
+
+@pytest.fixture
+async def real(tmp_path: Path) -> OnReplicas:
+    made = OnReplicas(tmp_path)
+    await made.start()
+    return made
+
+
+async def test_also_when_the_same_broker_leads_again_later(real: OnReplicas) -> None:
+    await real.depose()
+    await real.lead_on()
+    assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert real.open().append([KeyValue(b"k", b"v")], NOW_MS) == 1
+
+
+async def test_and_when_the_topic_is_another_of_that_name(real: OnReplicas) -> None:
+    assert await real.replicas.stopped(P0, delete=True) is ErrorCode.NONE
+    real.epoch = -1
+    await real.lead_on()
+    assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_too_few_replicas_in_sync(real: OnReplicas) -> None:
+    await real.shrink()
+    assert await refusal(real) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert real.log.end_offset == 0
+
+
+async def test_a_broker_that_was_away_looks_before_it_writes(real: OnReplicas) -> None:
+    """It comes to in a timer, before any request has looked."""
+
+    def look() -> None:
+        real.replicas.manager.is_fenced = True
+
+    real.log = real.open(look=look)
+    assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert real.log.end_offset == 0
+
+
+async def test_a_leader_that_read_of_its_successor_writes_nothing(real: OnReplicas) -> None:
+    real.replicas.partition(P0).superseded(is_replaced=True)
+    assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_the_codec_of_the_batches(real: OnReplicas) -> None:
+    real.open(Codec.GZIP).append([KeyValue(b"k", b"v")], NOW_MS)
+    assert read_header((await real.log.read(0, 1))[0]).codec == Codec.GZIP
+
+
+async def test_followers_and_readers_are_woken(real: OnReplicas) -> None:
+    manager = real.replicas.manager
+    follower = asyncio.ensure_future(
+        manager.replica_fetches.wait([P0], missing_bytes=1, timeout_s=60)
+    )
+    reader = asyncio.ensure_future(manager.fetches.wait([P0], missing_bytes=1, timeout_s=60))
+    await asyncio.sleep(0)
+    real.log.append([KeyValue(b"k", b"v")], NOW_MS)
+    await follower
+    assert not reader.done()
+    await real.followers_catch_up()
+    await reader
+
+
+async def test_a_damaged_batch_is_told_to_the_scrubber(real: OnReplicas) -> None:
+    suspected: list[tuple[TopicPartition, int]] = []
+    real.replicas.manager.on_suspicion = lambda key, offset: suspected.append((key, offset))
+    real.log.append([KeyValue(b"k", b"v")], NOW_MS)
+    real.log.append([KeyValue(b"k", b"v")], NOW_MS)
+    segment = next((real.replicas.home / str(P0)).glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[16] = 9  # the magic of the first batch
+    segment.write_bytes(data)
+    with pytest.raises(BrokerError, match="CORRUPT_MESSAGE"):
+        await real.log.read(0, 1000)
+    assert suspected == [(P0, 0)]
