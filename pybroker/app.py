@@ -18,7 +18,7 @@ from pybroker.broker_channel import RemoteBrokerChannel
 from pybroker.broker_config import BrokerConfig
 from pybroker.controlled_shutdown import ControlledShutdown, ShutdownSettings, ask_controller
 from pybroker.controller_journal import ControllerJournal
-from pybroker.coordination import CoordinationRooms, GroupCoordination, RecordCount
+from pybroker.coordination import CoordinationRooms, GroupCoordination
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.policies import policy_of
@@ -445,7 +445,7 @@ class BrokerApp:
             rng=self._world.rng,
         )
 
-    def _new_groups(self) -> GroupCoordination[RecordCount]:
+    def _new_groups(self) -> GroupCoordination:
         world = self._world
         rooms = CoordinationRooms(
             broker_id=self._broker.id,
@@ -460,8 +460,9 @@ class BrokerApp:
             rng=world.rng,
             blocking=world.blocking,
             log_limit=self._log_limit,
+            counters=world.metrics.groups,
         )
-        return GroupCoordination(rooms, RecordCount)
+        return GroupCoordination(rooms)
 
     def _services(self, cluster_id: str) -> Services:
         config, world = self._config, self._world
@@ -481,6 +482,7 @@ class BrokerApp:
             prove_controller=ProvenEpochs(world.coord).prove,
             topics=self._topics,
             group_topic=self.groups.topic,
+            groups=self.groups.service,
             mover=self._mover,
             configs=self.live,
             producer_ids=self._producer_ids.next_id,

@@ -7,18 +7,23 @@ replicas write.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from pybroker.broker_config import BrokerConfig
+from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.fence import Claim, take_fence
-from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredMarker, StoredRecord
+from pybroker.coordinator.groups.options import GroupOptions
+from pybroker.coordinator.groups.seams import NobodyElse, Surroundings
+from pybroker.coordinator.groups.service import GroupService
+from pybroker.coordinator.groups.zookeeper_offsets import ZookeeperOffsets
+from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.runtime.shards import Shards
 from pybroker.handlers.context import TopicAdmin
 from pybroker.handlers.internal_topic import InternalTopic, NewTopic
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.log_limit import LogLimit
+from pybroker.metrics import GroupCounters
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock, Coord, PartitionLog, Rng
 from pybroker.records.compression import Codec
@@ -27,8 +32,6 @@ from pybroker.replication.manager import ReplicaManager
 from pybroker.standing import Standing
 
 GROUP_TOPIC: Final = "__consumer_offsets"
-
-C = TypeVar("C", bound=Coordinator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +51,15 @@ class CoordinationRooms:
     rng: Rng
     blocking: Blocking
     log_limit: LogLimit
+    counters: GroupCounters
 
 
-class RecordCount:
-    """A coordinator that only knows how many records its partition holds."""
-
-    def __init__(self, context: ShardContext) -> None:
-        self.context = context
-        self.records = 0
-
-    def replay(self, record: StoredRecord) -> None:
-        self.records += 1
-
-    def replay_marker(self, marker: StoredMarker) -> None:
-        self.records += 1
-
-    async def loaded(self) -> None:
-        """Nothing is left to do."""
-
-    def ended(self) -> None:
-        """Nobody waits."""
-
-
-class GroupCoordination(Generic[C]):
+class GroupCoordination:
     """Runs between `start` and `stop`."""
 
-    def __init__(self, rooms: CoordinationRooms, make: Callable[[ShardContext], C]) -> None:
-        """`make` gives the coordinator of a shard."""
+    def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
+        self._surroundings = Surroundings(_group_options(rooms.config), rooms.counters)
         self.topic = InternalTopic(
             GROUP_TOPIC,
             metadata=rooms.metadata,
@@ -84,9 +68,9 @@ class GroupCoordination(Generic[C]):
             clock=rooms.clock,
             log_limit=rooms.log_limit,
         )
-        self.shards = Shards(
+        self.shards: Shards[GroupCoordinator] = Shards(
             topic=GROUP_TOPIC,
-            make=make,
+            make=self._make,
             open_log=self._open_log,
             fence=self,
             options=lambda: rooms.config,
@@ -96,6 +80,7 @@ class GroupCoordination(Generic[C]):
             log_limit=rooms.log_limit,
             is_fenced=lambda: rooms.replicas.is_fenced,
         )
+        self.service = GroupService(self.shards, self.topic.partition_of)
         rooms.replicas.on_internal = self._role_changed
 
     def start(self) -> None:
@@ -113,6 +98,15 @@ class GroupCoordination(Generic[C]):
             await self.topic.learn(partition.topic_id)
         claim = Claim(key, self._rooms.broker_id, epoch, token)
         return await take_fence(self._rooms.coord, claim)
+
+    def _make(self, context: ShardContext) -> GroupCoordinator:
+        partition = context.partition
+
+        def is_mine(group_id: str) -> bool:
+            return self.topic.partition_of(group_id) == partition
+
+        offsets = ZookeeperOffsets(context, self._rooms.offsets, is_mine=is_mine)
+        return GroupCoordinator(context, offsets, NobodyElse(), self._surroundings)
 
     def _role_changed(self, key: TopicPartition) -> None:
         if key.topic != GROUP_TOPIC:
@@ -150,3 +144,13 @@ class GroupCoordination(Generic[C]):
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
             },
         )
+
+
+def _group_options(config: BrokerConfig) -> GroupOptions:
+    return GroupOptions(
+        session_timeout_min_ms=config.group_min_session_timeout_ms,
+        session_timeout_max_ms=config.group_max_session_timeout_ms,
+        size_max=config.group_max_size,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        sweep_interval_ms=config.offsets_retention_check_interval_ms,
+    )

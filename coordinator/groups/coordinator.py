@@ -72,7 +72,7 @@ class GroupCoordinator:
         surroundings: Surroundings,
     ) -> None:
         self.offsets = offsets
-        self._context = context
+        self.context = context
         self._membership = membership
         self._options = surroundings.options
         self._counters = surroundings.counters
@@ -106,7 +106,7 @@ class GroupCoordinator:
         except MalformedInput as error:
             log.error(
                 "record of the groups cannot be read partition=%d offset=%d: %s",
-                self._context.partition,
+                self.context.partition,
                 record.offset,
                 error,
             )
@@ -127,7 +127,7 @@ class GroupCoordinator:
         await self.offsets.loaded()
         self._is_loaded = True
         recorded, self._recorded = self._recorded, {}
-        now = self._context.clock.monotonic()
+        now = self.context.clock.monotonic()
         for group_id, stored in recorded.items():
             group = self._groups[group_id] = from_record(group_id, stored, now)
             turn = self._turn()
@@ -135,7 +135,7 @@ class GroupCoordinator:
                 rebalance.prepare(group, turn, "it has more members than a group may have")
             turn.has_new_members = True
             self._carry_out(group, turn)
-        self._context.call_later(self._options.sweep_interval_ms / 1000, self._sweep_soon)
+        self.context.call_later(self._options.sweep_interval_ms / 1000, self._sweep_soon)
 
     def ended(self) -> None:
         self._has_ended = True
@@ -190,7 +190,7 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return heartbeat.heartbeat(group, who, generation, self._context.clock.monotonic())
+        return heartbeat.heartbeat(group, who, generation, self.context.clock.monotonic())
 
     def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
         """One answer for each. Raises BrokerError for all together."""
@@ -212,7 +212,7 @@ class GroupCoordinator:
         if group is None and not in_transaction:
             return heartbeat.commit_without_group(generation)
         group = Group(group_id) if group is None else group
-        now = self._context.clock.monotonic()
+        now = self.context.clock.monotonic()
         return heartbeat.commit(group, who, generation, now, in_transaction=in_transaction)
 
     # the operators'
@@ -259,7 +259,7 @@ class GroupCoordinator:
         fault = delete.fault_of(group)
         if fault is not ErrorCode.NONE:
             return fault
-        delete.delete(group, self._context.clock.wall_ms())
+        delete.delete(group, self.context.clock.wall_ms())
         try:
             answers = await self.offsets.delete(group_id, None)
             self._check_not_ended()
@@ -268,22 +268,22 @@ class GroupCoordinator:
                 raise BrokerError(failed[0], "not all offsets of the group could be deleted")
             end = self._append_tombstone(group_id)
         except BaseException:
-            delete.survive(group, self._context.clock.wall_ms())
+            delete.survive(group, self.context.clock.wall_ms())
             raise
         self._forget(group)
         log.info("group deleted group=%s", group_id)
         if end is not None:
-            await self._context.committed(end)
+            await self.context.committed(end)
         return ErrorCode.NONE
 
     # steps
 
     def _turn(self) -> Turn:
-        clock = self._context.clock
+        clock = self.context.clock
         return Turn(clock.monotonic(), clock.wall_ms(), self._options, self._new_id)
 
     def _new_id(self, prefix: str) -> str:
-        suffix = uuid.UUID(bytes=self._context.rng.randbytes(16), version=4)
+        suffix = uuid.UUID(bytes=self.context.rng.randbytes(16), version=4)
         return f"{prefix[:NAME_PREFIX_MAX]}-{suffix}"
 
     def _wait(self) -> tuple[Ticket, asyncio.Future[Any]]:
@@ -318,7 +318,7 @@ class GroupCoordinator:
     def _store(self, group: Group, store: Store, turn: Turn) -> None:
         record = KeyValue(encode_group_key(group.group_id), encode_group_value(store.record))
         try:
-            end = self._context.append([record])
+            end = self.context.append([record])
         except BrokerError as error:
             log.warning("group %s could not be stored: %s", group.group_id, error)
             if isinstance(store, StoreAssignment):
@@ -331,7 +331,7 @@ class GroupCoordinator:
     async def _when_committed(self, group: Group, store: Store, end: int) -> None:
         code = ErrorCode.NONE
         try:
-            await self._context.committed(end)
+            await self.context.committed(end)
         except BrokerError as error:
             if error.code is ErrorCode.NOT_COORDINATOR:
                 return
@@ -353,7 +353,7 @@ class GroupCoordinator:
         """Gives the offset to wait for, None if the log knows nothing of the group."""
         if group_id not in self._in_log:
             return None
-        return self._context.append([KeyValue(encode_group_key(group_id), None)])
+        return self.context.append([KeyValue(encode_group_key(group_id), None)])
 
     def _forget(self, group: Group) -> None:
         self._groups.pop(group.group_id, None)
@@ -392,8 +392,8 @@ class GroupCoordinator:
             del self._timers[group.group_id]
         if due is None:
             return
-        delay_s = max(due - self._context.clock.monotonic(), 0.0)
-        timer = self._context.call_later(delay_s, lambda: self._look_at(group, due))
+        delay_s = max(due - self.context.clock.monotonic(), 0.0)
+        timer = self.context.call_later(delay_s, lambda: self._look_at(group, due))
         self._timers[group.group_id] = (due, timer)
 
     def _look_at(self, group: Group, due: float) -> None:
@@ -406,7 +406,7 @@ class GroupCoordinator:
 
     def _sweep_soon(self) -> None:
         self._begin(self._sweep())
-        self._context.call_later(self._options.sweep_interval_ms / 1000, self._sweep_soon)
+        self.context.call_later(self._options.sweep_interval_ms / 1000, self._sweep_soon)
 
     async def _sweep(self) -> None:
         """Groups that nobody is in and that have no offsets come to an end."""
@@ -416,7 +416,7 @@ class GroupCoordinator:
                 is_over = group.state is GroupState.EMPTY and not group.pending
                 if is_over and group.group_id not in with_offsets:
                     self._append_tombstone(group.group_id)
-                    delete.delete(group, self._context.clock.wall_ms())
+                    delete.delete(group, self.context.clock.wall_ms())
                     self._forget(group)
                     log.info("group is over: no members, no offsets group=%s", group.group_id)
         except (BrokerError, CoordError) as error:

@@ -91,7 +91,7 @@ class GroupService:
     async def describe(self, group_id: str) -> GroupView:
         """Raises BrokerError."""
         with _Told():
-            return await self.shard_of(group_id, may_be_empty=True).describe(group_id)
+            return await self.shard_of(group_id).describe(group_id)
 
     async def overviews(
         self, states: Collection[str] = ()
@@ -117,7 +117,7 @@ class GroupService:
         """NONE when the group is gone, with its offsets."""
         try:
             with _Told():
-                return await self.shard_of(group_id, may_be_empty=True).delete(group_id)
+                return await self.shard_of(group_id).delete(group_id)
         except BrokerError as error:
             return error.code
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from pybroker.coordinator.controller.events import Election, ElectionType
+from pybroker.coordinator.groups.service import GroupService
 from pybroker.coordinator.zookeeper.config_store import Change
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import ErrorCode
@@ -192,6 +193,7 @@ class Services:
     """Raises BrokerError unless there has been a controller of that epoch."""
     topics: TopicAdmin
     group_topic: InternalTopic
+    groups: GroupService
     configs: Configs
     producer_ids: Callable[[], Awaitable[int]]
     clock: Clock

@@ -30,6 +30,17 @@ from pybroker.handlers.coordinators import handle_find_coordinator
 from pybroker.handlers.deletion import handle_delete_records
 from pybroker.handlers.elect_leaders import handle_elect_leaders
 from pybroker.handlers.fetch import handle_fetch
+from pybroker.handlers.group_admin import (
+    handle_delete_groups,
+    handle_describe_groups,
+    handle_list_groups,
+)
+from pybroker.handlers.groups import (
+    handle_heartbeat,
+    handle_join_group,
+    handle_leave_group,
+    handle_sync_group,
+)
 from pybroker.handlers.growth import handle_create_partitions
 from pybroker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from pybroker.handlers.list_offsets import handle_list_offsets
@@ -85,6 +96,13 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
+    ApiKey.JOIN_GROUP: handle_join_group,
+    ApiKey.SYNC_GROUP: handle_sync_group,
+    ApiKey.HEARTBEAT: handle_heartbeat,
+    ApiKey.LEAVE_GROUP: handle_leave_group,
+    ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
+    ApiKey.LIST_GROUPS: handle_list_groups,
+    ApiKey.DELETE_GROUPS: handle_delete_groups,
 }
 
 

@@ -15,8 +15,6 @@ from pybroker.handlers.context import Request, Services
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages import (
     acls,
-    group_admin,
-    groups,
     offsets,
     quotas,
     reassignment,
@@ -32,34 +30,6 @@ NO_AUTHORIZER: Final = ErrorCode.SECURITY_DISABLED
 NO_SASL: Final = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE: Final = ErrorCode.UNSUPPORTED_VERSION
 _NOT_HERE_TEXT: Final = "this broker does not offer that"
-
-
-def _join_group(request: groups.JoinGroupRequest) -> Message:
-    return groups.JoinGroupResponse(
-        error_code=NO_COORDINATOR, protocol_name="", member_id=request.member_id
-    )
-
-
-def _leave_group(request: groups.LeaveGroupRequest) -> Message:
-    return groups.LeaveGroupResponse(error_code=NO_COORDINATOR)
-
-
-def _describe_groups(request: group_admin.DescribeGroupsRequest) -> Message:
-    return group_admin.DescribeGroupsResponse(
-        groups=[
-            group_admin.DescribedGroup(error_code=NO_COORDINATOR, group_id=group)
-            for group in request.groups
-        ]
-    )
-
-
-def _delete_groups(request: group_admin.DeleteGroupsRequest) -> Message:
-    return group_admin.DeleteGroupsResponse(
-        results=[
-            group_admin.DeletableGroupResult(group_id=group, error_code=NO_COORDINATOR)
-            for group in request.groups_names
-        ]
-    )
 
 
 def _offset_commit(request: offsets.OffsetCommitRequest) -> Message:
@@ -224,13 +194,6 @@ def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any
 
 
 _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
-    ApiKey.JOIN_GROUP: _join_group,
-    ApiKey.SYNC_GROUP: _failing(groups.SyncGroupResponse, NO_COORDINATOR),
-    ApiKey.HEARTBEAT: _failing(groups.HeartbeatResponse, NO_COORDINATOR),
-    ApiKey.LEAVE_GROUP: _leave_group,
-    ApiKey.DESCRIBE_GROUPS: _describe_groups,
-    ApiKey.LIST_GROUPS: _failing(group_admin.ListGroupsResponse, NO_COORDINATOR),
-    ApiKey.DELETE_GROUPS: _delete_groups,
     ApiKey.OFFSET_COMMIT: _offset_commit,
     ApiKey.OFFSET_FETCH: _offset_fetch,
     ApiKey.OFFSET_DELETE: _failing(offsets.OffsetDeleteResponse, NO_COORDINATOR),

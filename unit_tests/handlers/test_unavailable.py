@@ -23,13 +23,6 @@ NOT_HERE = ErrorCode.UNSUPPORTED_VERSION
 EXPECTED = {
     ApiKey.OFFSET_COMMIT: NO_COORDINATOR,
     ApiKey.OFFSET_FETCH: NO_COORDINATOR,
-    ApiKey.JOIN_GROUP: NO_COORDINATOR,
-    ApiKey.HEARTBEAT: NO_COORDINATOR,
-    ApiKey.LEAVE_GROUP: NO_COORDINATOR,
-    ApiKey.SYNC_GROUP: NO_COORDINATOR,
-    ApiKey.DESCRIBE_GROUPS: NO_COORDINATOR,
-    ApiKey.LIST_GROUPS: NO_COORDINATOR,
-    ApiKey.DELETE_GROUPS: NO_COORDINATOR,
     ApiKey.OFFSET_DELETE: NO_COORDINATOR,
     ApiKey.ADD_PARTITIONS_TO_TXN: NO_COORDINATOR,
     ApiKey.ADD_OFFSETS_TO_TXN: NO_COORDINATOR,
@@ -53,8 +46,6 @@ SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
         ("topics.partition_indexes", PARTITIONS),
         ("groups.group_id", "groups.group_id"),
     ],
-    ApiKey.DESCRIBE_GROUPS: [("groups", "groups.group_id")],
-    ApiKey.DELETE_GROUPS: [("groups_names", "results.group_id")],
     ApiKey.ADD_PARTITIONS_TO_TXN: [("topics.partitions", "results.results.partition_index")],
     ApiKey.TXN_OFFSET_COMMIT: [(PARTITIONS, PARTITIONS)],
     ApiKey.WRITE_TXN_MARKERS: [
