@@ -73,13 +73,13 @@ class ReplicaManager:
         if fetchers is not None:
             fetchers.listen(self.replica_failed)
         self._metrics = Metrics() if metrics is None else metrics
-        self.broker_epoch = -1
-        self.told_epoch = -1
-        """The broker epoch of the last LeaderAndIsr, or of the end of a series of them."""
+        self.broker_epoch = self.told_epoch = -1
+        """`told_epoch`: that of the last LeaderAndIsr, or of the end of a series of them."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
         """Told of a replica of which the controller wants to know what it has."""
         self.on_internal: Callable[[TopicPartition], None] = lambda key: None
         """Told of every partition of an internal topic that may have got another role here."""
+        self.on_refusal: Callable[[TopicPartition], None] = lambda key: None  # not opened
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
         """Told, in any thread, of an offset whose reader could not be given what was written."""
         self.is_fenced = False
@@ -391,6 +391,7 @@ class ReplicaManager:
         if self._not_opened.get(key) != reason:
             self._not_opened[key] = reason
             log.error("partition cannot be opened partition=%s error=%s", key, reason)
+        self.on_refusal(key)
         return error.code if isinstance(error, BrokerError) else ErrorCode.KAFKA_STORAGE_ERROR
 
     def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:

@@ -20,6 +20,7 @@ from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import Coord
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.power_loss import without
+from pybroker.replication.unfit import UnfitCopies
 from pybroker.storage.log_parts import Damage
 from pybroker.storage.manager import LogManager
 
@@ -76,6 +77,8 @@ class Quarantine:
         self._damaged: dict[TopicPartition, Damage] = {}
         """Replicas that have not stepped aside yet."""
         self._told: set[TopicPartition] = set()
+        self._unfit = UnfitCopies(coord, broker_id, logs, live)
+        replicas.on_refusal = self._refused
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -119,10 +122,15 @@ class Quarantine:
         self._damaged[key] = damage
         self._wake.set()
 
+    def _refused(self, key: TopicPartition) -> None:
+        if self._unfit.refused(key):
+            self._wake.set()
+
     async def _run(self) -> None:
         while True:
+            is_over = not self._damaged and not self._unfit.waits
             try:
-                async with asyncio.timeout(_LOOK_AGAIN_S if self._damaged else None):
+                async with asyncio.timeout(None if is_over else _LOOK_AGAIN_S):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -131,7 +139,7 @@ class Quarantine:
             for key in done:
                 del self._damaged[key]
                 self._told.discard(key)
-            if done:
+            if await self._unfit.look() or done:
                 self._changed()
 
     async def _try(self, key: TopicPartition) -> bool:

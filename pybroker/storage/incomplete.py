@@ -29,6 +29,8 @@ class Incomplete:
         self.replaceable: set[TopicPartition] = set()
         """Partitions whose log has a hole, and that nobody counts on any more: where another broker
         leads, a copy may take the log's place."""
+        self.released: set[TopicPartition] = set()
+        """Copies than which nobody who is there has more: they may lead as they are."""
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._paths
@@ -65,6 +67,7 @@ class Incomplete:
     def clear(self, partition: TopicPartition) -> None:
         """The log has all that its leader had, or is gone. Waits for the disk. Raises
         StorageError."""
+        self.released.discard(partition)
         path = self._paths.pop(partition, None)
         if path is not None:
             self._disk.unlink(path)

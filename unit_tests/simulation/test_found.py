@@ -327,3 +327,57 @@ def test_a_bit_of_the_offset_of_the_very_last_batch_moves_no_record(byte: int) -
         assert simulation.run(produce, simulation.bootstrap, 5) == list(range(10, 15))
         values = simulation.run(read_all, simulation.bootstrap, 15)
     assert values == [b"%d" % (number % 10) for number in range(15)]
+
+
+def begun_anew(simulation: Simulation, leader: int) -> tuple[SimBroker, SimBroker]:
+    """The others, each with a copy that it has begun and cannot complete."""
+    brokers = simulation.cluster.brokers
+    one, other = (brokers[(leader + step) % 3 + 1] for step in (0, 1))
+    for copy in (one, other):
+        simulation.kill(copy.id)
+        path = f"/broker-{copy.id}/data/orders-0/00000000000000000000.log"
+        copy.disk.flip(path, 8 * (10 * 69 + 66))
+        simulation.start_broker(copy.id)
+        simulation.wait(lambda copy=copy: begins_anew(copy))  # type: ignore[misc]
+        simulation.cut(leader, [copy.id])
+    return one, other
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_that_was_chosen_uncleanly_makes_way_for_who_has_more(seed: int) -> None:
+    """Nobody else was there. It refused, as it was not complete, and its controller ended; the next
+    one knew it for the only one in sync, however much the others had."""
+    config = {"unclean.leader.election.enable": True}
+    with Simulation(seed, config=config) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 20)
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        leader = simulation.leader("orders", 0)
+        one, other = begun_anew(simulation, leader)
+        simulation.kill(other.id)
+        simulation.kill(leader)
+        states = stored_states
+        simulation.wait(lambda: states(simulation.cluster)[PARTITION].isr == (one.id,))
+        simulation.pass_time(3)
+        simulation.kill(one.id)
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        values = simulation.run(read_all, simulation.bootstrap, 20)
+    assert values == [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_two_copies_that_are_not_complete_one_leads_where_that_is_allowed(seed: int) -> None:
+    """Each refused, and was chosen again when the other had, for ever."""
+    config = {"unclean.leader.election.enable": True}
+    with Simulation(seed, config=config) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 20)
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        leader = simulation.leader("orders", 0)
+        begun_anew(simulation, leader)
+        simulation.kill(leader)
+        simulation.wait(lambda: simulation.leader("orders", 0) != leader)
+        simulation.run(produce, simulation.bootstrap, 5)
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
