@@ -25,6 +25,9 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "configs": Tool("pybroker.tools.configs", "print and change options of topics and brokers"),
     "console-producer": Tool("pybroker.tools.console_producer", "send lines of standard input"),
     "console-consumer": Tool("pybroker.tools.console_consumer", "print the records of a topic"),
+    "consumer-groups": Tool(
+        "pybroker.tools.consumer_groups", "list, describe, reset and delete groups of consumers"
+    ),
     "preferred-replica-election": Tool(
         "pybroker.tools.preferred_replica_election", "let preferred replicas lead again"
     ),

@@ -39,6 +39,7 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.errors": 0,
     "pybroker.model": 0,
     "pybroker.ports": 0,
+    "pybroker.group_lag": 0,
     "pybroker.child_launcher": 0,
     "pybroker.child_process": 0,
     "pybroker.clock": 0,

@@ -18,6 +18,8 @@ from pybroker.client.admin_configs import (
     ResourceKind,
 )
 from pybroker.client.admin_elections import ElectionType
+from pybroker.client.admin_group_offsets import CommittedOffset, GroupOffsets
+from pybroker.client.admin_groups import GroupDescription, GroupList, GroupListing, GroupMember
 from pybroker.client.admin_log_dirs import BrokerLogDirs, LogDir, Replica, ReplicaLog
 from pybroker.client.admin_partitions import (
     HIGH_WATERMARK,
@@ -28,6 +30,7 @@ from pybroker.client.admin_partitions import (
 )
 from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.consumer import Consumer
+from pybroker.client.lag import GroupLag, PartitionLag
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
 from pybroker.client.producer import Producer
@@ -46,6 +49,7 @@ __all__ = [
     "BrokerLogDirs",
     "BrokerVersions",
     "ClusterDescription",
+    "CommittedOffset",
     "ConfigChange",
     "ConfigDescription",
     "ConfigEntry",
@@ -60,12 +64,19 @@ __all__ = [
     "DeletedRecords",
     "ElectionType",
     "EpochEnd",
+    "GroupDescription",
+    "GroupLag",
+    "GroupList",
+    "GroupListing",
+    "GroupMember",
+    "GroupOffsets",
     "LogDir",
     "NewPartitions",
     "NewTopic",
     "Node",
     "OffsetAnswer",
     "PartitionInfo",
+    "PartitionLag",
     "PartitionProducers",
     "Producer",
     "RecordMetadata",

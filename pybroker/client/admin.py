@@ -1,5 +1,5 @@
-"""The public admin client: topics, partitions, options, log directories, cluster. Every operation
-answers item by item, so that one bad name does not hide what became of the others.
+"""The public admin client: topics, partitions, options, log directories, groups, cluster. Every
+operation answers item by item, so that one bad name does not hide what became of the others.
 
 This class is the list of operations; how each is asked stands in the modules beside it."""
 
@@ -13,10 +13,13 @@ from pybroker.client import (
     admin_cluster,
     admin_configs,
     admin_elections,
+    admin_group_offsets,
+    admin_groups,
     admin_log_dirs,
     admin_partitions,
     admin_topics,
     defaults,
+    lag,
 )
 from pybroker.client.admin_calls import Calls
 from pybroker.client.admin_cluster import BrokerVersions, ClusterDescription
@@ -27,11 +30,14 @@ from pybroker.client.admin_configs import (
     ConfigResult,
 )
 from pybroker.client.admin_elections import ElectionType
+from pybroker.client.admin_group_offsets import CommittedOffset, GroupOffsets
+from pybroker.client.admin_groups import GroupDescription, GroupList
 from pybroker.client.admin_log_dirs import BrokerLogDirs, Replica
 from pybroker.client.admin_partitions import DeletedRecords, EpochEnd, PartitionProducers
 from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError
+from pybroker.client.lag import GroupLag, PartitionLag
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.offset_lookup import OffsetAnswer, list_offsets
 from pybroker.client.options import AdminOptions, parse_options
@@ -40,7 +46,7 @@ from pybroker.ports import Clock, Rng
 
 
 class Admin:
-    """Manages topics, partitions, options and log directories.
+    """Manages topics, partitions, options, log directories and groups.
 
     A `timeout_ms` limits an operation with its retries; None means default.api.timeout.ms.
 
@@ -269,4 +275,94 @@ class Admin:
             moments,
             isolation_level=isolation_level,
             deadline=self._calls.deadline(timeout_ms),
+        )
+
+    async def list_groups(
+        self, states: Iterable[str] = (), *, timeout_ms: int | None = None
+    ) -> GroupList:
+        """The groups of all brokers, of whatever protocol type; only those in one of `states` if
+        any are named. Raises Closed."""
+        return await admin_groups.list_groups(self._calls, states, timeout_ms=timeout_ms)
+
+    async def describe_groups(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, GroupDescription]:
+        """State and members of each group. One that does not exist is "Dead". Raises Closed."""
+        return await admin_groups.describe_groups(self._calls, groups, timeout_ms=timeout_ms)
+
+    async def delete_groups(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, ClientError | None]:
+        """Delete groups without members, and their offsets. For each None, or why it is not
+        deleted. Raises Closed."""
+        return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
+
+    async def remove_members(
+        self, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None = None
+    ) -> dict[str, ClientError | None]:
+        """Take static members out of a group. For each None, or why it is still there. Raises
+        ClientError if the group cannot be asked."""
+        return await admin_groups.remove_members(
+            self._calls, group, instance_ids, timeout_ms=timeout_ms
+        )
+
+    async def committed_offsets(
+        self,
+        groups: Mapping[str, Iterable[TopicPartition] | None],
+        *,
+        require_stable: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[str, GroupOffsets]:
+        """What groups have committed: of these partitions, or (None) of all. `require_stable`
+        waits until transactions that commit offsets are decided. One result a group. Raises
+        Closed."""
+        return await admin_group_offsets.committed_offsets(
+            self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
+        )
+
+    async def alter_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Commit in the name of a group without members. For each partition None, or why not.
+        Raises ClientError if the group cannot be asked."""
+        return await admin_group_offsets.alter_offsets(
+            self._calls, group, offsets, timeout_ms=timeout_ms
+        )
+
+    async def delete_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Forget what a group has committed of partitions that it does not read. For each None,
+        or why it is still known. Raises ClientError if the group refuses as a whole."""
+        return await admin_group_offsets.delete_offsets(
+            self._calls, group, partitions, timeout_ms=timeout_ms
+        )
+
+    async def group_lag(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, GroupLag]:
+        """How far groups are behind in the partitions of which they have committed an offset. One
+        result a group. Raises Closed."""
+        return await lag.group_lag(self._calls, groups, timeout_ms=timeout_ms)
+
+    async def partition_lag(
+        self,
+        committed: Mapping[TopicPartition, int],
+        *,
+        details: bool = True,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, PartitionLag]:
+        """How far whoever has read up to these offsets is behind. They have to be read before,
+        else what is consumed meanwhile is missing. Without `details` bytes and seconds are not
+        asked for. One result a partition. Raises Closed."""
+        return await lag.partition_lag(
+            self._calls, committed, details=details, timeout_ms=timeout_ms
         )

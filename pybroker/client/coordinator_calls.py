@@ -1,0 +1,143 @@
+"""Asking the coordinators of groups, each about its own, until all have answered. What is asked is
+no business of this module."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError, DeadlinePassed, ResponseError
+from pybroker.client.leader_calls import request_limit_s, response_error
+from pybroker.client.metadata import Node
+from pybroker.errors import ErrorCode
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+
+T = TypeVar("T")
+
+AskCoordinator = Callable[
+    [Connection, Node, tuple[str, ...], float], Awaitable[Mapping[str, T | ClientError]]
+]
+"""Asks a coordinator about its groups within so many seconds; the answers hold a ClientError where
+one failed."""
+
+GROUP: Final = 0
+SEVERAL_KEYS_VERSION: Final = 4
+
+_TOO_LATE = DeadlinePassed("no coordinator answered in time")
+_NOT_ANSWERED = ResponseError(
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator did not answer for it"
+)
+
+
+async def ask_coordinators(
+    cluster: Cluster,
+    groups: Iterable[str],
+    ask: AskCoordinator[T | ClientError],
+    *,
+    deadline: Deadline,
+    repeatable: bool = True,
+) -> dict[str, T | ClientError]:
+    """One answer a group, in the order of asking. What can be retried is, until the deadline; what
+    may have been done only if it is `repeatable`. A group moves with its coordinator, so that each
+    round looks up where the groups without an answer are."""
+    wanted = list(dict.fromkeys(groups))
+    final: dict[str, T | ClientError] = {}
+    problems: dict[str, ClientError] = {}
+
+    def note(group: str, answer: T | ClientError, may_repeat: bool) -> None:
+        if isinstance(answer, ClientError) and answer.retriable and (answer.definite or may_repeat):
+            problems[group] = answer
+        else:
+            final[group] = answer
+
+    async def one(node: Node, chosen: tuple[str, ...]) -> None:
+        answers: Mapping[str, T | ClientError]
+        try:
+            connection = await cluster.connection(node.id)
+            answers = await ask(connection, node, chosen, request_limit_s(cluster, deadline))
+        except ClientError as error:
+            answers = dict.fromkeys(chosen, error)
+        for group in chosen:
+            note(group, answers.get(group, _NOT_ANSWERED), repeatable)
+
+    failures = 0
+    while True:
+        missing = [group for group in wanted if group not in final]
+        by_node: dict[Node, list[str]] = {}
+        for group, found in (await find_coordinators(cluster, missing, deadline)).items():
+            if isinstance(found, Node):
+                by_node.setdefault(found, []).append(group)
+            else:
+                note(group, found, True)
+        await asyncio.gather(*(one(node, tuple(chosen)) for node, chosen in by_node.items()))
+        if len(final) == len(wanted):
+            break
+        failures += 1
+        pause = cluster.pause_s(failures)
+        if deadline.remaining_s() <= pause:
+            break
+        await asyncio.sleep(pause)
+        try:
+            await cluster.refreshed(deadline.remaining_s())
+        except (TimeoutError, ClientError):
+            pass
+    return {
+        group: final[group] if group in final else problems.get(group, _TOO_LATE)
+        for group in wanted
+    }
+
+
+async def find_coordinators(
+    cluster: Cluster, groups: Sequence[str], deadline: Deadline
+) -> dict[str, Node | ClientError]:
+    """Ask once: for each group its coordinator, or why it has none at the moment. A broker that
+    takes one group a request (FindCoordinator below 4) is asked for one after the other."""
+    if not groups:
+        return {}
+    try:
+        connection = await cluster.any_connection()
+        if connection.version_of(ApiKey.FIND_COORDINATOR) >= SEVERAL_KEYS_VERSION:
+            return await _find_several(cluster, connection, groups, deadline)
+    except ClientError as error:
+        return dict.fromkeys(groups, error)
+    found: dict[str, Node | ClientError] = {}
+    for group in groups:
+        try:
+            found[group] = await _find_one(cluster, connection, group, deadline)
+        except ClientError as error:
+            found[group] = error
+    return found
+
+
+async def _find_several(
+    cluster: Cluster, connection: Connection, groups: Sequence[str], deadline: Deadline
+) -> dict[str, Node | ClientError]:
+    answer = await connection.send(
+        ApiKey.FIND_COORDINATOR,
+        FindCoordinatorRequest(key_type=GROUP, coordinator_keys=list(groups)),
+        FindCoordinatorResponse,
+        timeout_s=request_limit_s(cluster, deadline),
+    )
+    found: dict[str, Node | ClientError] = dict.fromkeys(groups, _NOT_ANSWERED)
+    for row in answer.coordinators:
+        error = response_error(row.error_code, row.error_message)
+        found[row.key] = error or Node(row.node_id, row.host, row.port)
+    return found
+
+
+async def _find_one(
+    cluster: Cluster, connection: Connection, group: str, deadline: Deadline
+) -> Node | ClientError:
+    answer = await connection.send(
+        ApiKey.FIND_COORDINATOR,
+        FindCoordinatorRequest(key=group, key_type=GROUP),
+        FindCoordinatorResponse,
+        timeout_s=request_limit_s(cluster, deadline),
+    )
+    error = response_error(answer.error_code, answer.error_message)
+    return error or Node(answer.node_id, answer.host, answer.port)
