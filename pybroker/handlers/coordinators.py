@@ -20,6 +20,8 @@ from pybroker.wire.messages.groups import (
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _FIRST_VERSION_WITH_MANY_KEYS: Final = 4
+_NO_ERROR: Final = "NONE"
+"""What Kafka says up to version 3 where nothing is wrong."""
 
 
 def handle_find_coordinator(
@@ -51,7 +53,7 @@ def _answer(
     only = found[0]
     return FindCoordinatorResponse(
         error_code=only.error_code,
-        error_message=only.error_message,
+        error_message=only.error_message or _NO_ERROR,
         node_id=only.node_id,
         host=only.host,
         port=only.port,
@@ -76,7 +78,9 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"broker {broker_id} cannot be reached by listener {request.listener}",
             )
-        return Coordinator(key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port)
+        return Coordinator(
+            key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port, error_message=""
+        )
     except BrokerError as error:
         return Coordinator(
             key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.detail

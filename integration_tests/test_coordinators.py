@@ -1,0 +1,237 @@
+"""Who coordinates a group: found by every client's request, taken over when its broker dies or is
+held up, and written to by nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import kazoo.client  # type: ignore[import-untyped]
+import pytest
+
+from integration_tests.apache import session_at
+from integration_tests.broker import Broker
+from integration_tests.process import wait_until
+from integration_tests.wire_client import Connection
+from pybroker.coordinator.runtime.partitioning import partition_of
+from pybroker.errors import ErrorCode
+from pybroker.testing.cluster import Cluster
+from pybroker.wire.messages.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+)
+from pybroker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+TOPIC: Final = "__consumer_offsets"
+GROUPS: Final = ["", "g", "group-1", "äöü", "𝄞", "a/b", ".."]
+PARTITIONS: Final = 5
+PATIENCE_S: Final = 60.0
+
+
+def found(
+    bootstrap: str, group: str, key_type: int = 0, version: int = 3
+) -> FindCoordinatorResponse:
+    with Connection(bootstrap) as connection:
+        request = FindCoordinatorRequest(key=group, key_type=key_type)
+        return connection.ask(version, request, FindCoordinatorResponse)
+
+
+def coordinator_of(bootstrap: str, group: str) -> FindCoordinatorResponse:
+    """Asked for until there is one."""
+    answers: list[FindCoordinatorResponse] = []
+
+    def is_known() -> bool:
+        answers.append(found(bootstrap, group))
+        return answers[-1].error_code == ErrorCode.NONE
+
+    wait_until(is_known, what=f"a coordinator of {group!r}", seconds=PATIENCE_S)
+    return answers[-1]
+
+
+def described(bootstrap: str, topic: str = TOPIC) -> MetadataResponseTopic:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+    )
+    with Connection(bootstrap) as connection:
+        (answer,) = connection.ask(8, request, MetadataResponse).topics
+    return answer
+
+
+# any broker
+
+
+def test_every_group_id_has_a_coordinator(broker: Broker) -> None:
+    for group in GROUPS:
+        answer = coordinator_of(broker.bootstrap, group)
+        assert answer.error_message == "NONE"
+        host, port = broker.bootstrap.rsplit(":", 1)
+        assert (answer.host, answer.port) == (host, int(port))
+    topic = described(broker.bootstrap)
+    assert topic.is_internal
+    assert found(broker.bootstrap, "g", key_type=2).error_code == ErrorCode.INVALID_REQUEST
+    assert found(broker.bootstrap, "g", key_type=-1).error_code == ErrorCode.INVALID_REQUEST
+
+
+# a cluster of ours
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(data=tmp_path / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def nodes(cluster: Cluster) -> Iterator[kazoo.client.KazooClient]:
+    with session_at(cluster.zookeeper) as session:
+        yield session
+
+
+def fence(nodes: kazoo.client.KazooClient, partition: int) -> tuple[int, int]:
+    """(the broker that has the fence, its version); -1 and -1 if nobody has."""
+    path = f"/pybroker/coordinators/{partition}"
+    if nodes.exists(path) is None:
+        return -1, -1
+    data, stat = nodes.get(path)
+    return json.loads(data)["broker"], stat.version
+
+
+def fenced_by_another(nodes: kazoo.client.KazooClient, partition: int, than: int) -> int:
+    """The version of the fence, once another broker has it."""
+    wait_until(
+        lambda: fence(nodes, partition)[0] not in (-1, than),
+        what=f"a coordinator other than {than} of partition {partition}",
+        seconds=PATIENCE_S,
+    )
+    return fence(nodes, partition)[1]
+
+
+def heartbeat(connection: Connection, group: str) -> int:
+    """Of a member that nobody knows: UNKNOWN_MEMBER_ID comes only from the group's coordinator."""
+    request = HeartbeatRequest(group_id=group, generation_id=1, member_id="nobody")
+    return connection.ask(0, request, HeartbeatResponse).error_code
+
+
+def heartbeat_code(bootstrap: str, group: str) -> int:
+    with Connection(bootstrap) as connection:
+        return heartbeat(connection, group)
+
+
+@pytest.mark.ours
+def test_brokers_that_are_asked_at_once_make_one_topic(
+    cluster: Cluster, nodes: kazoo.client.KazooClient
+) -> None:
+    with ThreadPoolExecutor(12) as threads:
+        asked = [
+            threads.submit(coordinator_of, cluster.address(broker), group)
+            for group in GROUPS
+            for broker in cluster.ids
+        ]
+        told: dict[str, set[int]] = {}
+        for number, each in enumerate(asked):
+            told.setdefault(GROUPS[number // len(cluster.ids)], set()).add(each.result().node_id)
+    for group, brokers in told.items():
+        state = cluster.partition(TOPIC, partition_of(group, PARTITIONS))
+        assert state is not None and brokers == {state.leader}, group
+    topic = described(cluster.bootstrap.split(",")[0])
+    assert [len(each.replica_nodes) for each in topic.partitions] == [3] * PARTITIONS
+    config = json.loads(nodes.get(f"/config/topics/{TOPIC}")[0])["config"]
+    assert config == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": config["segment.bytes"],
+    }
+
+
+@pytest.mark.ours
+def test_another_broker_takes_over_when_the_coordinators_is_killed(
+    cluster: Cluster, nodes: kazoo.client.KazooClient
+) -> None:
+    group = "g"
+    first = coordinator_of(cluster.address(1), group).node_id
+    partition = partition_of(group, PARTITIONS)
+    cluster.wait_until_in_sync(TOPIC)
+    wait_until(lambda: fence(nodes, partition)[0] == first, what="the first fence")
+    before = fence(nodes, partition)[1]
+    cluster.kill(first)
+    after = fenced_by_another(nodes, partition, first)
+    assert after == before + 1
+    survivor = next(each for each in cluster.ids if each != first)
+    wait_until(
+        lambda: found(cluster.address(survivor), group).node_id not in (-1, first),
+        what="another coordinator told to clients",
+    )
+    second = found(cluster.address(survivor), group).node_id
+    wait_until(
+        lambda: heartbeat_code(cluster.address(second), group) == ErrorCode.UNKNOWN_MEMBER_ID,
+        what="the coordinator loaded",
+    )
+    others = [each for each in cluster.ids if each not in (first, second)]
+    assert heartbeat_code(cluster.address(others[0]), group) == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.ours
+def test_a_coordinator_that_was_held_up_does_not_coordinate_when_it_wakes(
+    cluster: Cluster, nodes: kazoo.client.KazooClient
+) -> None:
+    group = "g"
+    first = coordinator_of(cluster.address(1), group).node_id
+    partition = partition_of(group, PARTITIONS)
+    cluster.wait_until_in_sync(TOPIC)
+    with Connection(cluster.address(first)) as connection:
+        wait_until(
+            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID, what="it serves"
+        )
+        cluster.pause(first)
+        after = fenced_by_another(nodes, partition, first)
+        cluster.resume(first)
+        assert heartbeat(connection, group) == ErrorCode.NOT_COORDINATOR
+    cluster.wait_until_in_sync(TOPIC)
+    assert heartbeat_code(cluster.address(first), group) == ErrorCode.NOT_COORDINATOR
+    assert fence(nodes, partition)[1] == after
+
+
+@pytest.mark.ours
+def test_a_follower_that_dies_does_not_disturb_the_coordinator(
+    cluster: Cluster, nodes: kazoo.client.KazooClient
+) -> None:
+    group = "g"
+    first = coordinator_of(cluster.address(1), group).node_id
+    partition = partition_of(group, PARTITIONS)
+    cluster.wait_until_in_sync(TOPIC)
+    wait_until(lambda: fence(nodes, partition)[0] == first, what="the fence")
+    before = fence(nodes, partition)
+    state = cluster.partition(TOPIC, partition)
+    assert state is not None
+    follower = next(each for each in cluster.ids if each != first)
+
+    def has_left() -> bool:
+        now = cluster.partition(TOPIC, partition)
+        return now is not None and follower not in now.isr and now.leader == first
+
+    with Connection(cluster.address(first)) as connection:
+        wait_until(
+            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID, what="it serves"
+        )
+        cluster.kill(follower)
+        heard: set[int] = set()
+
+        def heard_until_left() -> bool:
+            heard.add(heartbeat(connection, group))
+            return has_left()
+
+        wait_until(heard_until_left, what=f"broker {follower} out of sync")
+        for _ in range(20):
+            heard.add(heartbeat(connection, group))
+        assert heard == {ErrorCode.UNKNOWN_MEMBER_ID}
+    assert fence(nodes, partition) == before
