@@ -138,7 +138,9 @@ class LogOpener:
             is_copied = facts.state.leader not in (NO_LEADER, self._broker_id)
             if is_anothers or (is_copied and self._is_replaceable(opened)):
                 self._logs.set_aside(key)
-            if is_orphaned(facts.state) or key in self._logs.incomplete.released:
+            if is_copied:
+                self._logs.incomplete.released.discard(key)
+            elif is_orphaned(facts.state) or key in self._logs.incomplete.released:
                 # When a copy began, its leader had all. Now nobody counts for what it had: each
                 # says what it has, and the longest log leads, be it a copy.
                 self._logs.incomplete.clear(key)

@@ -153,6 +153,39 @@ async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broke
     assert await broker.replicas.told(facts(epoch=7, replicas=(ME, 2))) == storage
 
 
+async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker: Broker) -> None:
+    """When another replica is there; while others count, or lead, that is no matter of its own."""
+    await broker.begin(state(ME, (ME, 2)))
+    topic = schemas.encode_topic(TopicAssignment({0: (ME, 2)}))
+    await broker.coord.set(paths.topic("t"), topic)
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+    await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
+    broker.live = (ME, 3)
+    unfit = broker.quarantine._unfit
+    for epoch, stored in enumerate((state(ME, (ME, 2)), state(ME, (ME,), (2,)), state(2, (2,))), 7):
+        await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
+        await broker.replicas.told(facts(epoch=epoch, replicas=(ME, 2)))
+        assert unfit.waits
+        assert not await unfit.look()
+        assert not unfit.waits
+        assert (await broker.stored())[0] == stored
+    await broker.coord.set(paths.partition_state(T0), schemas.encode_state(state(ME, (ME,))))
+    await broker.replicas.told(facts(epoch=10, isr=(ME,), replicas=(ME, 2)))
+    assert not await unfit.look()
+    assert unfit.waits, "nobody who could lead is there"
+    broker.live = EVERYBODY
+    assert await unfit.look()
+    assert (await broker.stored())[0] == state(NO_LEADER, (), epoch=5)
+    assert T0 in broker.replicas.logs.incomplete
+    assert await broker.replicas.told(
+        facts(leader=NO_LEADER, epoch=11, isr=(), replicas=(ME, 2))
+    ) == [ErrorCode.NONE]
+    assert T0 not in broker.replicas.logs.incomplete
+
+
 async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Broker) -> None:
     await broker.begin(state(ME, (ME,)))
     broker.killed()
