@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pybroker.testing.history.checker import RULES, check, repeated, report
-from unit_tests.history import test_promises
+from unit_tests.history import test_group_rules, test_promises
 from unit_tests.history.script import T0, Script, value
 
 Story = Callable[[Script], None]
@@ -285,7 +285,8 @@ def test_a_bad_history_is_reported_with_its_place_and_its_operations(story: Stor
 
 def test_every_rule_has_a_bad_history() -> None:
     promises = {rule for rule, _ in test_promises.BAD.values()}
-    assert {rule for rule, _, _ in BAD.values()} | promises == set(RULES)
+    groups = {rule for rule, _ in test_group_rules.BAD.values()}
+    assert {rule for rule, _, _ in BAD.values()} | promises | groups == set(RULES)
 
 
 def lives_quietly(script: Script) -> None:

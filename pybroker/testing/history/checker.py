@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from pybroker.testing.history import client_rules, cluster_rules, promises
+from pybroker.testing.history import client_rules, cluster_rules, group_rules, promises
 from pybroker.testing.history.eras import split
 from pybroker.testing.history.model import History, Violation
 
@@ -27,6 +27,12 @@ RULES: Final[dict[str, Rule]] = {
     "availability": promises.availability,
     "refusal": promises.refusal,
     "admitted-losses": promises.admitted_losses,
+    group_rules.OWNER: group_rules.one_owner,
+    group_rules.PROCESSED: group_rules.committed_is_processed,
+    group_rules.NEVER_FALLS: group_rules.committed_never_falls,
+    group_rules.ASKED: group_rules.committed_was_asked,
+    group_rules.STALE: group_rules.stale_member_commits_nothing,
+    group_rules.COVERED: group_rules.groups_process_all,
 }
 LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs"})
 """What holds even where an unclean election, or too few acks, may have given records up."""

@@ -11,16 +11,21 @@ from pybroker.testing.history.model import (
     Assignment,
     Batch,
     Calm,
+    Commit,
+    Committed,
     Fault,
     FinalRead,
     History,
+    Holding,
     Latest,
     Loss,
     LostPosition,
     Office,
     Poll,
+    Processed,
     ProducerFacts,
     Record,
+    Reign,
     ReplicaFiles,
     Send,
     Silence,
@@ -185,6 +190,49 @@ def _silence(history: History, op: Op) -> None:
             silence.end = op["t"]
 
 
+def _group(history: History, op: Op) -> None:
+    groups = history.groups
+    groups.coordinated_by[op["group"]] = op["partition"]
+    groups.topics[op["group"]] = frozenset(op["topics"])
+
+
+def _holds(history: History, op: Op) -> None:
+    partitions = tuple((str(topic), int(number)) for topic, number in op["tps"])
+    history.groups.holdings.append(
+        Holding(op["group"], op["p"], op["member"], op["generation"], op["t"], partitions)
+    )
+
+
+def _processed(history: History, op: Op) -> None:
+    history.groups.processed += [
+        Processed(op["group"], op["p"], _partition(op), offset, op["t"]) for offset in op["offs"]
+    ]
+
+
+def _commit(history: History, op: Op) -> None:
+    commits, key = history.groups.commits, (op["group"], op["p"], _partition(op))
+    if op["type"] == "invoke":
+        commits.append(Commit(*key[:2], op["generation"], key[2], op["off"], op["t"]))
+        return
+    for each in commits:
+        same = (each.group, each.client, each.partition) == key
+        if same and each.offset == op["off"] and not each.ended:
+            each.outcome, each.ended, each.error = op["type"], op["t"], op.get("err", "")
+            return
+    raise ValueError(f"an end without a beginning: {op}")
+
+
+def _committed(history: History, op: Op) -> None:
+    if op["type"] == "ok":
+        history.groups.answers.append(
+            Committed(op["group"], op["p"], _partition(op), op["asked"], op["t"], op["off"])
+        )
+
+
+def _reign(history: History, op: Op) -> None:
+    history.groups.reigns.append(Reign(op["partition"], op["broker"], op["t"]))
+
+
 _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
     "producer": _producer,
     "send": _send,
@@ -200,4 +248,10 @@ _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
     "loss": _loss,
     "calm": _calm,
     "silence": _silence,
+    "group": _group,
+    "holds": _holds,
+    "processed": _processed,
+    "commit": _commit,
+    "committed": _committed,
+    "reign": _reign,
 }

@@ -217,6 +217,101 @@ class Silence:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a member of a group holds from `at` on: after an assignment, or after it gave some back.
+    `member` is its id, `generation` the one that it was told with."""
+
+    group: str
+    client: str
+    member: str
+    generation: int
+    at: int
+    partitions: tuple[TopicPartition, ...]
+
+    def __str__(self) -> str:
+        names = " ".join(f"{topic}-{number}" for topic, number in self.partitions) or "nothing"
+        who = f"{self.client} ({self.member}) of {self.group}"
+        return f"{who} holds {names} in generation {self.generation} at {_seconds(self.at)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """A member of a group is done with a record."""
+
+    group: str
+    client: str
+    partition: TopicPartition
+    offset: int
+    at: int
+
+    def __str__(self) -> str:
+        return f"{self.client} of {self.group} processed {self.offset} at {_seconds(self.at)}"
+
+
+@dataclass(slots=True)
+class Commit:
+    """An offset that a member asked to be stored, of the next record to read. `ended` is 0 and
+    `outcome` "info" while nothing was heard; `ended` of who was killed is when that happened."""
+
+    group: str
+    client: str
+    generation: int
+    partition: TopicPartition
+    offset: int
+    begun: int
+    outcome: str = "info"
+    ended: int = 0
+    error: str = ""
+
+    def __str__(self) -> str:
+        end = self.outcome + (f" ({self.error})" if self.error else "")
+        who = f"commit of {self.client} in generation {self.generation} of {self.group}"
+        return f"{who} at {_seconds(self.begun)}: {self.offset} {end} {_seconds(self.ended)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An answer to "what has the group committed?"; UNTOLD: nothing."""
+
+    group: str
+    client: str
+    partition: TopicPartition
+    asked: int
+    answered: int
+    offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"committed offset {self.offset} of {self.group} for {self.client},"
+            f" asked {_seconds(self.asked)}, answered {_seconds(self.answered)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """Somebody became coordinator of some groups, those of a partition of the offsets' topic."""
+
+    partition: int
+    broker: int
+    at: int
+
+
+@dataclass(slots=True)
+class Groups:
+    """What is known of groups of consumers. Lists are in the order of time."""
+
+    coordinated_by: dict[str, int] = field(default_factory=dict)
+    """Each group that is judged, and the partition of the offsets' topic that it belongs to."""
+    topics: dict[str, frozenset[str]] = field(default_factory=dict)
+    """What each group has to read all of."""
+    holdings: list[Holding] = field(default_factory=list)
+    processed: list[Processed] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    answers: list[Committed] = field(default_factory=list)
+    reigns: list[Reign] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class History:
     """All that is known of a run. `polls` and `latest` are in the order of time."""
@@ -244,6 +339,7 @@ class History:
     than a broker goes on without ZooKeeper, and than a command to it may take."""
     calm: Calm | None = None
     silences: list[Silence] = field(default_factory=list)
+    groups: Groups = field(default_factory=Groups)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
         """The first final read of each partition."""

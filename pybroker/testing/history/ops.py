@@ -30,6 +30,14 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     topic      invoke          name                its deletion was decided
     loss       ok              tp, reason          what may be lost is written down
     calm       ok              limit               no fault comes any more; well after so many ns
+    group      info            group, topics, partition (of the offsets' topic)
+    holds      ok              group, member, generation, tps    what it holds from now on
+    processed  ok              group, tp, offs [offset...]
+    commit     invoke          group, generation, tp, off
+    commit     ok, fail, info  group, tp, off, err
+    committed  ok              group, tp, off (-1: nothing), asked
+    committed  info            group, tp, err
+    reign      ok              partition, broker    it begins to coordinate the partition's groups
 
 A leader epoch that a client does not show is -1.
 """

@@ -1,0 +1,239 @@
+"""What a group of consumers is promised: one function a rule, history in, violations out.
+
+Offsets are judged where topics lived once and nobody had to give records up: offsets of a topic
+that was made anew, or whose log was cut, mean other records. Nothing is concluded from the end of a
+commit that was not acknowledged: it may have been carried out, or may be later.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from pybroker.testing.history.model import (
+    UNTOLD,
+    Commit,
+    Committed,
+    FinalRead,
+    History,
+    Holding,
+    Violation,
+)
+from pybroker.testing.history.values import TopicPartition
+
+OWNER: Final = "one-owner"
+PROCESSED: Final = "committed-is-processed"
+NEVER_FALLS: Final = "committed-never-falls"
+ASKED: Final = "committed-was-asked"
+STALE: Final = "stale-member-commits-nothing"
+COVERED: Final = "groups-process-all"
+
+Place = tuple[str, TopicPartition]
+"""A group and a partition that it reads."""
+
+
+class _Known(NamedTuple):
+    """Somebody was told that `offset` is committed: known from `since` on, and so at some time
+    between `begun` and then."""
+
+    since: int
+    begun: int
+    offset: int
+    op: str
+
+
+def one_owner(history: History) -> Iterator[Violation]:
+    """In one generation a partition has one owner, and nobody processes what it does not hold."""
+    owners: dict[tuple[str, int, TopicPartition], Holding] = {}
+    held: dict[tuple[str, str], list[Holding]] = defaultdict(list)
+    for holding in history.groups.holdings:
+        held[holding.group, holding.client].append(holding)
+        for partition in holding.partitions:
+            key = (holding.group, holding.generation, partition)
+            first = owners.setdefault(key, holding)
+            if first.member != holding.member:
+                text = f"{first.member} and {holding.member} own it in one generation"
+                yield Violation(OWNER, partition, UNTOLD, text, (str(first), str(holding)))
+    for each in history.groups.processed:
+        rows = held[each.group, each.client]
+        place = bisect_right(rows, each.at, key=lambda holding: holding.at)
+        last = rows[place - 1] if place else None
+        if last is None or each.partition not in last.partitions:
+            text = f"{each.client} of {each.group} processed what it does not hold"
+            ops = () if last is None else (str(last),)
+            yield Violation(OWNER, each.partition, each.offset, text, (*ops, str(each)))
+
+
+def committed_is_processed(history: History) -> Iterator[Violation]:
+    """All that lies below a committed offset was processed by somebody of the group before, so
+    whoever goes on from there skips nothing."""
+    final = _final(history)
+    done = _first_processed(history)
+    for place, known in _known(history).items():
+        if place[1] not in final:
+            continue
+        offsets = sorted(record.offset for record in final[place[1]].records)
+        times = [done[place].get(offset, math.inf) for offset in offsets]
+        latest = [*accumulate(times, max)]
+        for each in known:
+            below = bisect_left(offsets, each.offset)
+            if below and latest[below - 1] > each.since:
+                skipped = next(i for i in range(below) if times[i] > each.since)
+                text = f"{place[0]} committed {each.offset}, and nobody had processed this"
+                yield Violation(PROCESSED, place[1], offsets[skipped], text, (each.op,))
+
+
+def committed_never_falls(history: History) -> Iterator[Violation]:
+    """Nobody is told less than was known to be committed before it asked. Only a commit that was
+    begun earlier may overtake a later one, on its way to the same coordinator."""
+    commits, known = _commits(history), _known(history)
+    for place, answers in _answers(history).items():
+        rows = known.get(place, [])
+        highest = [*accumulate((each.offset for each in rows), max)]
+        for answer in answers:
+            count = bisect_right(rows, answer.asked, key=lambda each: each.since)
+            if not count or answer.offset >= highest[count - 1]:
+                continue
+            late = [each for each in commits[place] if each.offset == answer.offset]
+            for before in rows[:count]:
+                if before.offset > answer.offset and not any(
+                    _may_follow(history, commit, before) for commit in late
+                ):
+                    text = f"{place[0]} had committed {before.offset}, and is told less"
+                    ops = (before.op, str(answer), *map(str, late))
+                    yield Violation(NEVER_FALLS, place[1], answer.offset, text, ops)
+                    break
+
+
+def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
+    """Whether it may have been carried out after what was known `before`."""
+    ended = commit.ended or math.inf
+    if commit.begun >= before.since:
+        return False  # a member has no reason to ask for less than is committed
+    if commit.outcome == "ok":
+        return ended > before.begun
+    number = history.groups.coordinated_by[commit.group]
+    reigns = [each.at for each in history.groups.reigns if each.partition == number]
+    place = bisect_right(reigns, before.begun)
+    return not place or ended >= reigns[place - 1]
+
+
+def committed_was_asked(history: History) -> Iterator[Violation]:
+    """What is committed was asked for by a member, before it was told."""
+    commits = _commits(history)
+    for place, answers in _answers(history).items():
+        first: dict[int, int] = {}
+        for commit in commits[place]:
+            first.setdefault(commit.offset, commit.begun)
+        for answer in answers:
+            if answer.offset != UNTOLD and first.get(answer.offset, math.inf) > answer.answered:
+                text = f"nobody of {place[0]} had asked for that"
+                yield Violation(ASKED, place[1], answer.offset, text, (str(answer),))
+
+
+def stale_member_commits_nothing(history: History) -> Iterator[Violation]:
+    """Once somebody is told of a generation, no commit of an earlier one is carried out."""
+    highest: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for holding in history.groups.holdings:
+        rows = highest[holding.group]
+        generation = max(holding.generation, rows[-1][1]) if rows else holding.generation
+        rows.append((holding.at, generation))
+    for commit in history.groups.commits:
+        rows = highest[commit.group]
+        count = bisect_left(rows, commit.begun, key=lambda row: row[0])
+        if commit.outcome == "ok" and count and rows[count - 1][1] > commit.generation:
+            text = f"{commit.group} was in generation {rows[count - 1][1]} by then"
+            yield Violation(STALE, commit.partition, commit.offset, text, (str(commit),))
+
+
+def groups_process_all(history: History) -> Iterator[Violation]:
+    """After the faults each group comes to process everything that was acknowledged and is
+    there."""
+    if history.calm is None:
+        return
+    done = _first_processed(history)
+    acknowledged = {
+        send.value
+        for send in history.sends.values()
+        if send.outcome == "ok" and (facts := history.facts(send.identity)) and facts.acks == -1
+    }
+    for group, topics in history.groups.topics.items():
+        for partition, read in _final(history).items():
+            if partition[0] not in topics:
+                continue
+            for record in read.records:
+                if record.value in acknowledged and record.offset not in done[group, partition]:
+                    text = f"nobody of {group} has processed {record.value}"
+                    yield Violation(COVERED, partition, record.offset, text)
+
+
+# ---- the history from their point of view
+
+
+def _is_judged(history: History, partition: TopicPartition) -> bool:
+    lives = [life for life in history.lives if life.topic == partition[0]]
+    return (
+        len(lives) <= 1
+        and not any(life.doomed for life in lives)
+        and not any(loss.partition == partition for loss in history.losses)
+    )
+
+
+def _judged(history: History) -> set[TopicPartition]:
+    groups = history.groups
+    named = {each.partition for each in groups.answers}
+    named |= {each.partition for each in groups.commits}
+    return {each for each in named if _is_judged(history, each)}
+
+
+def _final(history: History) -> dict[TopicPartition, FinalRead]:
+    found = history.final()
+    return {key: read for key, read in found.items() if _is_judged(history, key)}
+
+
+def _first_processed(history: History) -> dict[Place, dict[int, int]]:
+    """When each record was first processed, by offset."""
+    found: dict[Place, dict[int, int]] = defaultdict(dict)
+    for each in history.groups.processed:
+        found[each.group, each.partition].setdefault(each.offset, each.at)
+    return found
+
+
+def _commits(history: History) -> dict[Place, list[Commit]]:
+    judged = _judged(history)
+    found: dict[Place, list[Commit]] = defaultdict(list)
+    for commit in history.groups.commits:
+        if commit.partition in judged:
+            found[commit.group, commit.partition].append(commit)
+    return found
+
+
+def _answers(history: History) -> dict[Place, list[Committed]]:
+    judged = _judged(history)
+    found: dict[Place, list[Committed]] = defaultdict(list)
+    for answer in history.groups.answers:
+        if answer.partition in judged:
+            found[answer.group, answer.partition].append(answer)
+    return found
+
+
+def _known(history: History) -> dict[Place, list[_Known]]:
+    """In the order in which it became known."""
+    found: dict[Place, list[_Known]] = defaultdict(list)
+    for place, commits in _commits(history).items():
+        for commit in commits:
+            if commit.outcome == "ok":
+                known = _Known(commit.ended, commit.begun, commit.offset, str(commit))
+                found[place].append(known)
+    for place, answers in _answers(history).items():
+        for answer in answers:
+            if answer.offset != UNTOLD:
+                known = _Known(answer.answered, answer.asked, answer.offset, str(answer))
+                found[place].append(known)
+    for rows in found.values():
+        rows.sort()
+    return found
