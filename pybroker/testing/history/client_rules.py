@@ -159,7 +159,8 @@ def producer_order(history: History) -> Iterator[Violation]:
     """A producer's values stand in the order in which it sent them.
 
     Of an idempotent producer all that are there; of one with a single request in flight those that
-    were acknowledged, since one that it gave up may arrive later. The first place counts.
+    were acknowledged, since one that it gave up may arrive later. The first place counts, also
+    where that has become old and is gone: of what was sent again the first try may come last.
     """
     for partition, places in offsets_of_values(history).items():
         by_producer: dict[tuple[str, int], list[tuple[int, int, Send]]] = defaultdict(list)
@@ -172,7 +173,10 @@ def producer_order(history: History) -> Iterator[Violation]:
                 continue  # begun in an earlier life
             if facts.idempotent or send.outcome == "ok":
                 key = send.identity[:2]
-                by_producer[key].append((offsets[0], send.identity.counter, send))
+                first = offsets[0]
+                if history.expires and not facts.idempotent and send.offset != UNTOLD:
+                    first = min(first, send.offset)
+                by_producer[key].append((first, send.identity.counter, send))
         for row in by_producer.values():
             row.sort(key=lambda item: item[0])
             for (_, before, earlier), (offset, after, later) in pairwise(row):
