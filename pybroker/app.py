@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from pybroker import room_options
 from pybroker.admin.view import Rooms, SessionWatch
 from pybroker.arrival import wait_for_cluster, wait_for_topics
 from pybroker.broker_channel import RemoteBrokerChannel
@@ -32,7 +33,7 @@ from pybroker.coordinator.zookeeper.late_session import ClosableCoord, LateSessi
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, LossReceipts
 from pybroker.coordinator.zookeeper.registry import register_broker, unregister_broker
 from pybroker.errors import CoordError, MalformedNode, StartupError
-from pybroker.handlers.context import BrokerOptions, Services
+from pybroker.handlers.context import Services
 from pybroker.handlers.dispatch import Dispatcher
 from pybroker.handlers.fetch_sessions import FetchSessionCache
 from pybroker.handlers.gate import Gate
@@ -60,7 +61,6 @@ from pybroker.replication.power_loss import PowerLoss
 from pybroker.replication.purgatory import Purgatory
 from pybroker.replication.quarantine import Quarantine
 from pybroker.replication.scrubber import Scrubber
-from pybroker.room_options import intervals, rebalance_settings, server_limits
 from pybroker.server.listener import Server
 from pybroker.standing import Level, Standing
 from pybroker.storage.log_config import LogConfig
@@ -295,7 +295,7 @@ class BrokerApp:
             channels=self._channel,
             settings=ControllerSettings(
                 delete_topic_enable=self._config.delete_topic_enable,
-                rebalance=rebalance_settings(self._config),
+                rebalance=room_options.rebalance_settings(self._config),
                 journal=self.journal.note,
                 elections=self._world.metrics.elections,
                 policy_of=lambda overrides: policy_of(self.live.current, overrides),
@@ -378,7 +378,7 @@ class BrokerApp:
             replicas=self.replicas,
             blocking=self._world.blocking,
             clock=self._world.clock,
-            intervals=intervals(self._config),
+            intervals=room_options.intervals(self._config),
         )
 
     def _new_quarantine(self) -> Quarantine:
@@ -405,7 +405,7 @@ class BrokerApp:
     def _new_server(self) -> Server:
         return Server(
             handle=self._metering.answer,
-            limits=server_limits(self._config),
+            limits=room_options.server_limits(self._config),
             clock=self._world.clock,
             metrics=self._world.metrics,
         )
@@ -431,7 +431,7 @@ class BrokerApp:
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """The broker's own options have changed; those of its logs are handed on elsewhere."""
-        self._server.reconfigure(server_limits(now))
+        self._server.reconfigure(room_options.server_limits(now))
         self._logs.producer_id_expiration_ms = now.producer_id_expiration_ms
         self.replicas.lag_max_s = now.replica_lag_time_max_ms / 1000
         if now.background_threads != before.background_threads:
@@ -469,12 +469,7 @@ class BrokerApp:
         return Services(
             broker_id=self._broker.id,
             cluster_id=cluster_id,
-            options=BrokerOptions(
-                auto_create_topics=config.auto_create_topics_enable,
-                delete_topics=config.delete_topic_enable,
-                fetch_bytes_max=config.fetch_max_bytes,
-                inter_broker_listener=config.inter_broker_listener,
-            ),
+            options=room_options.request_options(config),
             replicas=self.replicas,
             metadata=self.metadata,
             controller=self.controller,
@@ -483,6 +478,7 @@ class BrokerApp:
             topics=self._topics,
             group_topic=self.groups.topic,
             groups=self.groups.service,
+            classic_offsets=self.groups.classic_offsets,
             mover=self._mover,
             configs=self.live,
             producer_ids=self._producer_ids.next_id,

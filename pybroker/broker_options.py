@@ -113,6 +113,8 @@ class BrokerOptionTable:
     offsets_load_buffer_size: int = integer("offsets.load.buffer.size", 5_242_880, "The bytes read at a time when a coordinator loads its groups.", minimum=1)
     offsets_topic_compression_codec: int = integer("offsets.topic.compression.codec", 0, "The codec of the topic of consumer groups: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.", minimum=0, maximum=4)
     offsets_commit_timeout_ms: int = integer("offsets.commit.timeout.ms", 5_000, "How long a commit waits for the replicas of the topic of consumer groups.", minimum=1)
+    offset_metadata_max_bytes: int = integer("offset.metadata.max.bytes", 4_096, "The longest text that a committed offset may carry, in characters.")
+    offsets_storage: str = string("offsets.storage", "zookeeper", "Where groups' committed offsets are kept: as classic nodes in zookeeper, or in the topic of consumer groups as Apache Kafka does since 0.9 (kafka). What the other one has is carried over.", choices=("zookeeper", "kafka"))
     transaction_state_log_num_partitions: int = integer("transaction.state.log.num.partitions", 50, "The partitions of the topic of transactions; never to be changed later.", minimum=1)
     transaction_state_log_replication_factor: int = short("transaction.state.log.replication.factor", 3, "The replicas of the topic of transactions.", minimum=1)
     transaction_state_log_min_isr: int = integer("transaction.state.log.min.isr", 2, "min.insync.replicas of the topic of transactions.", minimum=1)
@@ -194,7 +196,6 @@ class BrokerOptionTable:
     log_message_format_version: str = string("log.message.format.version", "3.0-IV1", "Without effect since Kafka 3.0: batches are always of the newest format.", pattern=VERSION, shape=VERSION_SHAPE, effective=False)
     log_message_downconversion_enable: bool = boolean("log.message.downconversion.enable", True, "Whether old clients get batches rewritten in an older format.", update=_CLUSTER, effective=False)
 
-    offset_metadata_max_bytes: int = integer("offset.metadata.max.bytes", 4_096, "The most bytes of text that a committed offset may carry.", effective=False)
     offsets_retention_minutes: int = integer("offsets.retention.minutes", 10_080, "How long the offsets of an empty group are kept.", minimum=1, effective=False)
     offsets_commit_required_acks: int = short("offsets.commit.required.acks", -1, "The acks of a commit; never to be changed.", effective=False)
     transaction_max_timeout_ms: int = integer("transaction.max.timeout.ms", 900_000, "The longest timeout that a transaction may ask for.", minimum=1, effective=False)

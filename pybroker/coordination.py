@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from pybroker.broker_config import BrokerConfig
+from pybroker.coordinator.groups.classic_offsets import ClassicOffsets
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.fence import Claim, take_fence
+from pybroker.coordinator.groups.kept_offsets import KeptOffsets, OffsetOptions
 from pybroker.coordinator.groups.options import GroupOptions
-from pybroker.coordinator.groups.seams import NobodyElse, Surroundings
+from pybroker.coordinator.groups.seams import Surroundings
 from pybroker.coordinator.groups.service import GroupService
-from pybroker.coordinator.groups.zookeeper_offsets import ZookeeperOffsets
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.runtime.shards import Shards
 from pybroker.handlers.context import TopicAdmin
@@ -81,6 +82,10 @@ class GroupCoordination:
             is_fenced=lambda: rooms.replicas.is_fenced,
         )
         self.service = GroupService(self.shards, self.topic.partition_of)
+        self.classic_offsets = ClassicOffsets(
+            rooms.offsets, timeout_s=rooms.config.offsets_commit_timeout_ms / 1000
+        )
+        """For requests of version 0, which no coordinator answers."""
         rooms.replicas.on_internal = self._role_changed
 
     def start(self) -> None:
@@ -105,8 +110,9 @@ class GroupCoordination:
         def is_mine(group_id: str) -> bool:
             return self.topic.partition_of(group_id) == partition
 
-        offsets = ZookeeperOffsets(context, self._rooms.offsets, is_mine=is_mine)
-        return GroupCoordinator(context, offsets, NobodyElse(), self._surroundings)
+        options = _offset_options(self._rooms.config)
+        offsets = KeptOffsets(context, self._rooms.offsets, is_mine=is_mine, options=options)
+        return GroupCoordinator(context, offsets, offsets.mirror, self._surroundings)
 
     def _role_changed(self, key: TopicPartition) -> None:
         if key.topic != GROUP_TOPIC:
@@ -153,4 +159,11 @@ def _group_options(config: BrokerConfig) -> GroupOptions:
         size_max=config.group_max_size,
         initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         sweep_interval_ms=config.offsets_retention_check_interval_ms,
+    )
+
+
+def _offset_options(config: BrokerConfig) -> OffsetOptions:
+    return OffsetOptions(
+        storage=config.offsets_storage,
+        commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
     )

@@ -6,6 +6,7 @@ import socket
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.controller.office import RebalanceSettings
+from pybroker.handlers.context import BrokerOptions
 from pybroker.ports import FetchLimits
 from pybroker.replication.fetcher import FetcherOptions
 from pybroker.replication.housekeeping import Intervals
@@ -22,6 +23,17 @@ def fetcher_options(config: BrokerConfig) -> FetcherOptions:
             partition_max_bytes=config.replica_fetch_max_bytes,
         ),
         backoff_ms=config.replica_fetch_backoff_ms,
+    )
+
+
+def request_options(config: BrokerConfig) -> BrokerOptions:
+    """What the handlers of requests go by."""
+    return BrokerOptions(
+        auto_create_topics=config.auto_create_topics_enable,
+        delete_topics=config.delete_topic_enable,
+        fetch_bytes_max=config.fetch_max_bytes,
+        inter_broker_listener=config.inter_broker_listener,
+        offset_metadata_max=config.offset_metadata_max_bytes,
     )
 
 

@@ -19,7 +19,7 @@ async def classic_members(coord: Coord, group_id: str) -> list[str]:
     """The members that have registered by themselves, as the consumers of Kafka 0.8 do; a group
     that has some is none of a coordinator's. Raises CoordError."""
     root = paths.group_members(group_id)
-    names = await _children(coord, root)
+    names = await children_of(coord, root)
 
     async def is_classic(name: str) -> bool:
         path = f"{root}/{name}"
@@ -36,6 +36,8 @@ async def classic_members(coord: Coord, group_id: str) -> list[str]:
 async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) -> ErrorCode:
     """Remove everything that there is of the group; the error if something could not be removed.
     Raises CoordError."""
+    if not group_id:
+        return ErrorCode.NONE
     codes: list[ErrorCode] = []
     for root in (paths.group(group_id), paths.group_details(group_id)):
         tree = await _tree(coord, root)
@@ -52,7 +54,7 @@ async def remove_empty_topics(
     candidates += [paths.topic_details(group_id, name) for name in topics]
     empty = await _empty_of(coord, candidates)
     await writes.write([_gone(group_id, path) for path in empty])
-    if not await _children(coord, paths.group_offsets(group_id)):
+    if not await children_of(coord, paths.group_offsets(group_id)):
         root = await _empty_of(coord, [paths.group_details(group_id)])
         await writes.write([_gone(group_id, path) for path in root])
 
@@ -72,14 +74,15 @@ async def _tree(coord: Coord, root: str) -> list[str]:
         return []
     found, level = [root], [root]
     while level:
-        names = await for_each(lambda path: _children(coord, path), level)
+        names = await for_each(lambda path: children_of(coord, path), level)
         pairs = zip(level, names, strict=True)
         level = [f"{path}/{name}" for path, children in pairs for name in children]
         found += level
     return found
 
 
-async def _children(coord: Coord, path: str) -> list[str]:
+async def children_of(coord: Coord, path: str) -> list[str]:
+    """Empty where there is no such node. Raises CoordError."""
     try:
         return await coord.children(path)
     except NoNode:

@@ -153,6 +153,9 @@ class LoggedOffsets:
         )
         return codes
 
+    def undecided(self, group_id: str) -> Collection[TopicPartition]:
+        return self._recorded.undecided(group_id)
+
     async def group_ids(self) -> Collection[str]:
         return self._recorded.groups()
 

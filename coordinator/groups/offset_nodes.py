@@ -84,6 +84,8 @@ class OffsetNodes:
     ) -> dict[TopicPartition, CommittedOffset]:
         """What is committed of these, or (None) of all. Raises MalformedNode if a node holds no
         number: to leave it out would send a consumer back to the beginning."""
+        if not group_id:  # Kafka has groups of that name; no node can have it
+            return {}
 
         async def read() -> dict[TopicPartition, CommittedOffset]:
             keys = await self._all(group_id) if partitions is None else list(partitions)
@@ -96,6 +98,8 @@ class OffsetNodes:
 
     async def names(self, group_id: str) -> set[TopicPartition]:
         """The partitions for which something is committed."""
+        if not group_id:
+            return set()
 
         async def read() -> set[TopicPartition]:
             return set(await self._all(group_id))

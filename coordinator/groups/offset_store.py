@@ -56,5 +56,8 @@ class OffsetStore(Protocol):
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Forget these, or (None) all of the group."""
 
+    def undecided(self, group_id: str) -> Collection[TopicPartition]:
+        """The partitions for which a transaction that is still open would commit an offset."""
+
     async def group_ids(self) -> Collection[str]:
         """The groups of this shard that have offsets here."""

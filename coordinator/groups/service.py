@@ -49,13 +49,17 @@ class GroupService:
     def shard_of(self, group_id: str, *, may_be_empty: bool = False) -> GroupCoordinator:
         """The coordinator of a group. Raises BrokerError, also INVALID_GROUP_ID; where
         `may_be_empty`, the empty id, by which some simple consumers go, is let pass."""
+        self.check_group_id(group_id, may_be_empty=may_be_empty)
+        return self._shards.shard_for(self._partition_of(group_id))
+
+    def check_group_id(self, group_id: str, *, may_be_empty: bool = False) -> None:
+        """Raises BrokerError INVALID_GROUP_ID."""
         if not (group_id or may_be_empty) or len(encode_name(group_id)) > GROUP_ID_LENGTH_MAX:
             raise BrokerError(
                 ErrorCode.INVALID_GROUP_ID,
                 f"the group id has {len(group_id)} characters, expected 1 to {GROUP_ID_LENGTH_MAX} "
                 "(of those that a node's name cannot have, a third of that)",
             )
-        return self._shards.shard_for(self._partition_of(group_id))
 
     # members
 

@@ -173,6 +173,9 @@ class ZookeeperOffsets:
         await self._drop_left_over(group_id, keys)
         return dict(zip(keys, codes, strict=True))
 
+    def undecided(self, group_id: str) -> Collection[TopicPartition]:
+        return self._recorded.undecided(group_id)
+
     async def group_ids(self) -> Collection[str]:
         try:
             groups = await self._nodes.coordinated_groups()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from pybroker.coordinator.controller.events import Election, ElectionType
+from pybroker.coordinator.groups.classic_offsets import ClassicOffsets
 from pybroker.coordinator.groups.service import GroupService
 from pybroker.coordinator.zookeeper.config_store import Change
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
@@ -168,6 +169,8 @@ class BrokerOptions:
     """While peers leave that much of their answers unread, a fetch gets one batch, not more."""
     inter_broker_listener: str | None = None
     """Where brokers talk to each other; None: on every listener."""
+    offset_metadata_max: int = 4096
+    """offset.metadata.max.bytes; like Kafka, characters are counted."""
     auto_create_wait_s: float = 1.0
     """How long a Metadata request waits for a topic that it caused to be made."""
 
@@ -194,6 +197,7 @@ class Services:
     topics: TopicAdmin
     group_topic: InternalTopic
     groups: GroupService
+    classic_offsets: ClassicOffsets
     configs: Configs
     producer_ids: Callable[[], Awaitable[int]]
     clock: Clock

@@ -47,6 +47,11 @@ from pybroker.handlers.list_offsets import handle_list_offsets
 from pybroker.handlers.log_dirs import handle_alter_replica_log_dirs, handle_describe_log_dirs
 from pybroker.handlers.metadata import handle_describe_cluster, handle_metadata
 from pybroker.handlers.metadata_cache import MetadataCache, Question, State
+from pybroker.handlers.offsets import (
+    handle_offset_commit,
+    handle_offset_delete,
+    handle_offset_fetch,
+)
 from pybroker.handlers.produce import handle_produce
 from pybroker.handlers.produce_lane import ProduceLane
 from pybroker.handlers.producer_ids import handle_init_producer_id
@@ -100,6 +105,9 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.SYNC_GROUP: handle_sync_group,
     ApiKey.HEARTBEAT: handle_heartbeat,
     ApiKey.LEAVE_GROUP: handle_leave_group,
+    ApiKey.OFFSET_COMMIT: handle_offset_commit,
+    ApiKey.OFFSET_FETCH: handle_offset_fetch,
+    ApiKey.OFFSET_DELETE: handle_offset_delete,
     ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
     ApiKey.LIST_GROUPS: handle_list_groups,
     ApiKey.DELETE_GROUPS: handle_delete_groups,

@@ -15,7 +15,6 @@ from pybroker.handlers.context import Request, Services
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages import (
     acls,
-    offsets,
     quotas,
     reassignment,
     sasl,
@@ -30,48 +29,6 @@ NO_AUTHORIZER: Final = ErrorCode.SECURITY_DISABLED
 NO_SASL: Final = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE: Final = ErrorCode.UNSUPPORTED_VERSION
 _NOT_HERE_TEXT: Final = "this broker does not offer that"
-
-
-def _offset_commit(request: offsets.OffsetCommitRequest) -> Message:
-    return offsets.OffsetCommitResponse(
-        topics=[
-            offsets.OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    offsets.OffsetCommitResponsePartition(
-                        partition_index=part.partition_index, error_code=NO_COORDINATOR
-                    )
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _offset_fetch(request: offsets.OffsetFetchRequest) -> Message:
-    return offsets.OffsetFetchResponse(
-        error_code=NO_COORDINATOR,
-        topics=[
-            offsets.OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    offsets.OffsetFetchResponsePartition(
-                        partition_index=index,
-                        committed_offset=-1,
-                        metadata="",
-                        error_code=NO_COORDINATOR,
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics or []
-        ],
-        groups=[
-            offsets.OffsetFetchResponseGroup(group_id=group.group_id, error_code=NO_COORDINATOR)
-            for group in request.groups
-        ],
-    )
 
 
 def _add_partitions_to_txn(request: transactions.AddPartitionsToTxnRequest) -> Message:
@@ -194,9 +151,6 @@ def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any
 
 
 _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
-    ApiKey.OFFSET_COMMIT: _offset_commit,
-    ApiKey.OFFSET_FETCH: _offset_fetch,
-    ApiKey.OFFSET_DELETE: _failing(offsets.OffsetDeleteResponse, NO_COORDINATOR),
     ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
     ApiKey.ADD_OFFSETS_TO_TXN: _failing(transactions.AddOffsetsToTxnResponse, NO_COORDINATOR),
     ApiKey.END_TXN: _failing(transactions.EndTxnResponse, NO_COORDINATOR),

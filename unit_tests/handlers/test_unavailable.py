@@ -21,9 +21,6 @@ NO_SASL = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE = ErrorCode.UNSUPPORTED_VERSION
 
 EXPECTED = {
-    ApiKey.OFFSET_COMMIT: NO_COORDINATOR,
-    ApiKey.OFFSET_FETCH: NO_COORDINATOR,
-    ApiKey.OFFSET_DELETE: NO_COORDINATOR,
     ApiKey.ADD_PARTITIONS_TO_TXN: NO_COORDINATOR,
     ApiKey.ADD_OFFSETS_TO_TXN: NO_COORDINATOR,
     ApiKey.END_TXN: NO_COORDINATOR,
@@ -41,11 +38,6 @@ EXPECTED = {
 
 PARTITIONS = "topics.partitions.partition_index"
 SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
-    ApiKey.OFFSET_COMMIT: [(PARTITIONS, PARTITIONS)],
-    ApiKey.OFFSET_FETCH: [
-        ("topics.partition_indexes", PARTITIONS),
-        ("groups.group_id", "groups.group_id"),
-    ],
     ApiKey.ADD_PARTITIONS_TO_TXN: [("topics.partitions", "results.results.partition_index")],
     ApiKey.TXN_OFFSET_COMMIT: [(PARTITIONS, PARTITIONS)],
     ApiKey.WRITE_TXN_MARKERS: [

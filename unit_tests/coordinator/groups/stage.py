@@ -92,6 +92,9 @@ class MemoryOffsets:
         self.groups.discard(group_id)
         return {}
 
+    def undecided(self, group_id: str) -> Collection[TopicPartition]:
+        return []
+
     async def group_ids(self) -> Collection[str]:
         return self.groups
 

@@ -1,0 +1,307 @@
+"""The members of coordinated groups as nodes, in the shapes of classic consumers: who is in the
+group, `/consumers/<group>/ids/<member>`, and who reads what, `owners/<topic>/<partition>`. For
+tools and people; nobody decides by them, but for one thing: under one name there are classic
+consumers or coordinated ones, never both, and each side sees the other there.
+
+Nothing waits for these writes. They are made by the coordinator in office only, one group after the
+other; what a fail-over leaves half done the next one brings in order, as it is told of every group
+when it has loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.coordinator.groups.calls import GroupView
+from pybroker.coordinator.groups.fenced_writes import Change, FencedWrites
+from pybroker.coordinator.groups.gathering import for_each
+from pybroker.coordinator.groups.group_nodes import children_of, classic_members
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.coordinator.runtime.shard import ShardContext, Timer
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import (
+    ConsumerRegistration,
+    decode_consumer,
+    encode_consumer,
+)
+from pybroker.errors import (
+    BrokerError,
+    CoordError,
+    ErrorCode,
+    MalformedInput,
+    MalformedNode,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+)
+from pybroker.model import TopicPartition
+from pybroker.ports import CheckOp, Coord, CreateOp
+from pybroker.wire.consumer_protocol import decode_assignment, decode_subscription
+
+logger = logging.getLogger(__name__)
+
+CLAIM: Final = "pybroker-coordinator"
+"""Stands in for members while the first ones are joining; gone with our session."""
+CLAIM_KEPT_S: Final = 600.0
+RETRY_S: Final = 1.0
+RETRY_MAX_S: Final = 30.0
+_CONSUMER: Final = "consumer"
+_THREAD: Final = "-0"
+"""An owner is a thread of a consumer in classic nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What the nodes of a group shall say. `is_whole`: topics and owners are known, not only who
+    is in the group."""
+
+    members: Mapping[str, tuple[str, ...]]
+    """Member id -> topics."""
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    is_whole: bool = True
+
+
+def picture_of(group: GroupView) -> Picture:
+    """Members of other protocols than the consumers' are shown without topics."""
+    members: dict[str, tuple[str, ...]] = {}
+    owners: dict[TopicPartition, str] = {}
+    is_consumers = group.protocol_type == _CONSUMER
+    for member in group.members:
+        members[member.member_id] = ()
+        if group.state is not GroupState.STABLE or not is_consumers:
+            continue
+        with suppress(MalformedInput):
+            members[member.member_id] = tuple(decode_subscription(member.metadata).topics)
+        with suppress(MalformedInput):
+            if member.assignment:
+                for key in decode_assignment(member.assignment).partitions:
+                    owners[key] = f"{member.member_id}{_THREAD}"
+    is_whole = group.state in (GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
+    return Picture(members, owners, is_whole)
+
+
+class GroupMirror:
+    """The `Membership` of one shard. Owns one task while there is something to show; `end` ends
+    it."""
+
+    def __init__(self, shard: ShardContext, coord: Coord, *, timeout_s: float) -> None:
+        self._shard = shard
+        self._coord = coord
+        self._timeout_s = timeout_s
+        self._writes = FencedWrites(coord, shard, timeout_s=timeout_s)
+        self._wanted: dict[str, Picture] = {}
+        self._populated: set[str] = set()
+        """The groups that have members, as we were told last."""
+        self._claimed: set[str] = set()
+        """Those whose first members may be joining."""
+        self._task: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
+        self._retry_s = RETRY_S
+        self._has_ended = False
+
+    # ---- the membership
+
+    def members_changed(self, group: GroupView) -> None:
+        picture = picture_of(group)
+        if picture.members and picture.is_whole:
+            self._claimed.discard(group.group_id)
+        if picture.members:
+            self._populated.add(group.group_id)
+        else:
+            self._populated.discard(group.group_id)
+        self._show(group.group_id, picture)
+
+    async def may_begin(self, group_id: str) -> ErrorCode:
+        """Puts a node of ours among the members first and then looks for others, as classic
+        consumers do: of two at once at least one sees the other. Raises BrokerError."""
+        self._claimed.add(group_id)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._claim(group_id)
+                members = await classic_members(self._coord, group_id)
+        except (CoordError, TimeoutError) as error:
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"zookeeper does not answer: {error!r}"
+            ) from error
+        if not members:
+            self._shard.call_later(CLAIM_KEPT_S, lambda: self._drop_claim(group_id))
+            return ErrorCode.NONE
+        logger.info("group_is_classic group=%s members=%d", group_id, len(members))
+        self._drop_claim(group_id)
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+    def end(self) -> None:
+        """Nothing more is written. Idempotent."""
+        self._has_ended = True
+        self._writes.end()
+        self._wanted.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def settled(self) -> None:
+        """Wait until everything is shown, or the attempt has failed."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    # ---- private: when
+
+    def _drop_claim(self, group_id: str) -> None:
+        self._claimed.discard(group_id)
+        if group_id not in self._populated:
+            self._show(group_id, Picture({}))
+
+    def _show(self, group_id: str, picture: Picture) -> None:
+        if self._has_ended:
+            return
+        self._wanted[group_id] = picture
+        if self._task is None and self._timer is None:
+            self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._wanted:
+                group_id, picture = next(iter(self._wanted.items()))
+                await self._bring_about(group_id, picture)
+                if self._wanted.get(group_id) is picture:
+                    del self._wanted[group_id]
+            self._retry_s = RETRY_S
+        except (CoordError, BrokerError) as error:
+            logger.info("group_not_shown partition=%d reason=%r", self._shard.partition, error)
+            self._again_later()
+        except Exception:
+            logger.exception("group_not_shown partition=%d", self._shard.partition)
+            self._again_later()
+        finally:
+            self._task = None
+
+    def _again_later(self) -> None:
+        if self._has_ended:
+            return
+        self._timer = self._shard.call_later(self._retry_s, self._again)
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+
+    def _again(self) -> None:
+        self._timer = None
+        if self._wanted and not self._has_ended:
+            self._task = asyncio.ensure_future(self._run())
+
+    # ---- private: what
+
+    async def _claim(self, group_id: str) -> None:
+        """Raises CoordError."""
+        path = paths.group_member(group_id, CLAIM)
+        data = encode_consumer(
+            ConsumerRegistration({}, "static", self._shard.clock.wall_ms(), is_coordinated=True)
+        )
+        check = CheckOp(paths.coordinator(self._shard.partition), self._shard.fence_version)
+        for _ in range(2):
+            try:
+                await self._coord.multi([check, CreateOp(path, data, ephemeral=True)])
+                return
+            except MultiFailed as error:
+                if error.index == 0:
+                    raise
+                if isinstance(error.cause, NodeExists):
+                    return
+                if not isinstance(error.cause, NoNode):
+                    raise
+            await self._writes.write([Change(group_id, path, (), (paths.parent(path),))])
+
+    async def _bring_about(self, group_id: str, picture: Picture) -> None:
+        """Raises CoordError, BrokerError."""
+        changes = await self._member_changes(group_id, picture)
+        changes += await self._owner_changes(group_id, picture)
+        codes = await self._writes.write(changes)
+        failed = next((code for code in codes if code is not ErrorCode.NONE), None)
+        if failed is not None:
+            raise BrokerError(failed, f"the nodes of {group_id} cannot be written")
+
+    async def _member_changes(self, group_id: str, picture: Picture) -> list[Change]:
+        root = paths.group_members(group_id)
+        names = await children_of(self._coord, root)
+        found = await for_each(lambda name: self._registration(f"{root}/{name}"), names)
+        shown = {
+            paths.decode_name(name): registration
+            for name, registration in zip(names, found, strict=True)
+            if registration is not None and registration.is_coordinated
+        }
+        changes = [
+            _change(group_id, paths.group_member(group_id, member_id), None)
+            for member_id in shown
+            if member_id not in picture.members
+            and not (member_id == CLAIM and group_id in self._claimed)
+        ]
+        for member_id, topics in picture.members.items() if picture.is_whole else ():
+            subscription = dict.fromkeys(topics, 1)
+            before = shown.get(member_id)
+            if before is None or before.subscription != subscription:
+                registration = ConsumerRegistration(
+                    subscription, "static", self._shard.clock.wall_ms(), is_coordinated=True
+                )
+                path = paths.group_member(group_id, member_id)
+                changes.append(_change(group_id, path, encode_consumer(registration)))
+        return changes
+
+    async def _registration(self, path: str) -> ConsumerRegistration | None:
+        """None for what is gone or no registration."""
+        try:
+            return decode_consumer(path, (await self._coord.get(path))[0])
+        except (NoNode, MalformedNode):
+            return None
+
+    async def _owner_changes(self, group_id: str, picture: Picture) -> list[Change]:
+        """Owners that are no members of the group are removed, for there are no others: nobody
+        coordinates a group of classic consumers."""
+        shown = await self._owners(group_id)
+        wanted = {key: owner.encode() for key, owner in picture.owners.items()}
+        members = {f"{member_id}{_THREAD}".encode() for member_id in picture.members}
+        gone = [
+            key
+            for key, owner in shown.items()
+            if owner not in members or (picture.is_whole and key not in wanted)
+        ]
+        changes = [_change(group_id, paths.group_owner(group_id, key), None) for key in gone]
+        kept = {key.topic for key in shown.keys() - set(gone)} | {key.topic for key in wanted}
+        changes += [
+            _change(group_id, paths.group_owners(group_id, topic), None)
+            for topic in sorted({key.topic for key in gone} - kept)
+        ]
+        changes += [
+            _change(group_id, paths.group_owner(group_id, key), owner)
+            for key, owner in wanted.items()
+            if shown.get(key) != owner
+        ]
+        return changes
+
+    async def _owners(self, group_id: str) -> dict[TopicPartition, bytes]:
+        root = f"{paths.group(group_id)}/owners"
+        topics = await children_of(self._coord, root)
+        names = await for_each(lambda topic: children_of(self._coord, f"{root}/{topic}"), topics)
+        keys = [
+            TopicPartition(paths.decode_name(topic), int(name))
+            for topic, numbers in zip(topics, names, strict=True)
+            for name in numbers
+            if name.isascii() and name.isdigit()
+        ]
+        return dict(await self._contents(group_id, keys))
+
+    async def _contents(
+        self, group_id: str, keys: Sequence[TopicPartition]
+    ) -> list[tuple[TopicPartition, bytes]]:
+        async def content(key: TopicPartition) -> bytes | None:
+            try:
+                return (await self._coord.get(paths.group_owner(group_id, key)))[0]
+            except NoNode:
+                return None
+
+        found = await for_each(content, keys)
+        return [(key, data) for key, data in zip(keys, found, strict=True) if data is not None]
+
+
+def _change(group_id: str, path: str, data: bytes | None) -> Change:
+    return Change(group_id, path, ((path, data),))

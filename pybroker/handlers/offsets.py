@@ -1,0 +1,352 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: how far groups have read.
+
+Version 0 of the first two means the classic nodes in ZooKeeper, whichever broker is asked. All else
+is asked of the group's coordinator. As in Kafka a fetch does not ask whether a partition exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from pybroker.coordinator.groups.calls import Identity
+from pybroker.coordinator.groups.coordinator import GroupCoordinator
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.seams import GroupFacts
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.handlers.context import Request, Services
+from pybroker.handlers.turns import Turns
+from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from pybroker.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+_FIRST_WITH_ERROR_FOR_ALL = 2
+_FIRST_WITH_GROUPS = 8
+_CONSUMER = "consumer"
+
+Found = Mapping[TopicPartition, CommittedOffset | ErrorCode]
+"""What is committed, or why that is not told; missing where there is nothing."""
+
+
+# ---- OffsetCommit
+
+
+async def handle_offset_commit(
+    services: Services, request: Request, message: OffsetCommitRequest
+) -> OffsetCommitResponse:
+    turns = Turns()
+    codes: dict[TopicPartition, ErrorCode] = {}
+    wanted: dict[TopicPartition, OffsetCommitRequestPartition] = {}
+    for topic in message.topics:
+        for item in topic.partitions:
+            key = TopicPartition(topic.name, item.partition_index)
+            code = _fault_of(services, key, item)
+            codes[key] = code
+            wanted.pop(key, None)
+            if code is ErrorCode.NONE:
+                wanted[key] = item
+            await turns.item()
+    if wanted:
+        codes.update(await _commit(services, request, message, wanted))
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=item.partition_index,
+                        error_code=codes[TopicPartition(topic.name, item.partition_index)],
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _fault_of(
+    services: Services, key: TopicPartition, item: OffsetCommitRequestPartition
+) -> ErrorCode:
+    if not services.metadata.exists(key):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(item.committed_metadata or "") > services.options.offset_metadata_max:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+async def _commit(
+    services: Services,
+    request: Request,
+    message: OffsetCommitRequest,
+    wanted: Mapping[TopicPartition, OffsetCommitRequestPartition],
+) -> Mapping[TopicPartition, ErrorCode]:
+    try:
+        if not services.standing.is_full:
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker does not hear from ZooKeeper"
+            )
+        if request.version == 0:
+            services.groups.check_group_id(message.group_id)
+            return await services.classic_offsets.write(
+                message.group_id, {key: item.committed_offset for key, item in wanted.items()}
+            )
+        shard = services.groups.shard_of(message.group_id)
+        who = Identity(message.member_id, message.group_instance_id)
+        code = shard.may_commit(message.group_id, who, message.generation_id)
+        if code is not ErrorCode.NONE:
+            return dict.fromkeys(wanted, code)
+        now_ms = services.clock.wall_ms()
+        values = {key: _value(item, message, now_ms) for key, item in wanted.items()}
+        return await shard.offsets.commit(message.group_id, values)
+    except BrokerError as error:
+        return dict.fromkeys(wanted, error.code)
+
+
+def _value(
+    item: OffsetCommitRequestPartition, message: OffsetCommitRequest, now_ms: int
+) -> CommittedOffset:
+    own_time = item.commit_timestamp != NO_TIMESTAMP
+    retention_ms = message.retention_time_ms
+    return CommittedOffset(
+        item.committed_offset,
+        item.committed_leader_epoch,
+        item.committed_metadata or "",
+        item.commit_timestamp if own_time else now_ms,
+        NO_TIMESTAMP if retention_ms < 0 else now_ms + retention_ms,
+    )
+
+
+# ---- OffsetFetch
+
+
+async def handle_offset_fetch(
+    services: Services, request: Request, message: OffsetFetchRequest
+) -> OffsetFetchResponse:
+    if request.version == 0:
+        return await _fetch_classic(services, message)
+    if request.version >= _FIRST_WITH_GROUPS:
+        groups = []
+        for group in message.groups:
+            groups.append(
+                await _fetch_group(services, group.group_id, group.topics, message.require_stable)
+            )
+        return OffsetFetchResponse(groups=groups)
+    wanted = None if message.topics is None else _keys(message.topics)
+    try:
+        found = await _fetch(services, message.group_id, wanted, message.require_stable)
+    except BrokerError as error:
+        return _failed_fetch(request.version, message, error.code)
+    return OffsetFetchResponse(topics=_topics(message.topics, found))
+
+
+def _failed_fetch(
+    version: int, message: OffsetFetchRequest, code: ErrorCode
+) -> OffsetFetchResponse:
+    """As Kafka: an error for all, or, where the answer has no room for one, at each partition."""
+    if version >= _FIRST_WITH_ERROR_FOR_ALL:
+        return OffsetFetchResponse(error_code=code)
+    return OffsetFetchResponse(
+        topics=_topics(message.topics, dict.fromkeys(_keys(message.topics or []), code))
+    )
+
+
+async def _fetch_group(
+    services: Services,
+    group_id: str,
+    topics: list[OffsetFetchRequestTopics] | None,
+    require_stable: bool,
+) -> OffsetFetchResponseGroup:
+    try:
+        wanted = None if topics is None else _keys(topics)
+        found = await _fetch(services, group_id, wanted, require_stable)
+    except BrokerError as error:
+        return OffsetFetchResponseGroup(group_id=group_id, error_code=error.code)
+    return OffsetFetchResponseGroup(
+        group_id=group_id,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=part.partition_index,
+                        committed_offset=part.committed_offset,
+                        committed_leader_epoch=part.committed_leader_epoch,
+                        metadata=part.metadata,
+                        error_code=part.error_code,
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in _topics(topics, found)
+        ],
+    )
+
+
+async def _fetch(
+    services: Services,
+    group_id: str,
+    wanted: Collection[TopicPartition] | None,
+    require_stable: bool,
+) -> Found:
+    """Raises BrokerError."""
+    shard = services.groups.shard_of(group_id)
+    unstable = set(shard.offsets.undecided(group_id)) if require_stable else set()
+    found: dict[TopicPartition, CommittedOffset | ErrorCode] = {
+        **await shard.offsets.fetch(group_id, wanted)
+    }
+    for key in unstable if wanted is None else unstable.intersection(wanted):
+        found[key] = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    return found
+
+
+async def _fetch_classic(services: Services, message: OffsetFetchRequest) -> OffsetFetchResponse:
+    keys = _keys(message.topics or [])
+    found: dict[TopicPartition, CommittedOffset | ErrorCode]
+    found = dict.fromkeys(keys, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    try:
+        services.groups.check_group_id(message.group_id)
+        known = [key for key in found if services.metadata.exists(key)]
+        values = await services.classic_offsets.read(message.group_id, known)
+        for key, value in zip(known, values, strict=True):
+            if isinstance(value, ErrorCode):
+                found[key] = value
+            elif value is not None:
+                found[key] = CommittedOffset(value)
+    except BrokerError as error:
+        found = dict.fromkeys(keys, error.code)
+    return OffsetFetchResponse(topics=_topics(message.topics, found))
+
+
+def _keys(
+    topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics],
+) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes
+    ]
+
+
+def _topics(
+    wanted: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None, found: Found
+) -> list[OffsetFetchResponseTopic]:
+    """An answer for every partition that was asked for, or (None) for all that were found."""
+    if wanted is not None:
+        return [
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    _answer(number, found.get(TopicPartition(topic.name, number)))
+                    for number in topic.partition_indexes
+                ],
+            )
+            for topic in wanted
+        ]
+    by_topic: dict[str, list[OffsetFetchResponsePartition]] = {}
+    for key in sorted(found):
+        by_topic.setdefault(key.topic, []).append(_answer(key.partition, found[key]))
+    return [
+        OffsetFetchResponseTopic(name=name, partitions=partitions)
+        for name, partitions in by_topic.items()
+    ]
+
+
+def _answer(
+    partition: int, found: CommittedOffset | ErrorCode | None
+) -> OffsetFetchResponsePartition:
+    if isinstance(found, CommittedOffset):
+        return OffsetFetchResponsePartition(
+            partition_index=partition,
+            committed_offset=found.offset,
+            committed_leader_epoch=found.leader_epoch,
+            metadata=found.metadata,
+        )
+    return OffsetFetchResponsePartition(
+        partition_index=partition,
+        committed_offset=NO_OFFSET,
+        committed_leader_epoch=NO_EPOCH,
+        metadata="",
+        error_code=ErrorCode.NONE if found is None else found,
+    )
+
+
+# ---- OffsetDelete
+
+
+async def handle_offset_delete(
+    services: Services, request: Request, message: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
+    turns = Turns()
+    codes: dict[TopicPartition, ErrorCode] = {}
+    try:
+        shard = services.groups.shard_of(message.group_id)
+        is_read = await _topics_in_use(shard, message.group_id)
+        for topic in message.topics:
+            for item in topic.partitions:
+                key = TopicPartition(topic.name, item.partition_index)
+                codes[key] = _deletion_fault(services, key, is_read)
+                await turns.item()
+        wanted = [key for key, code in codes.items() if code is ErrorCode.NONE]
+        if wanted:
+            codes.update(await shard.offsets.delete(message.group_id, wanted))
+    except BrokerError as error:
+        return OffsetDeleteResponse(error_code=error.code)
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=item.partition_index,
+                        error_code=codes[TopicPartition(topic.name, item.partition_index)],
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _deletion_fault(
+    services: Services, key: TopicPartition, is_read: Callable[[str], bool]
+) -> ErrorCode:
+    if not services.metadata.exists(key):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read(key.topic) else ErrorCode.NONE
+
+
+async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[str], bool]:
+    """Tells the topics that members of the group read at present, whose offsets may not go.
+
+    Raises BrokerError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    facts: GroupFacts | None = shard.facts(group_id)
+    if facts is None:
+        if not await shard.offsets.fetch(group_id, None):
+            raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}")
+        return lambda topic: False
+    if facts.state is GroupState.DEAD:
+        raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"the group {group_id} is being deleted")
+    if facts.state is GroupState.EMPTY:
+        return lambda topic: False
+    if facts.protocol_type != _CONSUMER:
+        raise BrokerError(ErrorCode.NON_EMPTY_GROUP, f"{group_id} has members")
+    topics = facts.topics
+    return lambda topic: topics is None or topic in topics
