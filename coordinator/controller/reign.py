@@ -160,6 +160,7 @@ class Reign:
             self._office.retries.partitions.update(keys)
             raise
         await self._office.repair(keys)
+        await self._suspects.look(keys)
         await self._deletions.finish()
 
     async def _policies_changed(self, topics: frozenset[str] | None) -> None:

@@ -130,3 +130,25 @@ async def test_a_new_controller_counts_what_was_claimed_before(cluster: Cluster)
         await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1))
     await first.kill()
     await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
+
+
+@pytest.mark.parametrize("applied", (False, True))
+@pytest.mark.parametrize("position", range(10))
+async def test_the_longest_is_elected_whichever_reply_is_lost(
+    cluster: Cluster, position: int, applied: bool
+) -> None:
+    first = await cluster.member(1)
+    for broker_id in (2, 3):
+        await cluster.member(broker_id)
+    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
+    await cluster.create("orders", {0: (2, 3)})
+    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    path = paths.partition_state(KEY)
+    orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
+    await cluster.write_json(path, orphaned)
+    for replica, end in ((2, 5), (3, 6)):
+        await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1))
+    first.lose_request(position, applied=applied)
+    notice = schemas.encode_partitions([KEY])
+    await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
+    await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
