@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from pybroker import room_options
@@ -17,7 +16,7 @@ from pybroker.admin.view import Rooms, SessionWatch
 from pybroker.arrival import wait_for_cluster, wait_for_topics
 from pybroker.broker_channel import RemoteBrokerChannel
 from pybroker.broker_config import BrokerConfig
-from pybroker.controlled_shutdown import ControlledShutdown, ShutdownSettings, ask_controller
+from pybroker.controlled_shutdown import ControlledShutdown, ask_controller
 from pybroker.controller_journal import ControllerJournal
 from pybroker.coordination import CoordinationRooms, GroupCoordination
 from pybroker.coordinator.controller.controller import Controller
@@ -29,7 +28,7 @@ from pybroker.coordinator.controller.reading import (
 )
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
-from pybroker.coordinator.zookeeper.late_session import ClosableCoord, LateSession
+from pybroker.coordinator.zookeeper.late_session import LateSession
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, LossReceipts
 from pybroker.coordinator.zookeeper.registry import register_broker, unregister_broker
 from pybroker.errors import CoordError, MalformedNode, StartupError
@@ -46,9 +45,8 @@ from pybroker.local_channel import LocalBrokerChannel, ProvenEpochs
 from pybroker.log_directories import DirectoryFailures, given_up, vanished
 from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
-from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint
-from pybroker.ports import Blocking, BrokerChannel, Clock, Coord, Disk, Rng
+from pybroker.ports import BrokerChannel
 from pybroker.replication.claims import Claims
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.full_disks import FullDisks
@@ -66,30 +64,12 @@ from pybroker.standing import Level, Standing
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.topic_logs import topic_log_config
+from pybroker.world import World
 
 log = logging.getLogger(__name__)
 
 DRAIN_S = 1.0
 """How long requests in flight may take to be answered at stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What a broker is given of the world around it."""
-
-    coord: Coord
-    clock: Clock
-    rng: Rng
-    blocking: Blocking
-    disk: Disk
-    connect_offsets: Callable[[], Awaitable[ClosableCoord]]
-    """Opens the session over which offsets are written. Raises StartupError."""
-    earlier_session_ids: Callable[[], Collection[int]] = tuple
-    """ZooKeeper sessions that this broker had before; what they registered may be replaced."""
-    resize_blocking: Callable[[int], None] = lambda threads: None
-    """Gives `blocking` another number of threads."""
-    metrics: Metrics = field(default_factory=Metrics)
-    """Where everything counts, also what is outside of the broker."""
 
 
 class BrokerApp:
@@ -236,6 +216,7 @@ class BrokerApp:
             logs=self._logs,
             metrics=self._world.metrics,
             session=self._session,
+            groups=self.groups.numbers,
             is_registered=lambda: self._membership.is_registered,
             connections=self._server.connections_by_listener,
             unsent_bytes=lambda: self._server.unsent_bytes,
@@ -315,12 +296,7 @@ class BrokerApp:
             controller=self.controller,
             metadata=self.metadata,
             ask=ask,
-            settings=ShutdownSettings(
-                enable=config.controlled_shutdown_enable,
-                attempts_max=config.controlled_shutdown_max_retries,
-                backoff_s=config.controlled_shutdown_retry_backoff_ms / 1000,
-                attempt_s=config.controller_socket_timeout_ms / 1000,
-            ),
+            settings=room_options.shutdown_settings(config),
         )
 
     def _new_membership(self, lost: Callable[[str], None]) -> Membership:

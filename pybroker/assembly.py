@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pybroker.admin.view import Phase, Rooms
-from pybroker.app import BrokerApp, World
+from pybroker.app import BrokerApp
 from pybroker.broker_config import BrokerConfig
 from pybroker.controller_journal import FILE_NAME, OLDER_FILE_NAME
 from pybroker.coordinator.zookeeper.late_session import ClosableCoord
@@ -39,6 +39,7 @@ from pybroker.ports import Blocking, Clock, Coord, Disk, Proc, Rng
 from pybroker.storage.filename import LOCK
 from pybroker.storage.manager import LogManager
 from pybroker.topic_logs import topic_log_config
+from pybroker.world import World
 
 log = logging.getLogger("pybroker.server")
 

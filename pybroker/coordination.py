@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.admin.view import GroupNumbers
 from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.groups.classic_offsets import ClassicOffsets
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
@@ -94,6 +95,17 @@ class GroupCoordination:
     async def stop(self) -> None:
         """Idempotent."""
         await self.shards.stop()
+
+    def numbers(self) -> GroupNumbers:
+        """What is shown of the groups."""
+        counts, times = self.service.count_by_state(), self.shards.load_times
+        return GroupNumbers(
+            by_state={state.value.lower(): count for state, count in counts.items()},
+            partitions=len(self.shards.serving()),
+            loading=len(self.shards.loading),
+            longest_load_s=times.longest_s,
+            mean_load_s=times.total_s / times.partitions if times.partitions else 0.0,
+        )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
         """The fence of a shard, and what else it needs before it serves."""

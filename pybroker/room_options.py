@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from pybroker.broker_config import BrokerConfig
+from pybroker.controlled_shutdown import ShutdownSettings
 from pybroker.coordinator.controller.office import RebalanceSettings
 from pybroker.handlers.context import BrokerOptions
 from pybroker.ports import FetchLimits
@@ -78,4 +79,14 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
         send_buffer_bytes=config.socket_send_buffer_bytes
         if "socket.send.buffer.bytes" in config.given
         else SYSTEMS_CHOICE,
+    )
+
+
+def shutdown_settings(config: BrokerConfig) -> ShutdownSettings:
+    """Of the hand-over before a stop."""
+    return ShutdownSettings(
+        enable=config.controlled_shutdown_enable,
+        attempts_max=config.controlled_shutdown_max_retries,
+        backoff_s=config.controlled_shutdown_retry_backoff_ms / 1000,
+        attempt_s=config.controller_socket_timeout_ms / 1000,
     )

@@ -29,6 +29,7 @@ PARTS_OF_APP: Final = (
     "pybroker.supervision",
     "pybroker.supervisor",
     "pybroker.topic_logs",
+    "pybroker.world",
 )
 """Modules that the composition root is cut into; app, the tools, the test helpers and
 they themselves may import them."""

@@ -37,6 +37,7 @@ from pybroker.wire.api import ApiKey
 
 _MS: Final = 1000.0
 _ELECTIONS: Final = "kafka_controller_controllerstats_leaderelectionrateandtimems"
+_STATES: Final = ("preparingrebalance", "completingrebalance", "stable", "empty")
 _TRAFFIC: Final[Mapping[str, str]] = {
     "messages_in": "messagesin",
     "bytes_in": "bytesin",
@@ -85,7 +86,7 @@ class MetricsPage:
         yield _of_connections(rooms).encode()
         picture = await look(rooms)
         yield (_of_replicas(rooms, picture) + _of_fetchers(rooms)).encode()
-        yield _of_controller(rooms, picture).encode()
+        yield (_of_controller(rooms, picture) + _of_groups(rooms)).encode()
         async for chunk in _many(_of_topics(rooms, picture)):
             yield chunk
         async for chunk in _many(_of_partitions(rooms, picture)):
@@ -244,6 +245,24 @@ def _of_controller(rooms: Rooms, picture: Picture) -> str:
         )
         + single(unclean, rooms.controller.unclean_elections)
         + family("kafka_brokers", brokers)
+    )
+
+
+def _of_groups(rooms: Rooms) -> str:
+    manager = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+    coordinator = "kafka_server_group_coordinator_metrics"
+    numbers = rooms.groups()
+    return (
+        single(manager, sum(numbers.by_state.values()))
+        + "".join(single(f"{manager}{word}", numbers.by_state.get(word, 0)) for word in _STATES)
+        + single(
+            f"{coordinator}_group_completed_rebalance_count",
+            rooms.metrics.groups.completed_rebalances,
+        )
+        + single(f"{coordinator}_partition_load_time_max", numbers.longest_load_s * _MS)
+        + single(f"{coordinator}_partition_load_time_avg", numbers.mean_load_s * _MS)
+        + single("pybroker_group_coordinator_partitions", numbers.partitions)
+        + single("pybroker_group_coordinator_partitions_loading", numbers.loading)
     )
 
 

@@ -54,6 +54,17 @@ _ROWS: Final = (
     ("kafka_controller_kafkacontroller_activebrokercount", GAUGE, "", "Brokers that are registered."),
     ("kafka_controller_controllerstats_uncleanleaderelections_total", COUNTER, "", "Leaders chosen outside the in-sync replicas: records may be lost."),
     ("kafka_controller_controllerstats_leaderelectionrateandtimems", SUMMARY, "", "Times in which the controller found leaders after brokers had come or gone, in ms, until all was stored."),
+    # the groups that this broker coordinates
+    ("kafka_coordinator_group_groupmetadatamanager_numgroups", GAUGE, "", "Consumer groups that have members, or had some."),
+    ("kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance", GAUGE, "", "Those that wait for their members to join."),
+    ("kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance", GAUGE, "", "Those that wait for their leader's assignment."),
+    ("kafka_coordinator_group_groupmetadatamanager_numgroupsstable", GAUGE, "", "Those whose members have their assignments."),
+    ("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", GAUGE, "", "Those without members."),
+    ("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", GAUGE, "", "Generations since the start whose leader handed over an assignment."),
+    ("kafka_server_group_coordinator_metrics_partition_load_time_max", GAUGE, "", "The longest time since the start in which a partition of __consumer_offsets was loaded, in ms."),
+    ("kafka_server_group_coordinator_metrics_partition_load_time_avg", GAUGE, "", "The mean of those times, in ms."),
+    ("pybroker_group_coordinator_partitions", GAUGE, "", "Partitions of __consumer_offsets that are coordinated here."),
+    ("pybroker_group_coordinator_partitions_loading", GAUGE, "", "Those that are being loaded: their groups have no coordinator yet."),
     # traffic; without a label the sum over all topics
     ("kafka_server_brokertopicmetrics_messagesin_total", COUNTER, "topic", "Records that producers wrote; without a topic, as in all of these, the sum over all topics."),
     ("kafka_server_brokertopicmetrics_bytesin_total", COUNTER, "topic", "Bytes of record batches that producers wrote, as they came."),

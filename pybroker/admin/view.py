@@ -41,6 +41,19 @@ class ControllerFacts(Protocol):
     def unclean_elections(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class GroupNumbers:
+    """The consumer groups that a broker coordinates. `by_state`: the word for a state, in lower
+    case -> groups; times of loading in seconds."""
+
+    by_state: Mapping[str, int]
+    partitions: int
+    """Of `__consumer_offsets` that are coordinated here, loaded."""
+    loading: int
+    longest_load_s: float
+    mean_load_s: float
+
+
 @dataclass(slots=True)
 class SessionWatch:
     """What became of the session with ZooKeeper. `heard` is its listener; a broker that has one at
@@ -72,6 +85,7 @@ class Rooms:
     logs: LogManager
     metrics: Metrics
     session: SessionWatch
+    groups: Callable[[], GroupNumbers]
     is_registered: Callable[[], bool]
     connections: Callable[[], Mapping[str, int]]
     """Listener -> open connections."""

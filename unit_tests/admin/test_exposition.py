@@ -13,7 +13,7 @@ from pybroker.admin.exposition import MetricsPage, api_label, meters
 from pybroker.admin.families import FAMILIES
 from pybroker.admin.loop_watch import LoopWatch
 from pybroker.admin.text_format import labels
-from pybroker.admin.view import BrokerView
+from pybroker.admin.view import BrokerView, GroupNumbers
 from pybroker.broker_config import BrokerConfig
 from pybroker.errors import BrokerError
 from pybroker.metrics import FetcherCounters
@@ -180,6 +180,21 @@ def test_apis_are_named_as_kafka_names_them() -> None:
         "Produce",
         "ApiVersions",
     ]
+
+
+async def test_groups_are_counted_by_their_states(shown: Shown) -> None:
+    shown.groups = GroupNumbers({"stable": 3, "empty": 1}, 5, 2, 0.25, 0.125)
+    shown.metrics.groups.completed_rebalances = 7
+    group, coordinator = "kafka_coordinator_group_groupmetadatamanager", "kafka_server_group"
+    assert await value(shown, f"{group}_numgroups") == 4
+    assert await value(shown, f"{group}_numgroupsstable") == 3
+    assert await value(shown, f"{group}_numgroupspreparingrebalance") == 0
+    metrics = f"{coordinator}_coordinator_metrics"
+    assert await value(shown, f"{metrics}_group_completed_rebalance_count") == 7
+    assert await value(shown, f"{metrics}_partition_load_time_max") == 250
+    assert await value(shown, f"{metrics}_partition_load_time_avg") == 125
+    assert await value(shown, "pybroker_group_coordinator_partitions") == 5
+    assert await value(shown, "pybroker_group_coordinator_partitions_loading") == 2
 
 
 async def test_sessions_and_connections(shown: Shown) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pybroker.admin.view import BrokerView, Phase, Rooms, SessionWatch
+from pybroker.admin.view import BrokerView, GroupNumbers, Phase, Rooms, SessionWatch
 from pybroker.broker_config import BrokerConfig
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.layered_config import LayeredConfig
@@ -33,6 +33,7 @@ class Shown:
     controller: FakeController = field(default_factory=FakeController)
     session: SessionWatch = field(default_factory=SessionWatch)
     registered: bool = True
+    groups: GroupNumbers = field(default_factory=lambda: GroupNumbers({}, 0, 0, 0.0, 0.0))
     given: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,6 +48,7 @@ class Shown:
             logs=self.replicas.logs,
             metrics=self.metrics,
             session=self.session,
+            groups=lambda: self.groups,
             is_registered=lambda: self.registered,
             connections=lambda: {"PLAINTEXT": 3},
             unsent_bytes=lambda: 17,

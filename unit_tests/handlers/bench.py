@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from pybroker.app import BrokerApp, World
+from pybroker.app import BrokerApp
 from pybroker.broker_config import BrokerConfig
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents
@@ -51,6 +51,7 @@ from pybroker.wire.messages.topics import (
     DeleteTopicsRequest,
 )
 from pybroker.wire.schema import Message
+from pybroker.world import World
 
 T = TypeVar("T")
 
