@@ -1,0 +1,163 @@
+"""Balanced assignments that move as little as possible: the arithmetic of the sticky assignors.
+
+Balanced means: no member could hand a partition, directly or through others, to one that has at
+least two fewer. Where all read the same topics, that is a difference of at most one, and then no
+assignment that is balanced keeps more partitions where they are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pybroker.client.assignors.base import Assignments, GroupMember, in_order, topics_of
+from pybroker.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a member says that it owned, and in which generation (-1: it does not say)."""
+
+    partitions: tuple[TopicPartition, ...]
+    generation: int
+
+
+def owners(claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
+    """Who owned a partition. Of several that claim it the one of the latest generation: the others
+    missed a rebalance. Two in the same generation: nobody, one of them must be wrong."""
+    best: dict[TopicPartition, tuple[int, str | None]] = {}
+    for member_id, claim in claims.items():
+        for partition in dict.fromkeys(claim.partitions):
+            generation, _ = best.get(partition, (None, None))
+            if generation is None or claim.generation > generation:
+                best[partition] = (claim.generation, member_id)
+            elif claim.generation == generation:
+                best[partition] = (generation, None)
+    return {partition: owner for partition, (_, owner) in best.items() if owner is not None}
+
+
+def balanced(
+    partition_counts: Mapping[str, int],
+    members: Sequence[GroupMember],
+    owned: Mapping[TopicPartition, str],
+) -> Assignments:
+    """Who gets what, given who owned what."""
+    ordered = in_order(members)
+    reads = {member.member_id: frozenset(member.subscription.topics) for member in ordered}
+    everything = [
+        TopicPartition(topic, number)
+        for topic in topics_of(members, partition_counts)
+        for number in range(partition_counts[topic])
+    ]
+    kept: Assignments = {member.member_id: [] for member in ordered}
+    rest = []
+    for partition in everything:
+        owner = owned.get(partition)
+        if owner is not None and partition.topic in reads.get(owner, ()):
+            kept[owner].append(partition)
+        else:
+            rest.append(partition)
+    if len(set(reads.values())) <= 1:
+        _deal(kept, rest, len(everything))
+    else:
+        _Flow(kept, reads, owned).settle(rest)
+    return {member_id: sorted(kept[member_id]) for member_id in kept}
+
+
+def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
+    """Everybody may read everything: cut those with too many, then give to those with the
+    fewest."""
+    if not kept:
+        return
+    each, extra = divmod(total, len(kept))
+    for mine in kept.values():
+        room = each
+        if len(mine) > each and extra > 0:
+            room += 1
+            extra -= 1
+        rest += mine[room:]
+        del mine[room:]
+    loads = [(len(mine), index, mine) for index, mine in enumerate(kept.values())]
+    heapq.heapify(loads)
+    for partition in sorted(rest):
+        load, index, mine = loads[0]
+        mine.append(partition)
+        heapq.heapreplace(loads, (load + 1, index, mine))
+
+
+@dataclass(slots=True)
+class _Flow:
+    """Members read different topics. A partition can travel from a member to any reader of its
+    topic; along such steps load flows from members with many to those with few."""
+
+    kept: Assignments
+    reads: Mapping[str, frozenset[str]]
+    owned: Mapping[TopicPartition, str]
+    readers: dict[str, list[str]] = field(default_factory=dict)
+
+    def settle(self, rest: list[TopicPartition]) -> None:
+        for member_id, topics in self.reads.items():
+            for topic in sorted(topics):
+                self.readers.setdefault(topic, []).append(member_id)
+        for partition in sorted(rest, key=lambda item: (len(self.readers[item.topic]), item)):
+            fewest = min(self.readers[partition.topic], key=self._load)
+            self.kept[fewest].append(partition)
+        while self._improve():
+            pass
+
+    def _load(self, member_id: str) -> int:
+        return len(self.kept[member_id])
+
+    def _improve(self) -> bool:
+        """One step towards balance. False if there is none."""
+        for giver in sorted(self.kept, key=self._load, reverse=True):
+            path = self._path(giver)
+            if path:
+                for source, topic, target in path:
+                    self._move(source, topic, target)
+                return True
+        return False
+
+    def _path(self, giver: str) -> list[tuple[str, str, str]]:
+        """The shortest way for one partition's worth of load to a member with at least two fewer,
+        as (from, topic, to) in order; empty if there is none."""
+        came: dict[str, tuple[str, str]] = {}
+        queue = deque([giver])
+        while queue:
+            source = queue.popleft()
+            for topic in dict.fromkeys(partition.topic for partition in self.kept[source]):
+                for target in self.readers[topic]:
+                    if target == giver or target in came:
+                        continue
+                    came[target] = (source, topic)
+                    if self._load(target) <= self._load(giver) - 2:
+                        return _trace(came, giver, target)
+                    queue.append(target)
+        return []
+
+    def _move(self, source: str, topic: str, target: str) -> None:
+        """Choose the partition whose move costs least: the target's own, then one that the source
+        did not own either."""
+        choices = [partition for partition in self.kept[source] if partition.topic == topic]
+
+        def cost(partition: TopicPartition) -> tuple[int, int]:
+            owner = self.owned.get(partition)
+            rank = 0 if owner == target else 2 if owner == source else 1
+            return rank, -partition.partition
+
+        chosen = min(choices, key=cost)
+        self.kept[source].remove(chosen)
+        self.kept[target].append(chosen)
+
+
+def _trace(
+    came: Mapping[str, tuple[str, str]], giver: str, target: str
+) -> list[tuple[str, str, str]]:
+    steps = []
+    while target != giver:
+        source, topic = came[target]
+        steps.append((source, topic, target))
+        target = source
+    return steps[::-1]

@@ -1,0 +1,41 @@
+"""Assignors by the names in `partition.assignment.strategy`: those on the wire, or the names of
+Kafka's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pybroker.client.assignors.base import Assignor
+from pybroker.client.assignors.ranges import RangeAssignor
+from pybroker.client.assignors.roundrobin import RoundRobinAssignor
+from pybroker.client.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+
+_MAKERS: Final[Mapping[str, Callable[[], Assignor]]] = {
+    "range": RangeAssignor,
+    "roundrobin": RoundRobinAssignor,
+    "sticky": StickyAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
+ASSIGNOR_NAMES: Final = tuple(_MAKERS)
+_JAVA_PACKAGE: Final = "org.apache.kafka.clients.consumer."
+_JAVA_NAMES: Final[Mapping[str, str]] = {
+    "RangeAssignor": "range",
+    "RoundRobinAssignor": "roundrobin",
+    "StickyAssignor": "sticky",
+    "CooperativeStickyAssignor": "cooperative-sticky",
+}
+
+
+def assignor_name(text: str) -> str:
+    """The name on the wire. Raises ValueError."""
+    plain = text.strip()
+    name = _JAVA_NAMES.get(plain.removeprefix(_JAVA_PACKAGE), plain)
+    if name not in _MAKERS:
+        raise ValueError(f"must be of {', '.join(ASSIGNOR_NAMES)}, not {text!r}")
+    return name
+
+
+def make_assignor(name: str) -> Assignor:
+    """A fresh one. Raises ValueError."""
+    return _MAKERS[assignor_name(name)]()

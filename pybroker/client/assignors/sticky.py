@@ -1,0 +1,144 @@
+"""sticky and cooperative-sticky: balanced, and who had a partition keeps it if that is possible."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from pybroker.client.assignors.balance import Claim, balanced, owners
+from pybroker.client.assignors.base import Assignments, GroupMember
+from pybroker.errors import MalformedInput
+from pybroker.model import TopicPartition
+from pybroker.wire.codec import decode_message, encode_message
+from pybroker.wire.consumer_protocol import NO_GENERATION, Subscription
+from pybroker.wire.primitives import REQUEST_ELEMENTS_MAX
+from pybroker.wire.schema import Message, array, int32, int32_array, message, string
+
+_GENERATION = struct.Struct(">i")
+USER_DATA_VERSION: Final = 1
+
+
+@message
+class _Partitions(Message):
+    """Partitions of one topic."""
+
+    topic: str = string("The topic's name.")
+    partitions: list[int] = int32_array("The partitions' numbers.")
+
+
+@message
+class _StickyUserData(Message):
+    """What Kafka's sticky assignor says of a member: 0 what it had. 1 in which generation."""
+
+    previous_assignment: list[_Partitions] = array(_Partitions, "What the member had.")
+    generation: int = int32("In which generation.", since=1, ignorable=True, default=NO_GENERATION)
+
+
+class StickyAssignor:
+    """Members give everything back before they join, and mostly get the same again."""
+
+    name: Final = "sticky"
+    cooperative: Final = False
+
+    def __init__(self) -> None:
+        self._partitions: tuple[TopicPartition, ...] = ()
+        self._generation = NO_GENERATION
+
+    def user_data(self) -> bytes | None:
+        """What this member had before; by the time it joins it owns nothing any more."""
+        if not self._partitions:
+            return None
+        topics: dict[str, _Partitions] = {}
+        for topic, number in self._partitions:
+            topics.setdefault(topic, _Partitions(topic=topic)).partitions.append(number)
+        data = _StickyUserData(
+            previous_assignment=list(topics.values()), generation=self._generation
+        )
+        return encode_message(data, USER_DATA_VERSION, False)
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
+    ) -> Assignments:
+        """See `Assignor`."""
+        claims = {member.member_id: _earlier(member.subscription) for member in members}
+        return balanced(partition_counts, members, owners(claims))
+
+    def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
+        """See `Assignor`."""
+        self._partitions = tuple(partitions)
+        self._generation = generation
+
+
+class CooperativeStickyAssignor:
+    """Members keep what they have while they join. What shall move from one to another is given to
+    nobody at first: its owner sees that it lost it, gives it back and joins again, and only then
+    it goes to the other. So nothing is ever owned twice, and what does not move is read on."""
+
+    name: Final = "cooperative-sticky"
+    cooperative: Final = True
+
+    def __init__(self) -> None:
+        self._generation = NO_GENERATION
+
+    def user_data(self) -> bytes | None:
+        """The generation, for leaders that do not know it as a field of the subscription."""
+        return _GENERATION.pack(self._generation)
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
+    ) -> Assignments:
+        """See `Assignor`."""
+        claims = {member.member_id: _present(member.subscription) for member in members}
+        valid = owners(claims)
+        found = balanced(partition_counts, members, valid)
+        holders: dict[TopicPartition, set[str]] = {}
+        for member_id, claim in claims.items():
+            for partition in claim.partitions:
+                holders.setdefault(partition, set()).add(member_id)
+        for member_id, partitions in found.items():
+            partitions[:] = [
+                partition
+                for partition in partitions
+                if valid.get(partition) == member_id or holders.get(partition, set()) <= {member_id}
+            ]
+        return found
+
+    def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
+        """See `Assignor`."""
+        self._generation = generation
+
+
+def _earlier(subscription: Subscription) -> Claim:
+    """Of a member of `sticky`. User data that makes no sense counts as none: another client may
+    put in what it likes."""
+    for version in (USER_DATA_VERSION, 0):
+        try:
+            data = decode_message(
+                _StickyUserData,
+                version,
+                False,
+                subscription.user_data or b"",
+                REQUEST_ELEMENTS_MAX,
+            )
+        except MalformedInput:
+            continue
+        partitions = tuple(
+            TopicPartition(row.topic, number)
+            for row in data.previous_assignment
+            for number in row.partitions
+        )
+        return Claim(partitions, data.generation)
+    return Claim((), NO_GENERATION)
+
+
+def _present(subscription: Subscription) -> Claim:
+    """Of a member of `cooperative-sticky`: the generation stands in the subscription since its
+    version 2, before that in the user data, of whichever form."""
+    generation = subscription.generation_id
+    data = subscription.user_data or b""
+    if generation == NO_GENERATION and len(data) == _GENERATION.size:
+        (generation,) = _GENERATION.unpack(data)
+    elif generation == NO_GENERATION:
+        generation = _earlier(subscription).generation
+    return Claim(subscription.owned_partitions, generation)
