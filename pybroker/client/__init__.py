@@ -30,6 +30,7 @@ from pybroker.client.admin_partitions import (
 )
 from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.consumer import Consumer
+from pybroker.client.groups.offsets import OffsetAndMetadata
 from pybroker.client.lag import GroupLag, PartitionLag
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
@@ -74,6 +75,7 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "Node",
+    "OffsetAndMetadata",
     "OffsetAnswer",
     "PartitionInfo",
     "PartitionLag",

@@ -92,6 +92,7 @@ class Cluster:
         self._connector = connector
         self._links: dict[tuple[Address, str], _Link] = {}
         self._topics: set[str] = set()
+        self._all_topics = False
         self._listeners: list[Callable[[], None]] = []
         self._wanted = asyncio.Event()
         self._refreshes: list[asyncio.Future[None]] = []
@@ -146,6 +147,12 @@ class Cluster:
             self._topics |= fresh
             self.request_refresh()
 
+    def watch_all(self, wanted: bool) -> None:
+        """From now on ask for all topics, or only for those that are watched."""
+        if wanted and not self._all_topics:
+            self.request_refresh()
+        self._all_topics = wanted
+
     def request_refresh(self) -> None:
         """What we know seems to be old; ask soon."""
         self._wanted.set()
@@ -190,17 +197,17 @@ class Cluster:
         answer = await connection.send(
             ApiKey.METADATA, request, MetadataResponse, timeout_s=timeout_s
         )
-        return view_of(answer)
+        return view_of(answer, complete=topics is None)
 
     async def _refresh(self) -> None:
-        asked = set(self._topics)
+        asked = set(self._topics), self._all_topics
         view = await self.metadata(
-            sorted(asked),
+            None if self._all_topics else sorted(self._topics),
             auto_create=self._auto_create_topics,
             timeout_s=self.options.request_timeout_ms / 1_000,
         )
         self.view = newer(self.view, view)
-        if asked != self._topics:
+        if asked != (self._topics, self._all_topics):
             self._wanted.set()
 
     async def _maintain(self) -> None:
@@ -259,7 +266,7 @@ class Cluster:
         if node is None:
             raise NotConnected(f"broker {node_id} is not known")
         try:
-            return await self._connect((node.host, node.port))
+            return await self.connect((node.host, node.port))
         except ConnectFailed as error:
             raise _advertised(node, error) from error
 
@@ -268,7 +275,7 @@ class Cluster:
         attempts = []
         for address in self._addresses():
             try:
-                return await self._connect(address)
+                return await self.connect(address)
             except ConnectFailed as error:
                 attempts.append(error.attempt)
         raise NoBrokers(attempts)
@@ -288,10 +295,11 @@ class Cluster:
             link.connection = None
         return link
 
-    async def _connect(self, address: Address) -> Connection:
+    async def connect(self, address: Address, lane: str = "") -> Connection:
+        """The connection to an address, opened if need be. Raises ConnectFailed, Closed."""
         if self._closed:
             raise Closed("the client has been closed")
-        link = self._link(address)
+        link = self._link(address, lane)
         if link.opening is not None:
             await asyncio.wait([link.opening])
         elif link.connection is None:

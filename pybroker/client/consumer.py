@@ -1,17 +1,27 @@
-"""The public consumer: reads the partitions that it is given, from wherever it is told to."""
+"""The public consumer: reads the partitions that it is given, or its share of the topics that a
+group of consumers reads together.
+
+A facade: reading is `fetcher`'s work, the group is that of `groups`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from pybroker.client import defaults
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
-from pybroker.client.errors import Closed, DeadlinePassed
+from pybroker.client.errors import Closed, DeadlinePassed, SubscriptionConflict
 from pybroker.client.fetcher import Fetcher
+from pybroker.client.groups.committer import CommitCallback, GivenOffsets
+from pybroker.client.groups.group import Group
+from pybroker.client.groups.offsets import OffsetAndMetadata
+from pybroker.client.groups.topics import Callback, RebalanceListener, TopicChoice
 from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer, list_offsets
 from pybroker.client.options import ConsumerOptions, parse_options
 from pybroker.client.subscription import ConsumerRecord, PartitionReader
@@ -22,14 +32,19 @@ WAIT_MS = 60_000
 
 
 class Consumer:
-    """Reads records of assigned partitions.
+    """Reads records, as a member of a group or of partitions chosen by hand.
 
-        async with Consumer("localhost:9092", auto_offset_reset="earliest") as consumer:
-            consumer.assign([TopicPartition("orders", 0)])
+        async with Consumer("localhost:9092", group_id="billing") as consumer:
+            consumer.subscribe(["orders"])
             async for record in consumer:
-                print(record.offset, record.value)
+                print(record.partition, record.offset, record.value)
 
     Options are those of `ConsumerOptions`, with dots or underscores. One task at a time may read.
+    `getmany`, `getone` and `async for` also keep the membership alive and move partitions between
+    the members: a consumer that calls none of them for max.poll.interval.ms leaves its group.
+
+    With enable.auto.commit a record is committed once the next ones are asked for. Leaving the
+    context by an exception commits what was handled before the records in hand.
     """
 
     def __init__(
@@ -54,7 +69,14 @@ class Consumer:
             auto_create_topics=self.options.allow_auto_create_topics,
         )
         self._fetcher = Fetcher(self.options, self._cluster)
+        self._group = (
+            None
+            if self.options.group_id is None
+            else Group(self.options, self._cluster, self._fetcher, self.options.group_id)
+        )
         self._running = False
+        self._in_hand: tuple[ConsumerRecord, ...] = ()
+        """The first record of each partition that the last call gave out."""
 
     async def start(self) -> None:
         """Reach the cluster. Raises NoBrokers."""
@@ -67,11 +89,20 @@ class Consumer:
         self._running = True
 
     async def close(self) -> None:
-        """Idempotent. A task that waits for records gets Closed."""
-        self._running = False
+        """Commit what was read if commits are automatic, give partitions back, leave the group.
+        Idempotent. A task that waits for records gets Closed. Raises what a callback raises, having
+        closed."""
+        await self._close(())
+
+    async def _close(self, in_hand: Iterable[ConsumerRecord]) -> None:
+        was_running, self._running = self._running, False
         self._fetcher.news.set()
-        await self._fetcher.close()
-        await self._cluster.close()
+        try:
+            if self._group is not None and was_running:
+                await self._group.close(in_hand)
+        finally:
+            await self._fetcher.close()
+            await self._cluster.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -83,14 +114,57 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        await self._close(() if kind is None else self._in_hand)
 
     # What to read
 
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Read these topics, or all whose whole name matches the pattern, together with the other
+        members of the group. The next call that reads joins it. A later call replaces the topics
+        and the callbacks, which `RebalanceListener` describes. Raises SubscriptionConflict, and
+        ValueError if neither or both are given."""
+        if isinstance(topics, str):
+            raise ValueError(f"topics must be a list of names, not {topics!r}")
+        choice = TopicChoice(
+            frozenset(topics),
+            re.compile(pattern) if pattern is not None else None,
+            not self.options.exclude_internal_topics,
+        )
+        if bool(choice.topics) == (pattern is not None):
+            raise ValueError("either topics or a pattern must be given")
+        group = self._need_group("subscribe")
+        if group.session.choice is None and self._fetcher.readers:
+            raise SubscriptionConflict("partitions are assigned by hand: call unsubscribe() before")
+        group.session.subscribe(choice, RebalanceListener(on_assigned, on_revoked, on_lost))
+
+    async def unsubscribe(self) -> None:
+        """Give back what is read and leave the group. Raises what a callback raises."""
+        if self._group is not None:
+            await self._group.leave()
+        self._fetcher.assign([])
+
+    def subscription(self) -> frozenset[str]:
+        """The topics that are subscribed, with a pattern those that match at the moment."""
+        topics = self._group.session.topics if self._group is not None else None
+        return topics or frozenset()
+
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these. Partitions read before go on where they were; new ones begin as
-        auto.offset.reset says, unless `seek` follows."""
+        """Read exactly these, whatever other consumers read. Partitions read before go on where
+        they were; new ones begin at what the group has committed, if there is a group, or else as
+        auto.offset.reset says, unless `seek` follows. Raises SubscriptionConflict."""
         chosen = [TopicPartition(*item) for item in partitions]
+        if self._group is not None:
+            if self._group.session.choice is not None:
+                raise SubscriptionConflict("topics are subscribed: await unsubscribe() before")
+            self._group.committer.commit_now()
         self._cluster.watch({item.topic for item in chosen})
         self._fetcher.assign(chosen)
 
@@ -112,8 +186,23 @@ class Consumer:
         """Of these, or of all that are assigned; only records appended later are read."""
         self._jump(partitions or [*self._fetcher.readers], None, LATEST)
 
+    async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """Go to the first record with a timestamp of at least that many ms since 1970, or to the
+        end where there is none; in these partitions, or in all that are assigned. Raises as
+        `offsets_for_times`."""
+        chosen = [TopicPartition(*item) for item in partitions] or [*self._fetcher.readers]
+        for item in chosen:
+            self._reader(item)
+        found = await self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))
+        for item, answer in found.items():
+            if answer is None:
+                self._jump([item], None, LATEST)
+            else:
+                self._jump([item], answer.offset, None)
+
     def pause(self, *partitions: TopicPartition) -> None:
-        """Give no records of these until `resume`."""
+        """Give no records of these until `resume`, or until they are given back in a
+        rebalance."""
         for partition in partitions:
             self._reader(partition).paused = True
 
@@ -143,6 +232,44 @@ class Consumer:
         known = self._reader(partition).high_watermark
         return None if known < 0 else known
 
+    def lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets lie between the position and the end of what can be read, as the last
+        answer said; None before the first. Never negative."""
+        committed_only = self.options.isolation_level == "read_committed"
+        return self._reader(partition).lag(committed_only=committed_only)
+
+    # Committing
+
+    async def commit(
+        self, offsets: GivenOffsets | None = None, *, timeout_ms: int | None = None
+    ) -> None:
+        """Store how far the group has read: these offsets (of the next record to read, each), or
+        the positions of all that is assigned. Waits for earlier commits. `timeout_ms` None is
+        default.api.timeout.ms.
+
+        Raises CommitFailed if the partitions may belong to others by now (RebalanceInProgress if
+        reading on may cure that), FencedInstance, DeadlinePassed, ResponseError, ValueError for a
+        negative offset."""
+        group = self._need_group("commit")
+        limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        await group.committer.commit(offsets, Deadline(self._clock, limit_ms))
+
+    def commit_async(
+        self, offsets: GivenOffsets | None = None, callback: CommitCallback | None = None
+    ) -> None:
+        """As `commit`, without waiting and without trying again. The callback, a plain or an async
+        function, is given the offsets and the error or None."""
+        self._need_group("commit").committer.commit_async(offsets, callback)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, None where nothing. With read_committed it waits for
+        transactions that may still commit offsets. Raises DeadlinePassed, ResponseError."""
+        group = self._need_group("committed")
+        chosen = [TopicPartition(*item) for item in partitions]
+        return await group.committed(chosen)
+
     # Reading
 
     async def getmany(
@@ -156,24 +283,33 @@ class Consumer:
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         deadline = Deadline(self._clock, timeout_ms)
-        while True:
-            self._check_running()
-            self._fetcher.news.clear()
-            records = self._collect(limit)
-            if records:
-                return records
-            self._raise_problems(self._fetcher.readers.values())
-            if deadline.passed:
-                return {}
-            await self._wait_for_news(deadline)
+        self._in_hand = ()
+        with self._reading():
+            while True:
+                self._check_running()
+                self._fetcher.news.clear()
+                if self._group is not None:
+                    await self._group.attend()
+                    self._check_running()
+                records = self._collect(limit)
+                if records:
+                    self._in_hand = tuple(taken[0] for taken in records.values())
+                    return records
+                self._raise_problems(self._fetcher.readers.values())
+                if deadline.passed:
+                    return {}
+                await self._wait_for_news(deadline)
 
     async def getone(self) -> ConsumerRecord:
         """The next record, however long it takes. Raises as `getmany`."""
         while True:
-            for reader in self._fetcher.readers.values():
-                if reader.ready and not reader.paused:
-                    self._check_running()
-                    return reader.pop()
+            if self._group is None or not self._group.due():
+                for reader in self._fetcher.readers.values():
+                    if reader.ready and not reader.paused:
+                        self._check_running()
+                        record = reader.pop()
+                        self._in_hand = (record,)
+                        return record
             for records in (await self.getmany(WAIT_MS, 1)).values():
                 return records[0]
 
@@ -234,6 +370,20 @@ class Consumer:
                 raise answer.error
         return answers
 
+    def _need_group(self, operation: str) -> Group:
+        if self._group is None:
+            raise SubscriptionConflict(f"{operation} needs a group: give the option group.id")
+        return self._group
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Who waits for records is not silent."""
+        if self._group is None:
+            yield
+            return
+        with self._group.reading():
+            yield
+
     def _reader(self, partition: TopicPartition) -> PartitionReader:
         reader = self._fetcher.readers.get(TopicPartition(*partition))
         if reader is None:
@@ -274,8 +424,11 @@ class Consumer:
                 raise reader.problem
 
     async def _wait_for_news(self, deadline: Deadline) -> None:
+        limit_s = deadline.remaining_s()
+        if self._group is not None:
+            limit_s = self._group.wait_at_most_s(limit_s)
         try:
-            async with asyncio.timeout(deadline.remaining_s()):
+            async with asyncio.timeout(limit_s):
                 await self._fetcher.news.wait()
         except TimeoutError:
             pass

@@ -151,6 +151,54 @@ class OffsetUnavailable(ClientError):
         self.partitions = frozenset(partitions)
 
 
+class SubscriptionConflict(ClientError):
+    """Topics, a pattern and partitions by hand exclude each other; `unsubscribe` comes between. Or
+    the operation needs what was not chosen, such as a group.id."""
+
+
+class GroupError(ClientError):
+    """Base of what a coordinator refuses and retrying does not cure. Never raised itself."""
+
+    def __init__(self, group_id: str, text: str) -> None:
+        super().__init__(f"group {group_id}: {text}")
+        self.group_id = group_id
+
+
+class CommitFailed(GroupError):
+    """The offsets were not committed: the member is no longer in the generation in which it read
+    them, and others may read these partitions already. What was read since the last commit may be
+    read again.
+
+    If the group was left because too much time passed between two calls that read, allow more of
+    it (max.poll.interval.ms) or take fewer records at a time (max.poll.records).
+    """
+
+
+class RebalanceInProgress(CommitFailed):
+    """The group is rebalancing, and this member joins it again: read on (`getmany`), then commit
+    what is still assigned."""
+
+    retriable = True
+
+
+class FencedInstance(GroupError):
+    """Another member has taken over this group.instance.id. Two processes must not use the same;
+    this consumer cannot go on in its group."""
+
+
+class JoinRefused(GroupError):
+    """The coordinator does not let the member in; `code` says why."""
+
+    def __init__(self, group_id: str, code: ErrorCode, text: str) -> None:
+        super().__init__(group_id, f"{code.name}: {text}")
+        self.code = code
+
+
+class InvalidSessionTimeout(JoinRefused):
+    """session.timeout.ms lies outside of what the broker allows (group.min.session.timeout.ms to
+    group.max.session.timeout.ms there)."""
+
+
 class DamagedRecords(ClientError):
     """A fetched batch does not match its CRC or cannot be decoded. The position stays before it;
     seek past `offset` to go on without it."""

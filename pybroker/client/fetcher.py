@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from pybroker.client.backoff import Deadline
@@ -48,6 +48,9 @@ SESSION_LOST: Final = (
 GOODBYE_LIMIT_S: Final = 1.0
 _Position = tuple[int, int]
 """Offset and leader epoch."""
+FindCommitted = Callable[
+    [list[TopicPartition]], Awaitable[Mapping[TopicPartition, _Position | None]]
+]
 RESET_MOMENTS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -59,6 +62,11 @@ class Fetcher:
         self._options = options
         self._cluster = cluster
         self.readers: dict[TopicPartition, PartitionReader] = {}
+        self.find_committed: FindCommitted | None = None
+        """Where new partitions begin, if there is a group to ask."""
+        self._ends: dict[TopicPartition, tuple[int, int]] = {}
+        """High watermark and last stable offset of what was read earlier. A partition that is gone
+        for a moment only stays in the fetch session, where nothing is told twice."""
         self.news = asyncio.Event()
         self.broken: BaseException | None = None
         self._wake = asyncio.Event()
@@ -99,12 +107,22 @@ class Fetcher:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these from now on. Those read before keep their position."""
         before = self.readers
+        self._ends |= {
+            key: (reader.high_watermark, reader.last_stable_offset)
+            for key, reader in before.items()
+        }
         self.readers = {}
         for topic_partition in partitions:
             reader = before.get(topic_partition)
             if reader is None:
                 reader = PartitionReader(topic_partition)
-                self._reset(reader, "there is no position yet")
+                reader.high_watermark, reader.last_stable_offset = self._ends.get(
+                    topic_partition, (-1, -1)
+                )
+                if self.find_committed is not None:
+                    reader.initial = True
+                else:
+                    self._reset(reader, "there is no position yet")
             self.readers[topic_partition] = reader
         self.wake()
 
@@ -116,6 +134,7 @@ class Fetcher:
         while True:
             self._wake.clear()
             now = self._cluster.clock.monotonic()
+            self._look_up_committed(now)
             self._look_up_positions(now)
             by_node: dict[int, list[PartitionReader]] = {}
             for reader in self.readers.values():
@@ -172,6 +191,44 @@ class Fetcher:
                 "event=position-reset partition=%s to=%s reason=%s",
                 reader.topic_partition, policy, reason,
             )  # fmt: skip
+
+    def _look_up_committed(self, now: float) -> None:
+        wanted = {
+            key: reader
+            for key, reader in self.readers.items()
+            if reader.initial and key not in self._resetting and now >= reader.next_try
+        }
+        if wanted and self.find_committed is not None:
+            self._resetting |= wanted.keys()
+            work = self._begin_at_committed(wanted, self.find_committed)
+            self._tasks.start(work, "find committed offsets")
+
+    async def _begin_at_committed(
+        self, wanted: dict[TopicPartition, PartitionReader], find: FindCommitted
+    ) -> None:
+        problem: ClientError | None = None
+        found: Mapping[TopicPartition, _Position | None] = {}
+        try:
+            found = await find(list(wanted))
+        except ClientError as error:
+            problem = error
+        finally:
+            self._resetting -= wanted.keys()
+        for key, reader in wanted.items():
+            position = found.get(key)
+            if not reader.initial:
+                continue  # the user went elsewhere meanwhile
+            if position is not None:
+                reader.jump(position[0], leader_epoch=position[1])
+            elif problem is None:
+                self._reset(reader, "the group has committed nothing")
+            elif problem.retriable:
+                self._pause(reader)
+            else:
+                reader.initial = False
+                reader.problem = problem
+        self.news.set()
+        self.wake()
 
     def _look_up_positions(self, now: float) -> None:
         lost = {

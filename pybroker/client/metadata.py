@@ -55,10 +55,12 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Immutable; a refresh makes a new one. `controller_id` is -1 while there is none."""
+    """Immutable; a refresh makes a new one. `controller_id` is -1 while there is none; `complete`
+    says that all topics were asked for."""
 
     cluster_id: str | None = None
     controller_id: int = -1
+    complete: bool = False
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
 
@@ -79,11 +81,12 @@ def error_code(number: int) -> ErrorCode:
     return _CODES.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def view_of(response: MetadataResponse) -> ClusterView:
+def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterView:
     """The view that an answer gives."""
     return ClusterView(
         cluster_id=response.cluster_id,
         controller_id=response.controller_id,
+        complete=complete,
         nodes={
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
             for broker in response.brokers

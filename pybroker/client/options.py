@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pybroker.client.addresses import split_address
+from pybroker.client.assignors import assignor_name
 from pybroker.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -37,9 +38,6 @@ WITHOUT_EFFECT = frozenset(
         "key_deserializer",
         "value_deserializer",
         "metric_reporters",
-        "enable_auto_commit",
-        "auto_commit_interval_ms",
-        "group_id",
         "retries",
         "send_buffer_bytes",
         "receive_buffer_bytes",
@@ -77,6 +75,21 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be text, not {value!r}")
     return value
+
+
+def _name(value: object) -> str | None:
+    if value is None:
+        return None
+    if not _text(value):
+        raise ValueError("must not be empty")
+    return _text(value)
+
+
+def _assignors(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not parts:
+        raise ValueError(f"must name at least one assignor, not {value!r}")
+    return tuple(dict.fromkeys(assignor_name(_text(part)) for part in parts))
 
 
 def _flag(value: object) -> bool:
@@ -186,6 +199,26 @@ class ConsumerOptions(ClientOptions):
         1_048_576, _whole(0), "bytes of an answer for one partition"
     )
     max_poll_records: int = _option(500, _whole(1), "records of one getmany()")
+    max_poll_interval_ms: int = _option(
+        300_000, _whole(1), "who does not read for so long leaves its group"
+    )
+    group_id: str | None = _option(None, _name, "the group that shares the partitions")
+    group_instance_id: str | None = _option(
+        None, _name, "makes a static member: restarts do not disturb the group"
+    )
+    session_timeout_ms: int = _option(
+        45_000, _whole(1), "a member that is silent for so long is put out of its group"
+    )
+    heartbeat_interval_ms: int = _option(3_000, _whole(1), "tell the group that we are there")
+    partition_assignment_strategy: tuple[str, ...] = _option(
+        ("range", "cooperative-sticky"), _assignors, "how to divide the partitions, best first"
+    )
+    enable_auto_commit: bool = _option(True, _flag, "commit what was read while reading on")
+    auto_commit_interval_ms: int = _option(5_000, _whole(0), "how often")
+    exclude_internal_topics: bool = _option(
+        True, _flag, "patterns do not match __consumer_offsets and its like"
+    )
+    client_rack: str = _option("", _text, "the rack that the group's leader is told")
     check_crcs: bool = _option(True, _flag, "compare each batch with its checksum")
     allow_auto_create_topics: bool = _option(
         False, _flag, "let the broker create a topic that does not exist"
@@ -231,6 +264,8 @@ def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT
             faults.append(_unknown(name, list(rows)))
     if issubclass(kind, ProducerOptions) and not faults:
         faults = _settle_producer(values)
+    if issubclass(kind, ConsumerOptions) and not faults:
+        faults = _settle_consumer(values)
     if faults:
         raise ConfigError(faults)
     return kind(**values)
@@ -268,4 +303,26 @@ def _settle_producer(values: dict[str, object]) -> list[str]:
             )
         else:
             values["delivery_timeout_ms"] = needed
+    return faults
+
+
+def _settle_consumer(values: dict[str, Any]) -> list[str]:
+    """As `_settle_producer`."""
+    faults = []
+    defaults = ConsumerOptions()
+    if values.get("group_id") is None:
+        faults += [
+            f"{_dotted(name)} needs a group.id"
+            for name in ("enable_auto_commit", "group_instance_id")
+            if values.get(name)
+        ]
+        values["enable_auto_commit"] = False
+    heartbeat = values.get("heartbeat_interval_ms", defaults.heartbeat_interval_ms)
+    session = values.get("session_timeout_ms", defaults.session_timeout_ms)
+    if heartbeat >= session and "heartbeat_interval_ms" not in values:
+        values["heartbeat_interval_ms"] = max(session // 3, 1)
+    elif heartbeat >= session:
+        faults.append(
+            f"heartbeat.interval.ms must be below session.timeout.ms = {session}, not {heartbeat}"
+        )
     return faults

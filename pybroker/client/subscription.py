@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pybroker.client.errors import ClientError, DamagedRecords
 from pybroker.errors import BrokerError, CorruptionError
-from pybroker.model import TopicPartition
+from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader, TimestampType, crc_matches, iter_headers
 from pybroker.records.control import ControlType, parse_control
@@ -62,14 +62,17 @@ class PartitionReader:
 
     `position` is the offset of the next record for the user, None until it is known;
     `fetch_offset` >= `position` the offset to ask for next. `reset` says where to look for a
-    position while there is none: a moment of ListOffsets. `era` counts jumps, so that an answer to
-    a question from before a jump is recognised.
+    position while there is none: a moment of ListOffsets; `initial`, that the group's committed
+    offset is looked for first. `era` counts jumps, so that an answer to a question from before a
+    jump is recognised. `position_epoch` is the leader epoch of the last record before the position.
     """
 
     topic_partition: TopicPartition
     position: int | None = None
     fetch_offset: int = -1
+    position_epoch: int = NO_EPOCH
     reset: int | None = None
+    initial: bool = False
     paused: bool = False
     era: int = 0
     next_try: float = 0.0
@@ -80,11 +83,15 @@ class PartitionReader:
     ready: deque[ConsumerRecord] = field(default_factory=deque)
     problem: ClientError | None = None
 
-    def jump(self, offset: int | None, reset: int | None = None) -> None:
+    def jump(
+        self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
+    ) -> None:
         """Go to an offset, or to whatever `reset` turns out to mean. What was fetched is thrown
         away."""
         self.era += 1
+        self.initial = False
         self.position = offset
+        self.position_epoch = leader_epoch
         self.fetch_offset = -1 if offset is None else offset
         self.reset = reset
         self.failures = 0
@@ -125,6 +132,14 @@ class PartitionReader:
                 taken.append(self.pop())
         return taken
 
+    def lag(self, *, committed_only: bool) -> int | None:
+        """How many offsets are between the position and the end that the last answer told, None
+        before that is known. Never negative: the end may be older than the position."""
+        end = self.last_stable_offset if committed_only else self.high_watermark
+        if self.position is None or end < 0:
+            return None
+        return max(end - self.position, 0)
+
     def has_data(self) -> bool:
         return bool(self.ready or self.buffered)
 
@@ -147,6 +162,7 @@ class PartitionReader:
                 self.problem.__cause__ = error
                 return False
             fetched.position += header.size
+            self.position_epoch = header.leader_epoch
             if self.ready:
                 return True
             self.position = max(self.position or 0, header.next_offset)

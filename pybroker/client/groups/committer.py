@@ -1,0 +1,157 @@
+"""When a consumer's positions are committed: when it says so, and automatically while it reads on.
+
+A record counts as handled when the user asks for the next one, so all that happens automatically
+happens inside of calls of the user, never by a timer of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster
+from pybroker.client.errors import ClientError, RebalanceInProgress
+from pybroker.client.groups.offsets import GroupOffsets, OffsetAndMetadata, Offsets
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.subscription import PartitionReader
+from pybroker.client.tasks import TaskOwner
+from pybroker.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+LAST_COMMIT_LIMIT_MS: Final = 5_000
+"""How long the commit may take when partitions are handed over or the consumer ends."""
+GivenOffsets = Mapping[TopicPartition, "int | OffsetAndMetadata"]
+CommitCallback = Callable[
+    [dict[TopicPartition, OffsetAndMetadata], ClientError | None], Awaitable[None] | None
+]
+"""A plain or an async function of the offsets and of the error, if they were not committed."""
+
+
+class Committer:
+    """One a consumer with a group. `readers` gives how far its partitions have been read."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        offsets: GroupOffsets,
+        readers: Callable[[], Mapping[TopicPartition, PartitionReader]],
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._offsets = offsets
+        self._readers = readers
+        self._interval_s = options.auto_commit_interval_ms / 1_000
+        self._next_s = cluster.clock.monotonic() + self._interval_s
+        self._running = False
+        self._tasks = TaskOwner()
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Of what is read at the moment."""
+        return {
+            key: OffsetAndMetadata(reader.position, "", reader.position_epoch)
+            for key, reader in self._readers().items()
+            if reader.position is not None
+        }
+
+    async def commit(self, offsets: GivenOffsets | None, deadline: Deadline) -> None:
+        """Raises as `Consumer.commit`."""
+        await self._offsets.commit(self._chosen(offsets), deadline)
+
+    def commit_async(self, offsets: GivenOffsets | None, callback: CommitCallback | None) -> None:
+        """Raises ValueError."""
+        chosen = self._chosen(offsets)
+        work = self._offsets.commit(chosen, self._deadline(), once=True)
+        self._tasks.start(self._report(work, chosen, callback), "commit")
+
+    # Automatic
+
+    def due(self, now: float) -> bool:
+        return self._options.enable_auto_commit and now >= self._next_s and not self._running
+
+    def due_in_s(self, now: float) -> float | None:
+        """In how many seconds it will be `due`, None if never by itself."""
+        if not self._options.enable_auto_commit or self._running:
+            return None
+        return max(self._next_s - now, 0.0)
+
+    def postpone(self) -> None:
+        """Begin the interval anew."""
+        self._next_s = self._cluster.clock.monotonic() + self._interval_s
+
+    def commit_if_due(self) -> None:
+        """Without waiting for the outcome."""
+        if self.due(self._cluster.clock.monotonic()):
+            self.commit_now()
+
+    def commit_now(self) -> None:
+        """If commits are automatic, whether it is time or not; without waiting for the outcome."""
+        self.postpone()
+        positions = self.positions()
+        if self._options.enable_auto_commit and positions:
+            self._running = True
+            work = self._offsets.commit(positions, self._deadline(), once=True, automatic=True)
+            self._tasks.start(self._report(work, positions, self._automatic), "automatic commit")
+
+    def _automatic(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], error: ClientError | None
+    ) -> None:
+        self._running = False
+        if error is not None and error.retriable:
+            self._next_s = self._cluster.clock.monotonic() + self._cluster.pause_s(1)
+        if error is not None and not isinstance(error, RebalanceInProgress):
+            logger.warning("event=auto-commit-failed reason=%s", error)
+
+    async def commit_last(self, offsets: Offsets, limit_ms: int = LAST_COMMIT_LIMIT_MS) -> None:
+        """If commits are automatic: before partitions are given back, and at the end. A failure is
+        logged; the records are read again then."""
+        if not self._options.enable_auto_commit:
+            return
+        try:
+            deadline = Deadline(self._cluster.clock, limit_ms)
+            await self._offsets.commit(offsets, deadline, automatic=True)
+        except ClientError as error:
+            logger.warning("event=auto-commit-failed reason=%s", error)
+
+    async def close(self) -> None:
+        """Commits that are on their way get a moment to arrive."""
+        await self._tasks.finish(LAST_COMMIT_LIMIT_MS / 1_000)
+        await self._tasks.close()
+
+    # Inside
+
+    def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return self.positions()
+        chosen = {}
+        for key, given in offsets.items():
+            found = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+            if found.offset < 0:
+                raise ValueError(f"the offset of {key} is {found.offset}, expected 0 or more")
+            chosen[TopicPartition(*key)] = found
+        return chosen
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._cluster.clock, self._options.default_api_timeout_ms)
+
+    @staticmethod
+    async def _report(
+        work: Awaitable[None],
+        offsets: dict[TopicPartition, OffsetAndMetadata],
+        callback: CommitCallback | None,
+    ) -> None:
+        problem: ClientError | None = None
+        try:
+            await work
+        except ClientError as error:
+            problem = error
+        if callback is not None:
+            outcome = callback(offsets, problem)
+            if inspect.isawaitable(outcome):
+                await outcome
+        elif problem is not None:
+            logger.warning("event=commit-failed reason=%s", problem)

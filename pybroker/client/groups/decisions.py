@@ -1,0 +1,160 @@
+"""What a member does about each answer of its coordinator: one table a request, no I/O.
+
+    JoinGroup     joining        -> in the generation, or again
+    SyncGroup     joining        -> stable, or join again
+    Heartbeat     stable         -> stable, join again, or lost
+    OffsetCommit  any            -> stored, or why not
+
+A code that a table does not name is tried again if it is retriable, and final otherwise.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.client.errors import (
+    ClientError,
+    CommitFailed,
+    FencedInstance,
+    InvalidSessionTimeout,
+    JoinRefused,
+    RebalanceInProgress,
+    ResponseError,
+)
+from pybroker.errors import ErrorCode
+
+NO_GENERATION: Final = -1
+
+
+class MemberState(enum.Enum):
+    """Where a member stands."""
+
+    OUTSIDE = "in no generation; it owns nothing that is valid"
+    JOINING = "JoinGroup or SyncGroup is on its way; no heartbeats"
+    STABLE = "in a generation; heartbeats keep it there"
+
+
+class Next(enum.Enum):
+    """What to do about an answer."""
+
+    GO_ON = "it worked"
+    AGAIN = "ask the same again after a pause"
+    FIND = "the coordinator is another one or away: find it, then ask again"
+    REJOIN = "the group rebalances: join again as the member that we are"
+    TAKE_ID = "join again at once with the id in the answer"
+    LOST = "the coordinator does not count us in: what we own is not ours any more; join anew"
+    GIVE_UP = "nothing that we could do helps"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """As whom a request is sent. Without membership: generation -1, empty member id."""
+
+    generation: int = NO_GENERATION
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+_COORDINATOR: Final = {
+    ErrorCode.NONE: Next.GO_ON,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Next.AGAIN,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: Next.FIND,
+    ErrorCode.NOT_COORDINATOR: Next.FIND,
+}
+JOIN: Final[Mapping[ErrorCode, Next]] = {
+    **_COORDINATOR,
+    ErrorCode.REBALANCE_IN_PROGRESS: Next.AGAIN,
+    ErrorCode.MEMBER_ID_REQUIRED: Next.TAKE_ID,
+    ErrorCode.UNKNOWN_MEMBER_ID: Next.LOST,
+}
+SYNC: Final[Mapping[ErrorCode, Next]] = {
+    **_COORDINATOR,
+    ErrorCode.REBALANCE_IN_PROGRESS: Next.REJOIN,
+    ErrorCode.ILLEGAL_GENERATION: Next.LOST,
+    ErrorCode.UNKNOWN_MEMBER_ID: Next.LOST,
+}
+HEARTBEAT: Final[Mapping[ErrorCode, Next]] = SYNC
+COMMIT: Final[Mapping[ErrorCode, Next]] = {
+    **_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT: Next.FIND,
+    ErrorCode.REBALANCE_IN_PROGRESS: Next.REJOIN,
+    ErrorCode.ILLEGAL_GENERATION: Next.LOST,
+    ErrorCode.UNKNOWN_MEMBER_ID: Next.LOST,
+}
+FETCH_OFFSETS: Final[Mapping[ErrorCode, Next]] = _COORDINATOR
+
+
+def decide(table: Mapping[ErrorCode, Next], code: ErrorCode) -> Next:
+    """What to do about that answer."""
+    return table.get(code, Next.AGAIN if code.retriable else Next.GIVE_UP)
+
+
+def forgets_member_id(code: ErrorCode) -> bool:
+    """Of the answers that say LOST: a member of an old generation is still known by its id."""
+    return code != ErrorCode.ILLEGAL_GENERATION
+
+
+def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientError:
+    """What the user is told of an answer that means GIVE_UP."""
+    match code:
+        case ErrorCode.FENCED_INSTANCE_ID:
+            return FencedInstance(
+                group_id,
+                f"another member has taken over group.instance.id {instance_id}; give each"
+                " process its own",
+            )
+        case ErrorCode.INVALID_SESSION_TIMEOUT:
+            return InvalidSessionTimeout(
+                group_id,
+                code,
+                "session.timeout.ms is not between the broker's group.min.session.timeout.ms and"
+                " group.max.session.timeout.ms",
+            )
+        case ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            return JoinRefused(
+                group_id,
+                code,
+                "the other members know none of the assignors in partition.assignment.strategy,"
+                " or are no consumers",
+            )
+        case ErrorCode.GROUP_MAX_SIZE_REACHED | ErrorCode.INVALID_GROUP_ID:
+            return JoinRefused(group_id, code, code.text)
+        case _:
+            return ResponseError(code, f"group {group_id}: {code.text}")
+
+
+def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identity) -> ClientError:
+    """What the user is told of a commit that did not happen."""
+    if step is Next.REJOIN:
+        return rebalancing(group_id)
+    if step is Next.LOST and identity.member_id:
+        return no_member(group_id)
+    if step is Next.LOST:
+        return CommitFailed(
+            group_id,
+            "it has members; offsets can be committed from outside only while it has none: use"
+            " another group.id with assign(), or subscribe()",
+        )
+    return refusal(group_id, identity.instance_id, code)
+
+
+def rebalancing(group_id: str) -> RebalanceInProgress:
+    """The error of a commit while the member joins."""
+    return RebalanceInProgress(
+        group_id,
+        "it is rebalancing, so the offsets were not committed; read on with getmany(), then commit"
+        " what is still assigned",
+    )
+
+
+def no_member(group_id: str) -> CommitFailed:
+    """The error of a commit after the membership was lost."""
+    return CommitFailed(
+        group_id,
+        "the offsets were not committed: it has rebalanced without this member, and the partitions"
+        " may belong to others. If too much time passed between two calls of getmany(), raise"
+        " max.poll.interval.ms or lower max.poll.records",
+    )

@@ -1,0 +1,113 @@
+"""All that a consumer has because of its group.id, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster
+from pybroker.client.fetcher import Fetcher
+from pybroker.client.groups.committer import Committer
+from pybroker.client.groups.decisions import Identity, Next
+from pybroker.client.groups.link import CoordinatorLink
+from pybroker.client.groups.member import Membership
+from pybroker.client.groups.offsets import Committed, GroupOffsets, OffsetAndMetadata
+from pybroker.client.groups.session import GroupSession
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.subscription import ConsumerRecord
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+
+
+class Group:
+    """One a consumer with a group.id, whether it is a member (after `session.subscribe`) or only
+    keeps its offsets there (partitions by hand)."""
+
+    def __init__(
+        self, options: ConsumerOptions, cluster: Cluster, fetcher: Fetcher, group_id: str
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._fetcher = fetcher
+        link = CoordinatorLink(cluster, group_id)
+        self._member = Membership(options, cluster, link, fetcher.news.set)
+        self._offsets = GroupOffsets(link, identity=self._identity, refused=self._commit_refused)
+        self.committer = Committer(options, cluster, self._offsets, lambda: fetcher.readers)
+        self.session = GroupSession(options, cluster, fetcher, self._member, self.committer)
+        fetcher.find_committed = self._find_committed
+
+    def due(self) -> bool:
+        """Whether `attend` has something to do. Asked for every record; a user who takes records is
+        not silent."""
+        now = self._member.last_read = self._cluster.clock.monotonic()
+        return self.session.due() or self.committer.due(now)
+
+    async def attend(self) -> None:
+        """What is due before records may be given out. Raises as `GroupSession.attend`."""
+        await self.session.attend()
+        self.committer.commit_if_due()
+
+    def wait_at_most_s(self, limit_s: float) -> float:
+        """How long a call that reads may wait before it has to attend again."""
+        if self.session.due():
+            return 0.0
+        due_s = self.committer.due_in_s(self._cluster.clock.monotonic())
+        return limit_s if due_s is None else min(limit_s, due_s)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around a call that reads."""
+        self._member.reading = True
+        try:
+            yield
+        finally:
+            self._member.reading = False
+            self._member.last_read = self._cluster.clock.monotonic()
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> Committed:
+        """Raises ClientError."""
+        return await self._offsets.fetch(
+            partitions,
+            Deadline(self._cluster.clock, self._options.default_api_timeout_ms),
+            stable=self._options.isolation_level == "read_committed",
+        )
+
+    async def leave(self) -> None:
+        """Give back what is read, having committed it. Raises what a callback raises."""
+        await self._leave(())
+
+    async def close(self, in_hand: Iterable[ConsumerRecord]) -> None:
+        """As `leave`, and for good; the records `in_hand` and those behind them count as not
+        handled."""
+        try:
+            await self._leave(in_hand)
+        finally:
+            await self.committer.close()
+
+    async def _leave(self, in_hand: Iterable[ConsumerRecord]) -> None:
+        handled = self.committer.positions()
+        for record in in_hand:
+            key = TopicPartition(record.topic, record.partition)
+            if key in handled:
+                handled[key] = OffsetAndMetadata(record.offset)
+        if self.session.choice is None:
+            await self.committer.commit_last(handled)
+        else:
+            await self.session.close(handled)
+
+    def _identity(self) -> Identity:
+        return Identity() if self.session.choice is None else self._member.for_commit()
+
+    def _commit_refused(self, step: Next, code: ErrorCode, identity: Identity) -> None:
+        if identity.member_id:
+            self._member.commit_refused(step, code, identity)
+
+    async def _find_committed(
+        self, partitions: list[TopicPartition]
+    ) -> Mapping[TopicPartition, tuple[int, int] | None]:
+        found = await self.committed(partitions)
+        return {
+            key: None if offset is None else (offset.offset, offset.leader_epoch)
+            for key, offset in found.items()
+        }

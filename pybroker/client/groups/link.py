@@ -1,0 +1,109 @@
+"""Which broker coordinates a group, and asking it. A broker that is away or no longer the one is
+forgotten, and the next request looks for its successor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from pybroker.client.cluster import Address, Cluster
+from pybroker.client.connection import Connection
+from pybroker.client.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    NotConnected,
+    RequestTimedOut,
+    ResponseError,
+)
+from pybroker.client.groups.decisions import refusal
+from pybroker.client.metadata import error_code
+from pybroker.errors import ErrorCode
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from pybroker.wire.schema import Message
+
+logger = logging.getLogger(__name__)
+
+AnswerT = TypeVar("AnswerT", bound=Message)
+
+GROUP_KEY: Final = 0
+KEYS_SINCE: Final = 4
+"""FindCoordinator for several keys."""
+GROUP_LANE: Final = "group"
+"""For requests that wait long at the broker, which answers in order: JoinGroup and SyncGroup, and
+the heartbeats, which are not sent meanwhile. Commits do not wait behind them."""
+
+
+class CoordinatorLink:
+    """One a consumer."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self.cluster = cluster
+        self.group_id = group_id
+        self._address: Address | None = None
+        self._finding = asyncio.Lock()
+
+    @property
+    def known(self) -> bool:
+        return self._address is not None
+
+    def lost(self, reason: object) -> None:
+        """It is not the coordinator, or does not answer: look again before the next request."""
+        if self._address is not None:
+            logger.info("event=coordinator-lost group=%s reason=%s", self.group_id, reason)
+        self._address = None
+
+    async def send(
+        self,
+        key: ApiKey,
+        build: Callable[[int], Message],
+        answer: type[AnswerT],
+        *,
+        timeout_s: float,
+        lane: str = "",
+    ) -> AnswerT:
+        """Ask the coordinator once, with the request that `build` makes for the version. Raises
+        ClientError."""
+        address = self._address or await self._find()
+        try:
+            connection = await self.cluster.connect(address, lane)
+            request = build(connection.version_of(key))
+            return await connection.send(key, request, answer, timeout_s=timeout_s)
+        except (ConnectFailed, ConnectionLost, NotConnected, RequestTimedOut) as error:
+            if self._address == address:
+                self.lost(error)
+            raise
+
+    async def _find(self) -> Address:
+        """Raises ClientError."""
+        async with self._finding:
+            if self._address is None:
+                connection = await self.cluster.any_connection()
+                self._address = await self._ask(connection)
+            return self._address
+
+    async def _ask(self, connection: Connection) -> Address:
+        several = connection.version_of(ApiKey.FIND_COORDINATOR) >= KEYS_SINCE
+        answer = await connection.send(
+            ApiKey.FIND_COORDINATOR,
+            FindCoordinatorRequest(
+                key="" if several else self.group_id,
+                key_type=GROUP_KEY,
+                coordinator_keys=[self.group_id] if several else [],
+            ),
+            FindCoordinatorResponse,
+            timeout_s=self.cluster.options.request_timeout_ms / 1_000,
+        )
+        row = answer.coordinators[0] if several and answer.coordinators else answer
+        code = error_code(row.error_code)
+        if code != ErrorCode.NONE:
+            raise _refused(self.group_id, code)
+        logger.info("event=coordinator-found group=%s broker=%d", self.group_id, row.node_id)
+        return row.host, row.port
+
+
+def _refused(group_id: str, code: ErrorCode) -> ClientError:
+    return ResponseError(code) if code.retriable else refusal(group_id, None, code)

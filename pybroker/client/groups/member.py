@@ -1,0 +1,429 @@
+"""A member of a group: joins, divides the partitions if it is made leader, stays by heartbeats, and
+leaves.
+
+Joining runs beside the user's work, and so do the heartbeats: nothing the user awaits holds them
+up. What concerns partitions that the user holds happens elsewhere, in calls of the user: see
+`session`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pybroker.client.assignors import Assignments, Assignor, make_assignor
+from pybroker.client.cluster import Cluster
+from pybroker.client.errors import ClientError, Closed, JoinRefused, UnsupportedByBroker
+from pybroker.client.groups import requests
+from pybroker.client.groups.decisions import (
+    HEARTBEAT,
+    JOIN,
+    NO_GENERATION,
+    SYNC,
+    Identity,
+    MemberState,
+    Next,
+    decide,
+    forgets_member_id,
+    no_member,
+    rebalancing,
+    refusal,
+)
+from pybroker.client.groups.link import GROUP_LANE, CoordinatorLink
+from pybroker.client.groups.topics import partition_counts
+from pybroker.client.metadata import error_code
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.tasks import TaskOwner
+from pybroker.errors import ErrorCode, MalformedInput
+from pybroker.model import TopicPartition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.consumer_protocol import decode_assignment
+from pybroker.wire.messages.groups import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    SyncGroupResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+LEAVE_LIMIT_S: Final = 2.0
+JOIN_MARGIN_MS: Final = 5_000
+"""How much longer than the rebalance may take we wait for the answer to JoinGroup."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinResult:
+    """A generation that we are in, and what we are given in it."""
+
+    identity: Identity
+    assignor: Assignor
+    partitions: tuple[TopicPartition, ...]
+
+
+class Membership:
+    """One a consumer. `news` is called when there is something for the user's next call to do.
+
+    Invariant: `state` is STABLE exactly if `identity` names a generation in which the coordinator
+    counted us at its last answer. `rejoin` is why the member has to join (again), None if it has
+    not; `failure` what makes that impossible.
+    """
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        link: CoordinatorLink,
+        news: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._link = link
+        self._news = news
+        self._assignors = [make_assignor(name) for name in options.partition_assignment_strategy]
+        self.cooperative = all(assignor.cooperative for assignor in self._assignors)
+        self.state = MemberState.OUTSIDE
+        self.identity = Identity(instance_id=options.group_instance_id)
+        self.rejoin: str | None = None
+        self.failure: ClientError | None = None
+        self.joined: JoinResult | None = None
+        self._divided: tuple[set[str], dict[str, int]] | None = None
+        """As leader: the topics of all members, and how many partitions we divided of each."""
+        self.reading = False
+        """Whether the user is inside of a call that reads."""
+        self.last_read = cluster.clock.monotonic()
+        self._stable = asyncio.Event()
+        self._missed = 0
+        """Heartbeats in a row that reached no coordinator."""
+        self._heartbeats: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner(self._broken)
+
+    # What others ask of it
+
+    @property
+    def in_generation(self) -> bool:
+        """Whether what we own is still ours, as far as we know."""
+        return self.identity.generation != NO_GENERATION
+
+    def for_commit(self) -> Identity:
+        """As whom to commit. Raises CommitFailed."""
+        if self.state is MemberState.STABLE:
+            return self.identity
+        if self.state is MemberState.JOINING:
+            raise rebalancing(self._link.group_id)
+        raise no_member(self._link.group_id)
+
+    def commit_refused(self, step: Next, code: ErrorCode, identity: Identity) -> None:
+        """The coordinator did not take a commit. What only concerns the offsets is no matter of
+        ours."""
+        if self.state is MemberState.STABLE and (
+            step is not Next.GIVE_UP or code == ErrorCode.FENCED_INSTANCE_ID
+        ):
+            self._react(step, code, identity, "OffsetCommit")
+
+    def request_rejoin(self, reason: str) -> None:
+        """Join again at the user's next call."""
+        if self.rejoin is None:
+            logger.info("event=rejoin group=%s reason=%s", self._link.group_id, reason)
+            self.rejoin = reason
+        self._news()
+
+    def look_at_partitions(self) -> None:
+        """As leader: divide anew if there are more or fewer than when we did."""
+        if self._divided is not None and self.state is MemberState.STABLE:
+            topics, counts = self._divided
+            if partition_counts(self._cluster.view, topics, counts) != counts:
+                self._divided = None
+                self.request_rejoin("topics have other partitions than before")
+
+    def begin(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> None:
+        """Start to join, with what we still own."""
+        self.state = MemberState.JOINING
+        self._stable.clear()
+        self.rejoin = None
+        self._divided = None
+        work = self._join(tuple(sorted(topics)), tuple(sorted(owned)))
+        self._tasks.start(work, "join group")
+        if self._heartbeats is None:
+            self._heartbeats = self._tasks.start(self._beat(), "heartbeats")
+
+    def take(self) -> JoinResult | None:
+        """The outcome of joining, once."""
+        joined, self.joined = self.joined, None
+        return joined
+
+    async def leave(self, reason: str) -> None:
+        """End everything; a dynamic member tells the coordinator, a static one will be back."""
+        await self._tasks.close()
+        self._heartbeats = None
+        self.state = MemberState.OUTSIDE
+        identity = self.identity
+        self._forget(ErrorCode.UNKNOWN_MEMBER_ID)
+        self.rejoin = self.failure = None
+        await self._say_goodbye(reason, identity)
+
+    # Joining
+
+    async def _join(self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...]) -> None:
+        failures = 0
+        owned_in = self.identity.generation
+        while True:
+            try:
+                step = await self._join_once(topics, owned, owned_in)
+            except ClientError as error:
+                if not error.retriable:
+                    self._fail(error)
+                    return
+                logger.debug("event=join-failed group=%s reason=%s", self._link.group_id, error)
+                step = Next.AGAIN
+            if step is Next.GO_ON:
+                return
+            if step is Next.LOST and owned:
+                self.state = MemberState.OUTSIDE
+                self.request_rejoin("it lost its place while it joined")
+                return
+            if step is Next.AGAIN or step is Next.FIND:
+                failures += 1
+                await asyncio.sleep(self._cluster.pause_s(failures))
+
+    async def _join_once(
+        self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...], owned_in: int
+    ) -> Next:
+        """One JoinGroup and SyncGroup. Raises ClientError."""
+        limit_ms = max(
+            self._options.request_timeout_ms, self._options.max_poll_interval_ms + JOIN_MARGIN_MS
+        )
+        answer = await self._link.send(
+            ApiKey.JOIN_GROUP,
+            lambda version: requests.join(
+                self._options,
+                self._link.group_id,
+                self.identity,
+                [
+                    (assignor.name, requests.Joining(topics, assignor.user_data(), owned, owned_in))
+                    for assignor in self._assignors
+                ],
+                version,
+            ),
+            JoinGroupResponse,
+            timeout_s=limit_ms / 1_000,
+            lane=GROUP_LANE,
+        )
+        code = error_code(answer.error_code)
+        step = decide(JOIN, code)
+        if step is Next.TAKE_ID:
+            self.identity = replace(self.identity, member_id=answer.member_id)
+        if step is not Next.GO_ON:
+            return self._not_joined(step, code, "JoinGroup")
+        self.identity = replace(
+            self.identity, generation=answer.generation_id, member_id=answer.member_id
+        )
+        assignor = self._assignor(answer.protocol_name)
+        given: Assignments = {}
+        if answer.leader == answer.member_id:
+            given = await self._divide(assignor, answer)
+        return await self._sync(assignor, answer, given)
+
+    def _not_joined(self, step: Next, code: ErrorCode, request: str) -> Next:
+        """Raises ClientError for what is final."""
+        logger.info(
+            "event=not-joined group=%s member=%s request=%s reason=%s",
+            self._link.group_id, self.identity.member_id, request, code.name,
+        )  # fmt: skip
+        if step is Next.GIVE_UP:
+            raise refusal(self._link.group_id, self.identity.instance_id, code)
+        if step is Next.FIND:
+            self._link.lost(code.name)
+        if step is Next.LOST:
+            self._forget(code)
+        return step
+
+    def _given(self, data: bytes) -> tuple[TopicPartition, ...]:
+        try:
+            return decode_assignment(data).partitions
+        except MalformedInput as error:
+            raise JoinRefused(
+                self._link.group_id,
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"what the group's leader assigned cannot be read ({error})",
+            ) from error
+
+    def _assignor(self, name: str | None) -> Assignor:
+        for assignor in self._assignors:
+            if assignor.name == name:
+                return assignor
+        raise UnsupportedByBroker(
+            f"the coordinator chose the assignor {name!r}, which we do not have"
+        )
+
+    async def _divide(self, assignor: Assignor, answer: JoinGroupResponse) -> Assignments:
+        """As leader: who gets what."""
+        members = requests.members_of(answer)
+        topics = {topic for member in members for topic in member.subscription.topics}
+        self._cluster.watch(topics)
+        if not topics <= self._cluster.view.topics.keys():
+            with contextlib.suppress(ClientError, TimeoutError):
+                await self._cluster.refreshed(self._options.request_timeout_ms / 1_000)
+        counts = partition_counts(self._cluster.view, topics, {})
+        found = assignor.assign(counts, members)
+        self._divided = topics, counts
+        return found
+
+    async def _sync(
+        self,
+        assignor: Assignor,
+        joined: JoinGroupResponse,
+        given: Assignments,
+    ) -> Next:
+        sent = self.identity
+        answer = await self._link.send(
+            ApiKey.SYNC_GROUP,
+            lambda _: requests.sync(self._link.group_id, sent, joined.protocol_name, given),
+            SyncGroupResponse,
+            timeout_s=(self._options.request_timeout_ms + self._options.max_poll_interval_ms)
+            / 1_000,
+            lane=GROUP_LANE,
+        )
+        code = error_code(answer.error_code)
+        step = decide(SYNC, code)
+        if step is not Next.GO_ON:
+            return self._not_joined(step, code, "SyncGroup")
+        partitions = self._given(answer.assignment)
+        assignor.assigned(partitions, sent.generation)
+        logger.info(
+            "event=joined group=%s member=%s generation=%d assignor=%s partitions=%d",
+            self._link.group_id, sent.member_id, sent.generation, assignor.name, len(partitions),
+        )  # fmt: skip
+        self.joined = JoinResult(sent, assignor, partitions)
+        self.state = MemberState.STABLE
+        self._stable.set()
+        self._news()
+        return step
+
+    # Staying
+
+    async def _beat(self) -> None:
+        clock = self._cluster.clock
+        due = 0.0
+        while True:
+            if self.state is not MemberState.STABLE:
+                await self._stable.wait()
+                due = clock.monotonic() + self._options.heartbeat_interval_ms / 1_000
+            if self._silent_s() <= 0:
+                await self._leave_for_silence()
+                continue
+            if clock.monotonic() >= due:
+                pause_s = await self._beat_once()
+                due = clock.monotonic() + pause_s
+            await asyncio.sleep(max(min(due - clock.monotonic(), self._silent_s()), 0.001))
+
+    async def _beat_once(self) -> float:
+        """Send one; after how many seconds the next is due."""
+        sent = self.identity
+        limit_ms = min(self._options.request_timeout_ms, self._options.session_timeout_ms)
+        try:
+            answer = await self._link.send(
+                ApiKey.HEARTBEAT,
+                lambda _: requests.heartbeat(self._link.group_id, sent),
+                HeartbeatResponse,
+                timeout_s=limit_ms / 1_000,
+                lane=GROUP_LANE,
+            )
+        except ClientError as error:
+            if not error.retriable:
+                self._fail(error)
+            logger.debug("event=heartbeat-failed group=%s reason=%s", self._link.group_id, error)
+            return self._soon_s()
+        code = error_code(answer.error_code)
+        step = decide(HEARTBEAT, code)
+        if step is Next.GO_ON:
+            self._missed = 0
+        elif self.state is MemberState.STABLE:
+            self._react(step, code, sent, "Heartbeat")
+        return self._soon_s() if step is Next.FIND else self._options.heartbeat_interval_ms / 1_000
+
+    def _soon_s(self) -> float:
+        self._missed += 1
+        return min(self._options.heartbeat_interval_ms / 1_000, self._cluster.pause_s(self._missed))
+
+    def _silent_s(self) -> float:
+        """How long the user may still stay away before we leave the group, in seconds."""
+        limit = self._options.max_poll_interval_ms / 1_000
+        return limit if self.reading else limit - (self._cluster.clock.monotonic() - self.last_read)
+
+    async def _leave_for_silence(self) -> None:
+        logger.warning(
+            "event=left-group group=%s reason=nothing was read within max.poll.interval.ms=%d;"
+            " raise it, or lower max.poll.records",
+            self._link.group_id, self._options.max_poll_interval_ms,
+        )  # fmt: skip
+        identity = self.identity
+        self._lost(ErrorCode.UNKNOWN_MEMBER_ID, "it had left, since nothing was read for too long")
+        await self._say_goodbye("max.poll.interval.ms", identity)
+
+    # Inside
+
+    async def _say_goodbye(self, reason: str, who: Identity) -> None:
+        if not who.member_id or who.instance_id is not None or not self._link.known:
+            return
+        logger.info("event=leave group=%s reason=%s", self._link.group_id, reason)
+        try:
+            async with asyncio.timeout(LEAVE_LIMIT_S):
+                await self._link.send(
+                    ApiKey.LEAVE_GROUP,
+                    lambda version: requests.leave(self._link.group_id, who, version),
+                    LeaveGroupResponse,
+                    timeout_s=LEAVE_LIMIT_S,
+                )
+        except (ClientError, TimeoutError) as error:
+            logger.debug("event=leave-failed group=%s reason=%s", self._link.group_id, error)
+
+    def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
+        """To what a stable member was answered. An answer to who we no longer are counts for
+        nothing."""
+        reason = f"{request} was answered with {code.name}"
+        if step is Next.FIND:
+            self._link.lost(code.name)
+        elif sent != self.identity:
+            return
+        elif step is Next.REJOIN:
+            self.request_rejoin(reason)
+        elif step is Next.LOST:
+            logger.warning(
+                "event=membership-lost group=%s member=%s generation=%d reason=%s",
+                self._link.group_id, sent.member_id, sent.generation, reason,
+            )  # fmt: skip
+            self._lost(code, reason)
+        elif step is Next.GIVE_UP:
+            self._fail(refusal(self._link.group_id, sent.instance_id, code))
+
+    def _lost(self, code: ErrorCode, reason: str) -> None:
+        self.state = MemberState.OUTSIDE
+        self._forget(code)
+        self.request_rejoin(reason)
+
+    def _forget(self, code: ErrorCode) -> None:
+        """We are in no generation any more."""
+        self._stable.clear()
+        self.joined = None
+        self.identity = Identity(
+            member_id="" if forgets_member_id(code) else self.identity.member_id,
+            instance_id=self.identity.instance_id,
+        )
+
+    def _fail(self, error: ClientError) -> None:
+        logger.error("event=group-failed group=%s reason=%s", self._link.group_id, error)
+        self.state = MemberState.OUTSIDE
+        self._forget(ErrorCode.UNKNOWN_MEMBER_ID)
+        self.failure = error
+        self._news()
+
+    def _broken(self, error: BaseException) -> None:
+        """A defect of ours, which the user must not wait for."""
+        failure = Closed(f"group {self._link.group_id}: the membership broke ({error!r})")
+        failure.__cause__ = error
+        self._fail(failure)

@@ -1,0 +1,282 @@
+"""Committed offsets: storing them in the order of asking, and reading them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.errors import ClientError, DeadlinePassed, ResponseError
+from pybroker.client.groups.decisions import (
+    COMMIT,
+    FETCH_OFFSETS,
+    Identity,
+    Next,
+    commit_refusal,
+    decide,
+    refusal,
+)
+from pybroker.client.groups.link import CoordinatorLink
+from pybroker.client.leader_calls import request_limit_s
+from pybroker.client.metadata import error_code
+from pybroker.errors import ErrorCode
+from pybroker.model import NO_EPOCH, TopicPartition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+)
+
+INSTANCES_SINCE: Final = 7
+"""OffsetCommit names the static member."""
+STABLE_SINCE: Final = 7
+GROUPS_SINCE: Final = 8
+"""OffsetFetch waits for transactions, asks for several groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset: that of the next record to read, a text to go with it, and the leader
+    epoch of the last record that was read (-1: unknown)."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+Committed = dict[TopicPartition, OffsetAndMetadata | None]
+
+
+class Turnstile:
+    """Lets one through at a time, in the order in which tickets were taken: an older commit that is
+    tried again must not overtake a newer one."""
+
+    def __init__(self) -> None:
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    def ticket(self) -> asyncio.Future[None]:
+        """Await it, and `leave` with it in any case."""
+        ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(ticket)
+        self._admit()
+        return ticket
+
+    def leave(self, ticket: asyncio.Future[None]) -> None:
+        self._queue.remove(ticket)
+        self._admit()
+
+    def _admit(self) -> None:
+        if self._queue and not self._queue[0].done():
+            self._queue[0].set_result(None)
+
+
+class GroupOffsets:
+    """One a consumer. `identity` says as whom to commit, or raises CommitFailed; `refused` is told
+    when the coordinator does not take a commit from that identity."""
+
+    def __init__(
+        self,
+        link: CoordinatorLink,
+        *,
+        identity: Callable[[], Identity],
+        refused: Callable[[Next, ErrorCode, Identity], None],
+    ) -> None:
+        self._link = link
+        self._cluster = link.cluster
+        self._identity = identity
+        self._refused = refused
+        self._turnstile = Turnstile()
+
+    def commit(
+        self, offsets: Offsets, deadline: Deadline, *, once: bool = False, automatic: bool = False
+    ) -> Coroutine[Any, Any, None]:
+        """Store; the call fixes the order, the result must be awaited. What can be retried is,
+        until the deadline, unless `once` is set. `automatic` passes over partitions that are gone.
+
+        Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors."""
+        return self._commit(self._turnstile.ticket(), offsets, deadline, once, automatic)
+
+    async def _commit(
+        self,
+        ticket: asyncio.Future[None],
+        offsets: Offsets,
+        deadline: Deadline,
+        once: bool,
+        automatic: bool,
+    ) -> None:
+        try:
+            await ticket
+            rest = dict(offsets)
+            failures = 0
+            while rest:
+                problem = await self._commit_once(rest, deadline, automatic)
+                if problem is None:
+                    return
+                if once or not problem.retriable:
+                    raise problem
+                failures += 1
+                await self._pause(failures, deadline, "the offsets were not committed", problem)
+        finally:
+            self._turnstile.leave(ticket)
+
+    async def _commit_once(
+        self, rest: dict[TopicPartition, OffsetAndMetadata], deadline: Deadline, automatic: bool
+    ) -> ClientError | None:
+        """Take out of `rest` what was stored; why the others were not, if trying again may help.
+        Raises what is final."""
+        identity = self._identity()
+        try:
+            response = await self._link.send(
+                ApiKey.OFFSET_COMMIT,
+                lambda version: _commit_request(self._link.group_id, identity, rest, version),
+                OffsetCommitResponse,
+                timeout_s=request_limit_s(self._cluster, deadline),
+            )
+        except ClientError as error:
+            return error
+        problem: ClientError | None = None
+        for topic in response.topics:
+            for row in topic.partitions:
+                key = TopicPartition(topic.name, row.partition_index)
+                code = error_code(row.error_code)
+                step = decide(COMMIT, code)
+                gone = automatic and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if step is Next.GO_ON or gone:
+                    rest.pop(key, None)
+                    continue
+                if step not in (Next.AGAIN, Next.FIND):
+                    self._refused(step, code, identity)
+                    raise commit_refusal(self._link.group_id, step, code, identity)
+                if step is Next.FIND:
+                    self._link.lost(code.name)
+                problem = ResponseError(code, f"{key}: {code.text}")
+        return problem
+
+    async def fetch(
+        self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool
+    ) -> Committed:
+        """What the group has committed, None where nothing. `stable` waits for transactions that
+        may still commit offsets. Raises DeadlinePassed and other ClientErrors."""
+        wanted = list(dict.fromkeys(partitions))
+        failures = 0
+        while wanted:
+            try:
+                found = await self._fetch_once(wanted, deadline, stable)
+                return {key: found.get(key) for key in wanted}
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                failures += 1
+                await self._pause(failures, deadline, "committed offsets were not found", error)
+        return {}
+
+    async def _fetch_once(
+        self, wanted: list[TopicPartition], deadline: Deadline, stable: bool
+    ) -> Committed:
+        response = await self._link.send(
+            ApiKey.OFFSET_FETCH,
+            lambda version: _fetch_request(self._link.group_id, wanted, stable, version),
+            OffsetFetchResponse,
+            timeout_s=request_limit_s(self._cluster, deadline),
+        )
+        answer = response.groups[0] if response.groups else response
+        self._check(answer.error_code)
+        found: Committed = {}
+        for topic in answer.topics:
+            for row in topic.partitions:
+                self._check(row.error_code)
+                found[TopicPartition(topic.name, row.partition_index)] = _committed(row)
+        return found
+
+    def _check(self, number: int) -> None:
+        """Raises ClientError."""
+        code = error_code(number)
+        match decide(FETCH_OFFSETS, code):
+            case Next.GO_ON:
+                return
+            case Next.AGAIN:
+                raise ResponseError(code)
+            case Next.FIND:
+                self._link.lost(code.name)
+                raise ResponseError(code)
+        raise refusal(self._link.group_id, None, code)
+
+    async def _pause(
+        self, failures: int, deadline: Deadline, what: str, problem: ClientError
+    ) -> None:
+        pause = self._cluster.pause_s(failures)
+        if deadline.remaining_s() <= pause:
+            text = f"group {self._link.group_id}: {what} in time ({problem})"
+            raise DeadlinePassed(text, definite=problem.definite) from problem
+        await asyncio.sleep(pause)
+
+
+def _commit_request(
+    group_id: str, identity: Identity, offsets: Offsets, version: int
+) -> OffsetCommitRequest:
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for key, offset in offsets.items():
+        topic = topics.setdefault(key.topic, OffsetCommitRequestTopic(name=key.topic))
+        topic.partitions.append(
+            OffsetCommitRequestPartition(
+                partition_index=key.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                committed_metadata=offset.metadata,
+            )
+        )
+    return OffsetCommitRequest(
+        group_id=group_id,
+        generation_id=identity.generation,
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id if version >= INSTANCES_SINCE else None,
+        topics=list(topics.values()),
+    )
+
+
+def _fetch_request(
+    group_id: str, wanted: Iterable[TopicPartition], stable: bool, version: int
+) -> OffsetFetchRequest:
+    numbers: dict[str, list[int]] = {}
+    for topic, number in wanted:
+        numbers.setdefault(topic, []).append(number)
+    if version >= GROUPS_SINCE:
+        rows = [
+            OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+            for name, indexes in numbers.items()
+        ]
+        return OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=group_id, topics=rows)],
+            require_stable=stable,
+        )
+    return OffsetFetchRequest(
+        group_id=group_id,
+        topics=[
+            OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+            for name, indexes in numbers.items()
+        ],
+        require_stable=stable and version >= STABLE_SINCE,
+    )
+
+
+def _committed(
+    row: OffsetFetchResponsePartition | OffsetFetchResponsePartitions,
+) -> OffsetAndMetadata | None:
+    if row.committed_offset < 0:
+        return None
+    return OffsetAndMetadata(row.committed_offset, row.metadata or "", row.committed_leader_epoch)

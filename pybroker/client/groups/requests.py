@@ -1,0 +1,138 @@
+"""The requests of a member, and what the answer to JoinGroup tells the leader. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.client.assignors import GroupMember
+from pybroker.client.errors import UnsupportedByBroker
+from pybroker.client.groups.decisions import Identity
+from pybroker.client.options import ConsumerOptions
+from pybroker.errors import MalformedInput
+from pybroker.model import TopicPartition
+from pybroker.wire.consumer_protocol import (
+    PROTOCOL_TYPE,
+    Assignment,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from pybroker.wire.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+
+logger = logging.getLogger(__name__)
+
+JOIN_WITH_INSTANCE: Final = 5
+LEAVE_SEVERAL: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """What a member tells the leader: its topics, what the assignor adds, and what it still owns
+    since which generation."""
+
+    topics: tuple[str, ...]
+    user_data: bytes | None
+    owned: tuple[TopicPartition, ...]
+    owned_in: int
+
+
+def join(
+    options: ConsumerOptions,
+    group_id: str,
+    identity: Identity,
+    protocols: Sequence[tuple[str, Joining]],
+    version: int,
+) -> JoinGroupRequest:
+    """`protocols` by the assignor's name, best first. Raises UnsupportedByBroker."""
+    if identity.instance_id is not None and version < JOIN_WITH_INSTANCE:
+        raise UnsupportedByBroker("the broker knows no group.instance.id; it is before 2.3")
+    return JoinGroupRequest(
+        group_id=group_id,
+        session_timeout_ms=options.session_timeout_ms,
+        rebalance_timeout_ms=options.max_poll_interval_ms,
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=[
+            JoinGroupRequestProtocol(
+                name=name,
+                metadata=encode_subscription(
+                    Subscription(
+                        told.topics,
+                        told.user_data,
+                        told.owned,
+                        told.owned_in,
+                        options.client_rack or None,
+                    )
+                ),
+            )
+            for name, told in protocols
+        ],
+    )
+
+
+def members_of(answer: JoinGroupResponse) -> list[GroupMember]:
+    """For the leader. A member may send what it likes; one that cannot be read gets nothing."""
+    found = []
+    for row in answer.members:
+        try:
+            subscription = decode_subscription(row.metadata)
+        except MalformedInput as error:
+            logger.warning(
+                "event=subscription-unreadable member=%s reason=%s", row.member_id, error
+            )
+            subscription = Subscription(())
+        found.append(GroupMember(row.member_id, row.group_instance_id, subscription))
+    return found
+
+
+def sync(
+    group_id: str,
+    identity: Identity,
+    protocol_name: str | None,
+    given: Mapping[str, Sequence[TopicPartition]],
+) -> SyncGroupRequest:
+    """`given` by the leader only."""
+    return SyncGroupRequest(
+        group_id=group_id,
+        generation_id=identity.generation,
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=protocol_name,
+        assignments=[
+            SyncGroupRequestAssignment(
+                member_id=member_id, assignment=encode_assignment(Assignment(tuple(partitions)))
+            )
+            for member_id, partitions in given.items()
+        ],
+    )
+
+
+def heartbeat(group_id: str, identity: Identity) -> HeartbeatRequest:
+    return HeartbeatRequest(
+        group_id=group_id,
+        generation_id=identity.generation,
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+    )
+
+
+def leave(group_id: str, identity: Identity, version: int) -> LeaveGroupRequest:
+    if version >= LEAVE_SEVERAL:
+        member = MemberIdentity(member_id=identity.member_id)
+        return LeaveGroupRequest(group_id=group_id, members=[member])
+    return LeaveGroupRequest(group_id=group_id, member_id=identity.member_id)

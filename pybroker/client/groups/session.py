@@ -1,0 +1,234 @@
+"""A consumer in its group: what its calls have to do before they may give out records.
+
+`attend` runs inside of the calls that read. Partitions come and go only there (and in `close`), so
+records that the user has in hand belong to partitions that were not given away meanwhile: either
+the call comes in time, or the member has left and commits fail.
+
+    eager:        give back all -> join -> get what is ours now
+    cooperative:  join, keeping all -> give back what moves away -> join again -> it has moved
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pybroker.client.cluster import Cluster
+from pybroker.client.fetcher import Fetcher
+from pybroker.client.groups.committer import Committer
+from pybroker.client.groups.decisions import MemberState
+from pybroker.client.groups.member import JoinResult, Membership
+from pybroker.client.groups.offsets import Offsets
+from pybroker.client.groups.topics import RebalanceListener, TopicChoice
+from pybroker.client.options import ConsumerOptions
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+logger = logging.getLogger(__name__)
+
+
+class GroupSession:
+    """One a consumer with a group. `choice` is None while nothing is subscribed."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        fetcher: Fetcher,
+        member: Membership,
+        committer: Committer,
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._fetcher = fetcher
+        self._member = member
+        self._committer = committer
+        self.choice: TopicChoice | None = None
+        self._listener = RebalanceListener()
+        self.topics: frozenset[str] | None = None
+        """What the choice means now; None while that is not known. The same object as
+        `_joined_with` if we joined with these: it is compared for every record."""
+        self._joined_with: frozenset[str] | None = None
+        self._turn = asyncio.Lock()
+        self._in_turn: asyncio.Task[object] | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        cluster.add_listener(self._metadata_changed)
+
+    def subscribe(self, choice: TopicChoice, listener: RebalanceListener) -> None:
+        """The next call that reads joins the group, or joins it again."""
+        first = self.choice is None
+        self.choice, self._listener = choice, listener
+        self._cluster.watch(choice.topics)
+        self._cluster.watch_all(choice.pattern is not None)
+        self._resolve()
+        if first:
+            self._member.last_read = self._cluster.clock.monotonic()
+            self._member.request_rejoin("subscribed")
+        self._fetcher.news.set()
+
+    # What calls of the user do
+
+    def due(self) -> bool:
+        """Whether `attend` has something to do."""
+        member = self._member
+        return self.choice is not None and (
+            member.failure is not None or member.joined is not None or self._must_join()
+        )
+
+    async def attend(self) -> None:
+        """Join, give back, take over, as far as it is time. Raises what makes membership
+        impossible, and whatever the callbacks raise."""
+        if not self.due():
+            return
+        async with self._own_turn():
+            while self.due():
+                if self._member.failure is not None:
+                    raise self._member.failure
+                result = self._member.take()
+                if result is not None:
+                    await self._complete(result)
+                else:
+                    await self._prepare()
+
+    async def close(self, handled: Offsets) -> None:
+        """Commit what was `handled` if commits are automatic, give everything back, leave. Raises
+        whatever the callbacks raise, having left."""
+        if self._looking is not None:
+            self._looking.cancel()
+        async with self._own_turn():
+            if self.choice is None:
+                return
+            try:
+                if self._member.state is MemberState.STABLE:
+                    await self._committer.commit_last(handled)
+                await self._give_back(self._fetcher.readers)
+            finally:
+                self.choice = self.topics = self._joined_with = None
+                self._fetcher.assign([])
+                self._cluster.watch_all(False)
+                await self._member.leave("the consumer ends or unsubscribes")
+
+    # Inside
+
+    def _must_join(self) -> bool:
+        if self._member.state is MemberState.JOINING or self.topics is None:
+            return False
+        return self._member.rejoin is not None or self.topics is not self._joined_with
+
+    async def _prepare(self) -> None:
+        """Before joining: give back what has to be, then start."""
+        member, topics = self._member, self.topics
+        assert topics is not None
+        if member.in_generation and self._fetcher.readers:
+            await self._committer.commit_last(
+                self._committer.positions(),
+                min(self._options.request_timeout_ms, self._options.max_poll_interval_ms),
+            )
+        stay = topics if member.cooperative and member.in_generation else frozenset()
+        kept = [key for key in self._fetcher.readers if key.topic in stay]
+        try:
+            await self._give_back(key for key in self._fetcher.readers if key.topic not in stay)
+        finally:
+            if self.choice is not None:
+                self._fetcher.assign(kept)
+                if member.failure is None and (member.in_generation or not kept):
+                    self._joined_with = topics
+                    member.begin(topics, kept)
+
+    async def _complete(self, result: JoinResult) -> None:
+        """After joining: take over what we were given."""
+        if result.identity != self._member.identity:
+            return
+        topics = self._joined_with or frozenset()
+        assigned = [key for key in result.partitions if key.topic in topics]
+        owned = self._fetcher.readers
+        added = [key for key in assigned if key not in owned]
+        gone = set(owned) - set(assigned)
+        try:
+            if gone:
+                await self._hand_over(sorted(gone))
+        finally:
+            if self.choice is not None:
+                self._fetcher.assign(assigned)
+                self._committer.postpone()
+                await self._call(self._listener.assigned, added)
+
+    async def _hand_over(self, gone: list[TopicPartition]) -> None:
+        """Cooperative: these move to others, who get them when we join again."""
+        positions = self._committer.positions()
+        await self._committer.commit_last({key: positions[key] for key in gone if key in positions})
+        self._member.request_rejoin("partitions were given back")
+        await self._give_back(gone)
+
+    async def _give_back(self, partitions: Iterable[TopicPartition]) -> None:
+        given = list(partitions)
+        if not given:
+            return
+        if self._member.in_generation:
+            await self._call(self._listener.revoked, given)
+        else:
+            await self._call(self._listener.lost, given)
+
+    async def _call(
+        self,
+        callback: Callable[[Iterable[TopicPartition]], Awaitable[None]],
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        """While the user's own code runs, the user is not reading."""
+        reading, self._member.reading = self._member.reading, False
+        self._member.last_read = self._cluster.clock.monotonic()
+        try:
+            await callback(partitions)
+        finally:
+            self._member.reading = reading
+
+    @asynccontextmanager
+    async def _own_turn(self) -> AsyncIterator[None]:
+        """One at a time; a callback may close the consumer or unsubscribe."""
+        if self._in_turn is asyncio.current_task():
+            yield
+            return
+        async with self._turn:
+            self._in_turn = asyncio.current_task()
+            try:
+                yield
+            finally:
+                self._in_turn = None
+
+    def _metadata_changed(self) -> None:
+        if self.choice is None:
+            return
+        self._resolve()
+        self._member.look_at_partitions()
+        if self.due():
+            self._fetcher.news.set()
+
+    def _resolve(self) -> None:
+        assert self.choice is not None
+        view = self._cluster.view
+        topics = self.choice.resolve(view)
+        if topics is None:
+            return
+        same = topics == self._joined_with
+        self.topics = self._joined_with if same else topics
+        missing = [
+            name
+            for name in topics
+            if name not in view.topics
+            or view.topics[name].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
+        if missing and self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(
+                self._options.retry_backoff_max_ms / 1_000, self._look_again
+            )
+
+    def _look_again(self) -> None:
+        self._looking = None
+        if self.choice is not None:
+            self._cluster.request_refresh()
