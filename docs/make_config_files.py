@@ -204,7 +204,8 @@ def _client_entry(row: dataclasses.Field[Any]) -> str:
     name = row.name.replace("_", ".")
     mark = "" if row.name == "bootstrap_servers" else "#"
     sentence = meaning[0].upper() + meaning[1:]
-    return f"{_comment(f'{sentence}. Default {default}.')}{mark}{name}={default}\n"
+    said = f"Default {default}." if default else "Without a default."
+    return f"{_comment(f'{sentence}. {said}')}{mark}{name}={default}\n"
 
 
 def client_text(name: str, value: object) -> str:
@@ -216,5 +217,5 @@ def client_text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return ",".join(f"{host}:{port}" for host, port in value)
-    return str(value)
+        return ",".join(part if isinstance(part, str) else f"{part[0]}:{part[1]}" for part in value)
+    return "" if value is None else str(value)

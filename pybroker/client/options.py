@@ -78,11 +78,8 @@ def _text(value: object) -> str:
 
 
 def _name(value: object) -> str | None:
-    if value is None:
-        return None
-    if not _text(value):
-        raise ValueError("must not be empty")
-    return _text(value)
+    """Empty text is none, as properties files write it."""
+    return None if value is None else _text(value) or None
 
 
 def _assignors(value: object) -> tuple[str, ...]:
@@ -310,13 +307,8 @@ def _settle_consumer(values: dict[str, Any]) -> list[str]:
     """As `_settle_producer`."""
     faults = []
     defaults = ConsumerOptions()
-    if values.get("group_id") is None:
-        faults += [
-            f"{_dotted(name)} needs a group.id"
-            for name in ("enable_auto_commit", "group_instance_id")
-            if values.get(name)
-        ]
-        values["enable_auto_commit"] = False
+    if values.get("group_instance_id") and not values.get("group_id"):
+        faults.append("group.instance.id needs a group.id")
     heartbeat = values.get("heartbeat_interval_ms", defaults.heartbeat_interval_ms)
     session = values.get("session_timeout_ms", defaults.session_timeout_ms)
     if heartbeat >= session and "heartbeat_interval_ms" not in values:

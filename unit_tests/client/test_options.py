@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -35,6 +36,31 @@ def test_the_defaults_are_those_of_kafka() -> None:
     consumer = parse_options(ConsumerOptions, {})
     assert (consumer.auto_offset_reset, consumer.max_poll_records) == ("latest", 500)
     assert (consumer.fetch_max_bytes, consumer.fetch_max_wait_ms) == (52_428_800, 500)
+
+
+def test_a_groups_options_fit_together() -> None:
+    def consumer(**given: object) -> ConsumerOptions:
+        return parse_options(ConsumerOptions, given)
+
+    plain = consumer(group_id="")
+    assert (plain.group_id, plain.session_timeout_ms, plain.heartbeat_interval_ms) == (
+        None,
+        45_000,
+        3_000,
+    )
+    assert consumer(session_timeout_ms=600).heartbeat_interval_ms == 200
+    assert consumer(
+        partition_assignment_strategy="CooperativeStickyAssignor, range"
+    ).partition_assignment_strategy == ("cooperative-sticky", "range")
+    faulty: list[tuple[dict[str, object], str]] = [
+        ({"group.instance.id": "i"}, "needs a group.id"),
+        ({"session.timeout.ms": 9, "heartbeat.interval.ms": 9}, "must be below session.timeout.ms"),
+        ({"partition.assignment.strategy": "uniform"}, "must be of range, roundrobin, sticky"),
+        ({"partition.assignment.strategy": []}, "must name at least one assignor"),
+    ]
+    for given, words in faulty:
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            parse_options(ConsumerOptions, given)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""Our consumers in groups: with each other, and with members of other clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from integration_tests.apache import ApacheKafka
+from integration_tests.broker import Broker
+from integration_tests.conftest import or_skip
+from pybroker.client import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, TopicPartition
+
+PARTITIONS = 6
+STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
+OVERRIDES = {"group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "3"}
+
+
+@pytest.fixture(scope="module", params=["apache"])
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running broker."""
+    folder = tmp_path_factory.mktemp("groups")
+    broker = or_skip(lambda: ApacheKafka(folder, overrides=OVERRIDES, heap_mib=512))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
+
+
+class Members:
+    """Members of ours that read a topic in tasks of their own, and what they read together."""
+
+    def __init__(self, server: Broker, topic: str) -> None:
+        self.bootstrap = server.bootstrap
+        self.topic = topic
+        self.read: Counter[tuple[int, int]] = Counter()
+        self.assigned: dict[str, list[int]] = {}
+        self._news = asyncio.Condition()
+
+    async def make_topic(self, partitions: int = PARTITIONS) -> None:
+        async with Admin(self.bootstrap) as admin:
+            (made,) = await admin.create_topics([NewTopic(self.topic, partitions)])
+            made.check()
+
+    async def write(self, count: int) -> None:
+        """So many records to each partition."""
+        async with Producer(self.bootstrap, linger_ms=5) as producer:
+            sent = [
+                await producer.send(self.topic, b"%d" % number, partition=partition)
+                for number in range(count)
+                for partition in range(PARTITIONS)
+            ]
+            await asyncio.gather(*sent)
+
+    def consumer(self, **options: Any) -> Consumer:
+        defaults = {
+            "group_id": self.topic,
+            "auto_offset_reset": "earliest",
+            "heartbeat_interval_ms": 200,
+            "session_timeout_ms": 10_000,
+        }
+        return Consumer(self.bootstrap, **{**defaults, **options})
+
+    @contextlib.asynccontextmanager
+    async def member(self, name: str, **options: Any) -> AsyncIterator[Consumer]:
+        """A member that reads until the context ends."""
+        async with self.consumer(**options) as consumer:
+            consumer.subscribe([self.topic])
+            stop = asyncio.Event()
+            task = asyncio.create_task(self._read(name, consumer, stop))
+            try:
+                yield consumer
+            finally:
+                stop.set()
+                await task
+                del self.assigned[name]
+
+    async def _read(self, name: str, consumer: Consumer, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            for records in (await consumer.getmany(100)).values():
+                self.read.update((record.partition, record.offset) for record in records)
+            self.assigned[name] = sorted(item.partition for item in consumer.assignment())
+            async with self._news:
+                self._news.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60), self._news:
+            await self._news.wait_for(condition)
+
+    def shares(self, *names: str) -> bool:
+        """Whether these members have all partitions, evenly and once each."""
+        found = [self.assigned.get(name, []) for name in names]
+        sizes = [len(mine) for mine in found]
+        everything = sorted(number for mine in found for number in mine)
+        return everything == list(range(PARTITIONS)) and max(sizes) - min(sizes) <= 1
+
+    async def committed(self) -> dict[int, int | None]:
+        async with self.consumer() as consumer:
+            found = await consumer.committed(
+                [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+            )
+        return {key.partition: offset.offset if offset else None for key, offset in found.items()}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_members_come_and_go_and_every_record_is_read_once(
+    server: Broker, topic: str, strategy: str
+) -> None:
+    """Nobody fails and everybody gives back in order, so nothing is even read twice."""
+    group = Members(server, topic)
+    await group.make_topic()
+    options = {"partition_assignment_strategy": strategy}
+    async with contextlib.AsyncExitStack() as stay:
+        await stay.enter_async_context(group.member("a", **options))
+        await group.until(lambda: group.shares("a"))
+        await group.write(20)
+        async with group.member("b", **options):
+            await group.until(lambda: group.shares("a", "b"))
+            await group.write(20)
+            await stay.enter_async_context(group.member("c", **options))
+            await group.until(lambda: group.shares("a", "b", "c"))
+            await group.write(20)
+        await group.until(lambda: group.shares("a", "c"))
+        await group.write(20)
+        await group.until(lambda: len(group.read) == 80 * PARTITIONS)
+    assert set(group.read.values()) == {1}
+    assert await group.committed() == dict.fromkeys(range(PARTITIONS), 80)
+
+
+async def test_offsets_are_committed_with_their_text_and_read_from_there(
+    server: Broker, topic: str
+) -> None:
+    group = Members(server, topic)
+    await group.make_topic()
+    await group.write(10)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    async with group.consumer(enable_auto_commit=False) as consumer:
+        consumer.assign([first, second])
+        await consumer.commit({first: OffsetAndMetadata(4, "half"), second: 9})
+        found = await consumer.committed([first, second, TopicPartition(topic, 2)])
+        assert found == {
+            first: OffsetAndMetadata(4, "half"),
+            second: OffsetAndMetadata(9),
+            TopicPartition(topic, 2): None,
+        }
+    async with group.consumer(enable_auto_commit=False) as consumer:
+        consumer.assign([first])
+        record = await consumer.getone()
+        assert (record.offset, consumer.lag(first)) == (4, 5)
