@@ -86,12 +86,24 @@ async def test_a_batch_lingers_unless_it_is_full_or_flushed() -> None:
     assert gatherer.ready() == [T0, T1]
 
 
+async def test_the_second_batch_waits_until_the_first_is_confirmed() -> None:
+    """A broker that knows nothing of a producer would take the second without the first."""
+    gatherer = Gatherer(batch_size=10)
+    gatherer.add(b"a", b"b")
+    assert gatherer.take() == [b"a"]
+    assert gatherer.ready() == []
+    gatherer.inner.queues[T0].sequences.acknowledge(0, 1)
+    assert gatherer.ready() == [T0]
+
+
 async def test_no_batch_goes_that_makes_the_broker_forget_an_unanswered_one() -> None:
     """The first was sent to a leader that does not answer; the next one knows it again, but
     only as one of the last five."""
     gatherer = Gatherer(batch_size=10)
     gatherer.add(*(b"%d" % number for number in range(7)))
-    in_flight = gatherer.inner.queues[T0].in_flight
+    queue = gatherer.inner.queues[T0]
+    queue.sequences.acknowledge(queue.sequences.assign(1), 1)
+    in_flight = queue.in_flight
     for _ in range(4):
         gatherer.take()
         del in_flight[1:]
