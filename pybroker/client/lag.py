@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pybroker.client.admin_calls import Calls
@@ -38,6 +38,9 @@ transactions, and those that compaction has emptied, have none."""
 TOGETHER_MAX: Final = 16
 """Partitions of which a batch is fetched at a time; a batch may have a megabyte and more."""
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+
+Position = tuple[TopicPartition, int]
+"""A partition, and the offset of the next record that somebody will read of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +85,21 @@ async def group_lag(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, GroupLag]:
     """One result a group."""
-    committed = await committed_offsets(
+    answers = await committed_offsets(
         calls, dict.fromkeys(groups), require_stable=False, timeout_ms=timeout_ms
     )
-    found: dict[str, GroupLag] = {}
-    for group, answer in committed.items():
-        good = {key: row.offset for key, row in answer.offsets.items() if row.error is None}
-        lags = await partition_lag(calls, good, timeout_ms=timeout_ms)
-        for key, row in answer.offsets.items():
-            if row.error is not None:
-                lags[key] = PartitionLag(-1, error=row.error)
-        found[group] = GroupLag(group, dict(sorted(lags.items())), answer.error)
-    return found
+    rows = [
+        (group, key, row)
+        for group, answer in answers.items()
+        for key, row in answer.offsets.items()
+    ]
+    positions = [(key, row.offset) for _, key, row in rows if row.error is None]
+    found = iter(await position_lag(calls, positions, timeout_ms=timeout_ms))
+    lags: dict[str, dict[TopicPartition, PartitionLag]] = {group: {} for group in answers}
+    for group, key, row in rows:
+        unknown = row.error is not None
+        lags[group][key] = PartitionLag(-1, error=row.error) if unknown else next(found)
+    return {group: GroupLag(group, lags[group], answer.error) for group, answer in answers.items()}
 
 
 async def partition_lag(
@@ -103,36 +109,38 @@ async def partition_lag(
     details: bool = True,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionLag]:
-    """The lag behind these offsets, which were read before. One result a partition, in their
-    order. Without `details` bytes and seconds are not asked for."""
+    """As `position_lag`, for one position a partition."""
+    lags = await position_lag(calls, [*committed.items()], details=details, timeout_ms=timeout_ms)
+    return dict(zip(committed, lags, strict=True))
+
+
+async def position_lag(
+    calls: Calls,
+    positions: Sequence[Position],
+    *,
+    details: bool = True,
+    timeout_ms: int | None,
+) -> list[PartitionLag]:
+    """The lag behind each of these offsets, which were read before; a partition may come several
+    times. One result a position, in their order. Without `details` bytes and seconds are not asked
+    for."""
     calls.check_opened()
-    starts = await _ends(calls, committed, EARLIEST, "read_uncommitted", timeout_ms)
-    stables = await _ends(calls, committed, LATEST, "read_committed", timeout_ms)
-    ends = await _ends(calls, committed, LATEST, "read_uncommitted", timeout_ms)
-    problems: dict[TopicPartition, ClientError] = {}
-    spans: dict[TopicPartition, LogSpan] = {}
-    for key in committed:
-        answers = (starts[key], stables[key], ends[key])
-        error = next((answer.error for answer in answers if answer.error is not None), None)
-        if error is not None:
-            problems[key] = error
-        else:
-            spans[key] = _span(answers)
+    spans, problems = await _spans(calls, {key for key, _ in positions}, timeout_ms)
     behind = {
-        key: max(committed[key], span.start)
-        for key, span in spans.items()
-        if committed[key] < span.end
+        (key, max(offset, spans[key].start))
+        for key, offset in positions
+        if key in spans and offset < spans[key].end
     }
     sizes = await _sizes(calls, spans, timeout_ms) if details else {}
     times = await _timestamps(calls, behind, timeout_ms) if details else {}
     now_ms = calls.cluster.clock.wall_ms()
-    found: dict[TopicPartition, PartitionLag] = {}
-    for key, offset in committed.items():
+
+    def one(key: TopicPartition, offset: int) -> PartitionLag:
         if key in problems:
-            found[key] = PartitionLag(offset, error=problems[key])
-            continue
-        span = LogSpan(spans[key].start, spans[key].stable, spans[key].end, sizes.get(key))
-        found[key] = PartitionLag(
+            return PartitionLag(offset, error=problems[key])
+        span = replace(spans[key], size_bytes=sizes.get(key))
+        timestamp = times.get((key, max(offset, span.start)), NO_TIMESTAMP)
+        return PartitionLag(
             offset,
             span.start,
             span.stable,
@@ -140,9 +148,30 @@ async def partition_lag(
             records_behind(offset, span.end),
             records_behind(offset, span.stable),
             bytes_behind(offset, span),
-            seconds_behind(times.get(key, NO_TIMESTAMP), now_ms) if key in behind else 0.0,
+            seconds_behind(timestamp, now_ms) if offset < span.end else 0.0,
         )
-    return found
+
+    return [one(*position) for position in positions]
+
+
+async def _spans(
+    calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
+) -> tuple[dict[TopicPartition, LogSpan], dict[TopicPartition, ClientError]]:
+    """Where the partitions begin and end, and why that is not known of others."""
+    wanted = sorted(partitions)
+    starts = await _ends(calls, wanted, EARLIEST, "read_uncommitted", timeout_ms)
+    stables = await _ends(calls, wanted, LATEST, "read_committed", timeout_ms)
+    ends = await _ends(calls, wanted, LATEST, "read_uncommitted", timeout_ms)
+    spans: dict[TopicPartition, LogSpan] = {}
+    problems: dict[TopicPartition, ClientError] = {}
+    for key in wanted:
+        answers = (starts[key], stables[key], ends[key])
+        error = next((answer.error for answer in answers if answer.error is not None), None)
+        if error is not None:
+            problems[key] = error
+        else:
+            spans[key] = _span(answers)
+    return spans, problems
 
 
 async def _ends(
@@ -186,25 +215,39 @@ async def _sizes(
 
 
 async def _timestamps(
-    calls: Calls, offsets: Mapping[TopicPartition, int], timeout_ms: int | None
-) -> dict[TopicPartition, int]:
-    """The time of the first record at or after each offset, in ms; left out where there is none or
-    it cannot be had."""
+    calls: Calls, positions: Iterable[Position], timeout_ms: int | None
+) -> dict[Position, int]:
+    """The time of the first record at or after each position, in ms; left out where there is none
+    or it cannot be had."""
+    offsets: dict[TopicPartition, list[int]] = {}
+    for key, offset in sorted(positions):
+        offsets.setdefault(key, []).append(offset)
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float
-    ) -> dict[TopicPartition, int | ClientError]:
-        found: dict[TopicPartition, int | ClientError] = {}
-        for index in range(0, len(partitions), TOGETHER_MAX):
-            some = partitions[index : index + TOGETHER_MAX]
+    ) -> dict[TopicPartition, dict[int, int] | ClientError]:
+        wanted = [(key, offset) for key in partitions for offset in offsets[key]]
+        found: dict[TopicPartition, dict[int, int] | ClientError] = {key: {} for key in partitions}
+        for index in range(0, len(wanted), TOGETHER_MAX):
+            some = wanted[index : index + TOGETHER_MAX]
             answers = await asyncio.gather(
-                *(_timestamp(connection, key, offsets[key], timeout_s) for key in some)
+                *(_timestamp(connection, key, offset, timeout_s) for key, offset in some)
             )
-            found.update(zip(some, answers, strict=True))
+            for (key, offset), answer in zip(some, answers, strict=True):
+                times = found[key]
+                if isinstance(answer, ClientError):
+                    found[key] = answer
+                elif not isinstance(times, ClientError):
+                    times[offset] = answer
         return found
 
     answers = await calls.leaders(offsets, ask, timeout_ms)
-    return {key: answer for key, answer in answers.items() if not isinstance(answer, ClientError)}
+    return {
+        (key, offset): timestamp
+        for key, times in answers.items()
+        if not isinstance(times, ClientError)
+        for offset, timestamp in times.items()
+    }
 
 
 async def _timestamp(
