@@ -13,6 +13,7 @@ order in which they were seen. Commands (`=` sets what is not as usual):
     wait 10                time passes
     late 10                time passes in which the broker does not run
     hold | release         nothing is committed from now on; everything is
+    give-up                what is not committed by now has taken too long
     refuse CODE            the next append fails
     fail-over              the next leader takes over, over the same log
     offsets | forget-offsets               whether the group has committed offsets
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import cast
 
 from pybroker.coordinator.groups.calls import (
     GroupView,
@@ -41,7 +43,7 @@ from pybroker.coordinator.groups.options import GroupOptions
 from pybroker.coordinator.groups.records import GroupKey, decode_group_value, decode_key
 from pybroker.coordinator.groups.seams import Surroundings
 from pybroker.coordinator.groups.states import GroupState
-from pybroker.coordinator.runtime.shard import StoredMarker, StoredRecord
+from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
@@ -116,6 +118,35 @@ class Mirror:
         return ErrorCode.NONE
 
 
+class Impatient:
+    """A shard whose waits for commits can be given up: then nobody knows what became of them."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        self._shard = shard
+        self._waits: set[asyncio.Task[None]] = set()
+        self._given_up: set[asyncio.Task[None]] = set()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._shard, name)
+
+    def give_up(self) -> None:
+        for wait in self._waits:
+            self._given_up.add(wait)
+            wait.cancel()
+
+    async def committed(self, offset: int) -> None:
+        wait = asyncio.ensure_future(self._shard.committed(offset))
+        self._waits.add(wait)
+        try:
+            await wait
+        except asyncio.CancelledError:
+            if wait not in self._given_up:
+                raise
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it takes too long") from None
+        finally:
+            self._waits.discard(wait)
+
+
 class Words:
     """The words of a command: `key=value`, or plain."""
 
@@ -150,8 +181,10 @@ class Stage:
 
     def _host(self) -> GroupCoordinator:
         around = Surroundings(self.options)
+        self._impatient = Impatient(self.shard)
+        context = cast("ShardContext", self._impatient)
         return self.shard.host(
-            lambda context: GroupCoordinator(context, self.offsets, self.mirror, around)
+            lambda _: GroupCoordinator(context, self.offsets, self.mirror, around)
         )
 
     async def prepare(self) -> None:
@@ -344,6 +377,9 @@ class Stage:
     async def _on_release(self, words: Words) -> None:
         self.shard.log.holds = False
         self.shard.log.commit()
+
+    async def _on_give_up(self, words: Words) -> None:
+        self._impatient.give_up()
 
     async def _on_refuse(self, words: Words) -> None:
         self.shard.log.refuse(ErrorCode[words.plain[0]])
