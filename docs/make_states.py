@@ -1,18 +1,22 @@
-"""Writes the diagrams of the controller's statuses into `replication.rst`, from the tables by which
-the controller moves. Run by `make docs`; a test compares the page with `render()`."""
+"""Writes what the tables of states say into the pages: the diagrams of the controller's statuses
+into `replication.rst`, the states of groups and their answers into `groups.rst`. Run by
+`make docs`; a test compares the pages with `render()`."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from pybroker.coordinator.controller import partitions, replicas
+from pybroker.coordinator.groups import states
 
-PAGE: Final = Path(__file__).parent / "replication.rst"
 BEGIN: Final = ".. The diagrams are made by ``make docs`` from LEGAL_MOVES; change that.\n"
 END: Final = ".. The diagrams end here.\n"
+CONTROLLER: Final = "replication.rst"
+GROUPS: Final = "groups.rst"
 StatusT = TypeVar("StatusT", bound=enum.Enum)
 
 
@@ -24,16 +28,29 @@ def targets(moves: Mapping[StatusT, frozenset[StatusT]]) -> dict[str, list[str]]
     }
 
 
-TABLES: Final = {
-    "A partition": targets(partitions.LEGAL_MOVES),
-    "A replica of a topic that is being deleted": targets(replicas.LEGAL_MOVES),
-}
+TABLES: Final[Mapping[str, Mapping[str, dict[str, list[str]]]]] = MappingProxyType(
+    {
+        CONTROLLER: {
+            "A partition": targets(partitions.LEGAL_MOVES),
+            "A replica of a topic that is being deleted": targets(replicas.LEGAL_MOVES),
+        },
+        GROUPS: {"A group": targets(states.LEGAL_MOVES)},
+    }
+)
+"""Page -> title -> diagram."""
 
 
-def render() -> str:
+def page_of(name: str) -> Path:
+    return Path(__file__).parent / name
+
+
+def render(name: str) -> str:
     """The part of the page between the marks, with them."""
-    diagrams = (f"{title}::\n\n{_diagram(moves)}\n" for title, moves in TABLES.items())
-    return BEGIN + "\n" + "\n".join(diagrams) + "\n" + END
+    diagrams = "\n".join(
+        f"{title}::\n\n{_diagram(moves)}\n" for title, moves in TABLES[name].items()
+    )
+    answers = f"\n{_answers()}" if name == GROUPS else ""
+    return f"{BEGIN}\n{diagrams}{answers}\n{END}"
 
 
 def _diagram(moves: Mapping[str, list[str]]) -> str:
@@ -45,11 +62,21 @@ def _diagram(moves: Mapping[str, list[str]]) -> str:
     )
 
 
+def _answers() -> str:
+    """What a group answers in each state."""
+    lines: list[str] = []
+    for state, answers in states.ANSWERS.items():
+        lines += ["", f"**{state.value}**", ""]
+        lines += (f"- {asked.value}: {answer}." for asked, answer in answers.items())
+    return "\n".join(lines[1:]) + "\n"
+
+
 def main() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(before + render() + after, encoding="utf-8")
+    for name in TABLES:
+        text = page_of(name).read_text(encoding="utf-8")
+        before, rest = text.split(BEGIN)
+        after = rest.split(END)[1]
+        page_of(name).write_text(before + render(name) + after, encoding="utf-8")
 
 
 if __name__ == "__main__":

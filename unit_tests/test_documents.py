@@ -17,6 +17,7 @@ from pybroker.client.options import (
     parse_options,
 )
 from pybroker.coordinator.controller import partitions, replicas
+from pybroker.coordinator.groups import states
 from pybroker.properties import parse_properties, read_properties
 from pybroker.topic_config import TOPIC_OPTIONS
 from unit_tests.sources import ROOT
@@ -66,12 +67,21 @@ def test_the_page_of_options_is_made_from_the_tables() -> None:
     assert make_configuration.PAGE.read_text() == make_configuration.render(), "run: make docs"
 
 
-def test_the_diagrams_of_the_controllers_statuses_are_made_from_its_tables() -> None:
-    assert make_states.render() in make_states.PAGE.read_text(), "run: make docs"
-    moves = [line for line in make_states.render().splitlines() if line.startswith("    ")]
-    assert len(moves) == sum(map(len, partitions.LEGAL_MOVES.values())) + sum(
-        map(len, replicas.LEGAL_MOVES.values())
-    )
+@pytest.mark.parametrize("name", make_states.TABLES)
+def test_the_diagrams_of_states_are_made_from_their_tables(name: str) -> None:
+    assert make_states.render(name) in make_states.page_of(name).read_text(), "run: make docs"
+    moves = [line for line in make_states.render(name).splitlines() if line.startswith("    ")]
+    tables = {
+        make_states.CONTROLLER: [*partitions.LEGAL_MOVES.values(), *replicas.LEGAL_MOVES.values()],
+        make_states.GROUPS: [*states.LEGAL_MOVES.values()],
+    }
+    assert len(moves) == sum(map(len, tables[name]))
+
+
+def test_the_states_of_groups_are_shown_with_all_their_answers() -> None:
+    text = make_states.render(make_states.GROUPS)
+    for answers in states.ANSWERS.values():
+        assert all(f"- {asked.value}: {answer}." in text for asked, answer in answers.items())
 
 
 @pytest.mark.parametrize("name", make_config_files.render_all())
