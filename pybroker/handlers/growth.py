@@ -12,6 +12,7 @@ from pybroker.errors import BrokerError, CoordError, ErrorCode
 from pybroker.handlers.context import Request, Services
 from pybroker.handlers.metadata import has_leaders
 from pybroker.handlers.topics import as_broker_error, require_controller
+from pybroker.model import INTERNAL_TOPICS
 from pybroker.wire.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -45,6 +46,12 @@ async def handle_create_partitions(
 
 
 async def _grow(services: Services, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
+    if topic.name in INTERNAL_TOPICS:
+        raise BrokerError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"the number of partitions of {topic.name} cannot be changed: each key would have"
+            " another place from then on, and what is recorded of it would not be found",
+        )
     chosen = None
     if topic.assignments is not None:
         chosen = [each.broker_ids for each in topic.assignments]
