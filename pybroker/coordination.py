@@ -145,11 +145,12 @@ class GroupCoordination:
             look=self._look,
         )
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
         """A timer that fires after a pause comes before any request that would look."""
         standing = self._rooms.standing
         if self._rooms.clock.boottime() > standing.valid_until:
             standing.look()
+        return standing.is_full
 
     def _new_topic(self) -> NewTopic:
         config = self._rooms.config

@@ -392,6 +392,11 @@ class PartitionLog(Protocol):
     def high_watermark(self) -> int:
         """Everything below is committed."""
 
+    @property
+    def is_surely_led(self) -> bool:
+        """Whether nobody else can lead it at this moment, as far as ZooKeeper was heard of in time.
+        Never raises."""
+
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
         """Whole batches from the one that holds `offset` on up to the log end, committed or not,
         about `bytes_max` of them and at least one; empty only at the end. Each buffer holds one or

@@ -135,6 +135,11 @@ class LiveShard(Generic[C]):
     def rng(self) -> Rng:
         return self._around.rng
 
+    def require_current(self) -> None:
+        self._check()
+        if not self._source.is_surely_led:
+            raise not_coordinator(f"{self._key} may be coordinated elsewhere by now")
+
     def append(self, records: Sequence[KeyValue]) -> int:
         self._check()
         if not records:

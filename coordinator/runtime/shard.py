@@ -63,6 +63,11 @@ class ShardContext(Protocol):
     @property
     def rng(self) -> Rng: ...
 
+    def require_current(self) -> None:
+        """Before an answer that only the coordinator of now may give from memory, such as what is
+        committed. Raises NOT_COORDINATOR where this broker does not hear from ZooKeeper, and
+        another may have taken over without its knowing."""
+
     def append(self, records: Sequence[KeyValue]) -> int:
         """Append and replay, both in this very step; gives the offset up to which `committed` has
         to wait. Nothing has happened if it raises BrokerError; its code is one that Kafka answers

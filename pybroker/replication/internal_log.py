@@ -28,8 +28,8 @@ _LOOK_AGAIN_S: Final = 60.0
 """Nothing but the purgatory wakes who waits for a commit; this is for whatever it forgot."""
 
 
-def _nothing() -> None:
-    pass
+def _is_heard() -> bool:
+    return True
 
 
 class InternalLog:
@@ -43,10 +43,11 @@ class InternalLog:
         *,
         blocking: Blocking,
         codec: Codec = Codec.NONE,
-        look: Callable[[], None] = _nothing,
+        look: Callable[[], bool] = _is_heard,
     ) -> None:
-        """`look`, called before every append, finds out what the broker may still do. Raises
-        BrokerError if the broker does not lead the partition."""
+        """`look`, called before every append, finds out what the broker may still do; gives whether
+        it hears from ZooKeeper, so that it may vouch for something alone. Raises BrokerError if the
+        broker does not lead the partition."""
         self._replicas = replicas
         self._blocking = blocking
         self._codec = codec
@@ -74,6 +75,15 @@ class InternalLog:
     @property
     def high_watermark(self) -> int:
         return self._partition.high_watermark
+
+    @property
+    def is_surely_led(self) -> bool:
+        is_full = self._look()
+        try:
+            partition = self._require()
+        except BrokerError:
+            return False
+        return not partition.is_replaced and (is_full or not partition.is_replicated)
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
         source = self._require().log

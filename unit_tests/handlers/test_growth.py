@@ -140,6 +140,14 @@ async def test_what_is_refused(
     assert partitions(bench) == 2
 
 
+async def test_internal_topics_keep_their_partitions(bench: Bench) -> None:
+    """Groups would be looked for in other partitions than those they lie in."""
+    await bench.create("__consumer_offsets", 2)
+    result = the_only(await grow(bench, larger("__consumer_offsets", 3)))
+    assert code(result) is ErrorCode.INVALID_PARTITIONS
+    assert partitions(bench, "__consumer_offsets") == 2
+
+
 async def test_each_topic_has_its_own_result(bench: Bench) -> None:
     await bench.create("t")
     await bench.create("u")

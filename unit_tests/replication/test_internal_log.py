@@ -58,7 +58,7 @@ class OnReplicas:
         self.log: PartitionLog = self.open()
 
     def open(
-        self, codec: Codec = Codec.NONE, look: Callable[[], None] = lambda: None
+        self, codec: Codec = Codec.NONE, look: Callable[[], bool] = lambda: True
     ) -> InternalLog:
         return InternalLog(
             self.replicas.manager, P0, blocking=ImmediateBlocking(), codec=codec, look=look
@@ -225,16 +225,31 @@ async def test_too_few_replicas_in_sync(real: OnReplicas) -> None:
 async def test_a_broker_that_was_away_looks_before_it_writes(real: OnReplicas) -> None:
     """It comes to in a timer, before any request has looked."""
 
-    def look() -> None:
+    def look() -> bool:
         real.replicas.manager.is_fenced = True
+        return False
 
     real.log = real.open(look=look)
     assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert real.log.end_offset == 0
 
 
+async def test_who_is_cut_off_leads_surely_only_what_nobody_else_has(real: OnReplicas) -> None:
+    assert real.open().is_surely_led
+    cut_off = real.open(look=lambda: False)
+    assert not cut_off.is_surely_led
+    await real.shrink()
+    assert not cut_off.is_surely_led
+    alone = facts(P0, epoch=real.epoch + 1, isr=(ME,))
+    assert await real.replicas.told(alone) == [ErrorCode.NONE]
+    assert cut_off.is_surely_led
+    real.replicas.manager.is_fenced = True
+    assert not cut_off.is_surely_led
+
+
 async def test_a_leader_that_read_of_its_successor_writes_nothing(real: OnReplicas) -> None:
     real.replicas.partition(P0).superseded(is_replaced=True)
+    assert not real.log.is_surely_led
     assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -121,6 +121,20 @@ async def test_a_broker_that_may_answer_nothing_does_not_coordinate() -> None:
         assert stage.refusal() is ErrorCode.NONE
 
 
+async def test_a_broker_that_is_cut_off_cannot_say_what_is_committed() -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        words.context.require_current()
+        stage.log.is_heard = False
+        with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+            words.context.require_current()
+        assert stage.refusal() is ErrorCode.NONE, "what followers have to agree to goes on"
+        stage.shards.resigned(0)
+        stage.log.is_heard = True
+        with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+            words.context.require_current()
+
+
 async def test_a_broker_that_stops_has_no_coordinator() -> None:
     async with Stage() as stage:
         await stage.led()

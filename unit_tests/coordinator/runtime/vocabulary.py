@@ -100,6 +100,8 @@ class MemoryPartitionLog:
         """The high watermark."""
         self.holds = False
         """Whether what is appended stays uncommitted until `commit`."""
+        self.is_heard = True
+        """Whether the broker hears from ZooKeeper."""
         self.reads = 0
         self._refusals: list[BrokerError] = []
         self._is_deposed = False
@@ -118,6 +120,10 @@ class MemoryPartitionLog:
     @property
     def high_watermark(self) -> int:
         return self.committed_end
+
+    @property
+    def is_surely_led(self) -> bool:
+        return self.is_heard and not self._is_deposed
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
         self._check()
@@ -364,6 +370,11 @@ class MemoryShard:
     @property
     def leader_epoch(self) -> int:
         return self.log.leader_epoch
+
+    def require_current(self) -> None:
+        self._check()
+        if not self.log.is_surely_led:
+            raise BrokerError(ErrorCode.NOT_COORDINATOR, "the broker is cut off")
 
     def append(self, records: Sequence[KeyValue]) -> int:
         self._check()
