@@ -42,6 +42,12 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "consumer-perf-test": Tool(
         "pybroker.tools.consumer_perf_test", "read records and print how long it took"
     ),
+    "verifiable-producer": Tool(
+        "pybroker.tools.verifiable_producer", "send numbers, and print what became of each"
+    ),
+    "verifiable-consumer": Tool(
+        "pybroker.tools.verifiable_consumer", "read in a group, and print all that happens"
+    ),
     "log-dirs": Tool("pybroker.tools.log_dirs", "print what the log directories hold"),
     "dump-log": Tool("pybroker.tools.dump_log", "print the content of segments and indexes"),
     "broker-api-versions": Tool(

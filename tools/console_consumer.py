@@ -1,13 +1,15 @@
-"""`pybroker console-consumer`: Kafka's kafka-console-consumer, reading partitions by assignment."""
+"""`pybroker console-consumer`: Kafka's kafka-console-consumer. It reads partitions by assignment,
+or as a member of a group where one is named."""
 
 from __future__ import annotations
 
 import base64
 import json
+import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -15,7 +17,7 @@ from pybroker.client.consumer import Consumer
 from pybroker.client.errors import TopicUnavailable
 from pybroker.client.subscription import ConsumerRecord
 from pybroker.model import NO_TIMESTAMP, TopicPartition
-from pybroker.properties import parse_overrides
+from pybroker.properties import parse_overrides, read_properties
 from pybroker.records.batch import TimestampType
 from pybroker.tools._cli import (
     Failure,
@@ -27,6 +29,7 @@ from pybroker.tools._cli import (
     property_option,
     run_async,
 )
+from pybroker.tools._stop import until_signal
 
 WAIT_MS = 60_000
 TIMESTAMP_NAMES: Mapping[TimestampType, bytes] = {
@@ -117,7 +120,15 @@ def _timestamp(record: ConsumerRecord) -> bytes:
 
 @click.command("console-consumer", cls=Tool, error_prefix="Error: ")
 @bootstrap_option()
-@click.option("--topic", required=True, help="The topic to read.")
+@click.option("--topic", help="The topic to read.")
+@click.option(
+    "--include", "--whitelist", metavar="REGEX", help="Instead: all topics whose names match."
+)
+@click.option(
+    "--group",
+    help="Share the partitions with the other consumers of this group, begin where it has ended"
+    " and commit what was printed. Also by the option group.id of the consumer.",
+)
 @click.option("--partition", type=int, help="Only this partition. Default: all.")
 @click.option(
     "--offset",
@@ -144,46 +155,87 @@ def _timestamp(record: ConsumerRecord) -> bytes:
 @format_option()
 def command(
     bootstrap_server: str,
-    topic: str,
     partition: int | None,
     offset: str | None,
     from_beginning: bool,
-    max_messages: int | None,
-    timeout_ms: int | None,
     properties: tuple[str, ...],
-    consumer_properties: tuple[str, ...],
     config_file: str | None,
     isolation_level: str | None,
     output_format: str,
-) -> None:
+    **flags: Any,
+) -> int:
     """Print the records of a topic.
 
     Without --partition all partitions are read; records of one partition come in their order.
     """
+    topic, include = flags["topic"], flags["include"]
+    if (topic is None) == (include is None):
+        raise click.UsageError("Exactly one of --include/--topic is required. ")
     start = parse_start(partition, offset, from_beginning)
     style = line_style(parse_overrides(properties))
+    words: tuple[str, ...] = flags["consumer_properties"]
     options = client_options(
         bootstrap_server,
         config_file,
-        consumer_properties,
+        words,
         client_id="console-consumer",
         isolation_level=isolation_level,
         allow_auto_create_topics=True,
     )
-    if isinstance(start, str):
-        options.setdefault("auto_offset_reset", start)
-        if from_beginning or offset is not None:
-            options["auto_offset_reset"] = start
-    if timeout_ms is not None:
+    group = group_of(flags["group"], words, config_file, partition)
+    if group is not None:
+        options["group_id"] = group
+    elif include is not None:
+        # A pattern is a matter of groups; this one is not used again, and commits nothing.
+        options["group_id"] = f"console-consumer-{random.randrange(100_000)}"
+        options.setdefault("enable_auto_commit", "false")
+    set_reset(options, start, from_beginning=from_beginning, by_offset=offset is not None)
+    timeout_ms: int | None = flags["timeout_ms"]
+    if timeout_ms is not None and "group_id" not in options:
         options["default_api_timeout_ms"] = max(timeout_ms, 1)
     printer = Printer(
         Consumer(**options),
         sys.stdout.buffer,
         format_json if output_format == "json" else style.format,
     )
-    run_async(
-        printer.run(topic, partition, start, max_messages=max_messages, timeout_ms=timeout_ms)
+    wish = Wish(topic, include, partition, start, flags["max_messages"], timeout_ms)
+    return run_async(until_signal(printer.run(wish)))
+
+
+def group_of(
+    flag: str | None, words: Sequence[str], config_file: str | None, partition: int | None
+) -> str | None:
+    """The group that was named, by whatever means. Raises click.UsageError with Kafka's words."""
+    places = (
+        flag,
+        parse_overrides(words).get("group.id"),
+        read_properties(config_file).get("group.id") if config_file else None,
     )
+    names = list(dict.fromkeys(name for name in places if name is not None))
+    if len(names) > 1:
+        raise click.UsageError(
+            "The group ids provided in different places (directly using '--group', via"
+            " '--consumer-property', or via '--consumer.config') do not match. Detected group ids: "
+            + ", ".join(f"'{name}'" for name in names)
+        )
+    if names and partition is not None:
+        raise click.UsageError("Options group and partition cannot be specified together.")
+    return names[0] if names else None
+
+
+def set_reset(
+    options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
+) -> None:
+    """Where to begin without a committed offset: as an option says, else as the flags do. Raises
+    Failure where they differ."""
+    given = options.get("auto_offset_reset")
+    if from_beginning and given not in (None, "earliest"):
+        raise Failure(
+            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={given}',"
+            " please remove one option"
+        )
+    if isinstance(start, str) and (given is None or by_offset):
+        options["auto_offset_reset"] = start
 
 
 def parse_start(partition: int | None, offset: str | None, from_beginning: bool) -> int | str:
@@ -204,6 +256,19 @@ def parse_start(partition: int | None, offset: str | None, from_beginning: bool)
     return int(offset)
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to read: a topic or (`include`) all that match, `partition` of it, from `start` on. With
+    `timeout_ms` it ends when no record came for so long."""
+
+    topic: str | None
+    include: str | None = None
+    partition: int | None = None
+    start: int | str = "latest"
+    max_messages: int | None = None
+    timeout_ms: int | None = None
+
+
 class Printer:
     """Reads with a consumer, and prints."""
 
@@ -213,23 +278,25 @@ class Printer:
         self._format = formatter
         self.count = 0
 
-    async def run(
-        self,
-        topic: str,
-        partition: int | None,
-        start: int | str,
-        *,
-        max_messages: int | None,
-        timeout_ms: int | None,
-    ) -> None:
+    async def run(self, wish: Wish) -> None:
         """Until enough was printed, or nothing came for too long. Tells on standard error how many
         records there were, also when it is interrupted. Raises PybrokerError."""
         try:
             async with self._consumer as consumer:
-                if await self._assign(consumer, topic, partition, start, timeout_ms):
-                    await self._print(consumer, max_messages, timeout_ms)
+                if await self._choose(consumer, wish):
+                    await self._print(consumer, wish.max_messages, wish.timeout_ms)
         finally:
             click.echo(f"Processed a total of {self.count} messages", err=True)
+
+    async def _choose(self, consumer: Consumer, wish: Wish) -> bool:
+        """Whether there is something to read."""
+        if wish.topic is None:
+            consumer.subscribe(pattern=wish.include)
+            return True
+        if consumer.options.group_id is not None:
+            consumer.subscribe([wish.topic])
+            return True
+        return await self._assign(consumer, wish.topic, wish.partition, wish.start, wish.timeout_ms)
 
     async def _assign(
         self,

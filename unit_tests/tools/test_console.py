@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,15 @@ from pybroker.errors import ErrorCode
 from pybroker.records.batch import TimestampType
 from pybroker.records.record import decode_records
 from pybroker.tools._cli import Failure
-from pybroker.tools.console_consumer import Printer, format_json, line_style, parse_start
+from pybroker.tools.console_consumer import (
+    Printer,
+    Wish,
+    format_json,
+    group_of,
+    line_style,
+    parse_start,
+    set_reset,
+)
 from pybroker.tools.console_producer import Line, line_format, lines_of, send_lines
 from pybroker.wire.api import ApiKey
 from unit_tests.client.fake_broker import FakeBroker, refuse
@@ -199,15 +208,8 @@ async def run_printer(
     policy = start if isinstance(start, str) else "latest"
     reader = consumer(broker, auto_offset_reset=policy, default_api_timeout_ms=50)
     printer = Printer(reader, output, line_style({}).format)
-    wanted: dict[str, int | None] = {"max_messages": None, "timeout_ms": 100, "partition": 0}
-    wanted |= limits
-    await printer.run(
-        "t",
-        wanted["partition"],
-        start,
-        max_messages=wanted["max_messages"],
-        timeout_ms=wanted["timeout_ms"],
-    )
+    wanted: dict[str, Any] = {"timeout_ms": 100, "partition": 0, "start": start} | limits
+    await printer.run(Wish("t", **wanted))
     return output.getvalue().splitlines()
 
 
@@ -232,3 +234,31 @@ async def test_the_printer_says_what_is_missing(capsys: pytest.CaptureFixture[st
         del broker.topics["t"]
         assert await run_printer(broker) == []
     assert "WARNING: topic t did not become known in time" in capsys.readouterr().err
+
+
+def test_a_group_may_be_named_in_three_places(tmp_path: Path) -> None:
+    path = tmp_path / "consumer.properties"
+    path.write_text("group.id=a\n")
+    assert group_of(None, [], None, 3) is None
+    assert group_of("a", [], None, None) == "a"
+    assert group_of(None, ["group.id=b"], None, None) == "b"
+    assert group_of("a", ["group.id=a"], str(path), None) == "a"
+    with pytest.raises(click.UsageError, match=r"do not match\. Detected group ids: 'b', 'a'"):
+        group_of(None, ["group.id=b"], str(path), None)
+    with pytest.raises(click.UsageError, match="group and partition cannot be specified"):
+        group_of("a", [], None, 0)
+
+
+def test_where_reading_starts_without_a_commit() -> None:
+    for given, start, from_beginning, by_offset, expected in (
+        (None, "latest", False, False, "latest"),
+        (None, "earliest", True, False, "earliest"),
+        ("earliest", "latest", False, False, "earliest"),
+        ("earliest", "latest", False, True, "latest"),
+        ("none", 7, False, True, "none"),
+    ):
+        options = {} if given is None else {"auto_offset_reset": given}
+        set_reset(options, start, from_beginning=from_beginning, by_offset=by_offset)
+        assert options["auto_offset_reset"] == expected
+    with pytest.raises(Failure, match="Can't simultaneously specify --from-beginning"):
+        set_reset({"auto_offset_reset": "latest"}, "earliest", from_beginning=True, by_offset=False)

@@ -1,0 +1,14 @@
+"""The events that `verifiable-producer` and `verifiable-consumer` print. Knows neither."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+
+def print_event(name: str, **fields: object) -> None:
+    """One line on standard output: the time in ms since 1970, the event's name, its fields."""
+    event = {"timestamp": time.time_ns() // 1_000_000, "name": name, **fields}
+    click.echo(json.dumps(event, ensure_ascii=False, separators=(",", ":")))

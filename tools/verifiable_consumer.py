@@ -1,0 +1,207 @@
+"""`pybroker verifiable-consumer`: Kafka's kafka-verifiable-consumer (VerifiableConsumer), whose
+events tests count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from pybroker.client.consumer import Consumer
+from pybroker.client.errors import ClientError, FencedInstance
+from pybroker.client.subscription import ConsumerRecord
+from pybroker.model import TopicPartition
+from pybroker.tools._cli import (
+    Failure,
+    Tool,
+    bootstrap_option,
+    client_options,
+    config_file_option,
+    run_async,
+)
+from pybroker.tools._stop import Stop
+from pybroker.tools._verifiable import print_event
+
+POLL_MS = 500
+"""How long a signal may wait for its effect."""
+Records = Mapping[TopicPartition, list[ConsumerRecord]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to read: `record_count` records, below 0 without limit."""
+
+    topic: str
+    record_count: int = -1
+    verbose: bool = False
+    auto_commit: bool = False
+
+
+@click.command("verifiable-consumer", cls=Tool, error_prefix="verifiable-consumer: error: ")
+@bootstrap_option("--broker-list")
+@click.option("--topic", required=True, help="Consume messages of this topic.")
+@click.option("--group-id", required=True, help="The group that the consumer joins.")
+@click.option("--group-instance-id", help="Makes it a static member with this id.")
+@click.option(
+    "--group-protocol",
+    default="classic",
+    metavar="classic",
+    help="classic is the one of Kafka's ZooKeeper years, and the only one here.",
+)
+@click.option("--group-remote-assignor", help="Not used by the classic protocol.")
+@click.option(
+    "--max-messages", type=int, default=-1, help="So many; -1 (the default) until it is ended."
+)
+@click.option(
+    "--session-timeout",
+    type=click.IntRange(min=1),
+    default=30_000,
+    metavar="MS",
+    help="The session timeout of the member, in ms. Default: 30000.",
+)
+@click.option("--verbose", is_flag=True, help="Print an event for each record, too.")
+@click.option(
+    "--enable-autocommit", is_flag=True, help="Let the client commit, instead of after each event."
+)
+@click.option(
+    "--reset-policy",
+    type=click.Choice(["earliest", "latest", "none"]),
+    default="earliest",
+    help="Where to begin if the group has committed nothing. Default: earliest.",
+)
+@click.option(
+    "--assignment-strategy",
+    default="range",
+    metavar="NAME,...",
+    help="Assignors, best first: range, roundrobin, sticky, cooperative-sticky, or the names of"
+    " Kafka's classes. Default: range.",
+)
+@config_file_option("--consumer.config", "--command-config")
+def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> int:
+    """Read a topic in a group, commit what was read, and print an event for all that happens."""
+    if flags["group_protocol"].lower() != "classic":
+        raise Failure(
+            f"group protocol {flags['group_protocol']} is not known here; say classic or leave it"
+        )
+    options = client_options(bootstrap_server, config_file)
+    options |= {  # flags go over the file, as with Kafka's tool
+        "group_id": flags["group_id"],
+        "enable_auto_commit": flags["enable_autocommit"],
+        "auto_offset_reset": flags["reset_policy"],
+        "session_timeout_ms": flags["session_timeout"],
+        "partition_assignment_strategy": flags["assignment_strategy"],
+    }
+    options.setdefault("client_id", "verifiable-consumer")
+    if flags["group_instance_id"] is not None:
+        options["group_instance_id"] = flags["group_instance_id"]
+    wish = Wish(flags["topic"], flags["max_messages"], flags["verbose"], flags["enable_autocommit"])
+    return run_async(VerifiableConsumer(wish, Consumer(**options)).run())
+
+
+class VerifiableConsumer:
+    """Reads and commits, and prints what happens."""
+
+    def __init__(self, wish: Wish, consumer: Consumer) -> None:
+        self._wish = wish
+        self._consumer = consumer
+        self._read = 0
+
+    async def run(self) -> int:
+        """The exit code. Raises PybrokerError when reading cannot go on; the group was left then as
+        at any other end."""
+        with Stop() as stop:
+            try:
+                async with self._consumer as consumer:
+                    print_event("startup_complete")
+                    consumer.subscribe(
+                        [self._wish.topic], on_assigned=_assigned, on_revoked=_revoked
+                    )
+                    await self._read_on(stop)
+            finally:
+                print_event("shutdown_complete")
+        return stop.exit_code
+
+    async def _read_on(self, stop: Stop) -> None:
+        limit = self._wish.record_count
+        while not stop.is_set and (limit < 0 or self._read < limit):
+            found = await self._consumer.getmany(POLL_MS)
+            if not found:
+                continue
+            offsets = self._take(found)
+            if not self._wish.auto_commit:
+                await self._commit(offsets)
+
+    def _take(self, found: Records) -> dict[TopicPartition, int]:
+        """Count and print, up to the limit; the offsets to commit."""
+        offsets: dict[TopicPartition, int] = {}
+        summaries = []
+        for key, records in found.items():
+            room = self._wish.record_count - self._read
+            chosen = records if self._wish.record_count < 0 else records[: max(room, 0)]
+            if not chosen:
+                continue
+            first, last = chosen[0].offset, chosen[-1].offset
+            offsets[key] = last + 1
+            summaries.append(
+                {
+                    "topic": key.topic,
+                    "partition": key.partition,
+                    "count": len(chosen),
+                    "minOffset": first,
+                    "maxOffset": last,
+                }
+            )
+            if self._wish.verbose:
+                for record in chosen:
+                    _print_record(record)
+            self._read += len(chosen)
+        print_event("records_consumed", count=sum(map(len, found.values())), partitions=summaries)
+        return offsets
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Raises FencedInstance."""
+        problem: dict[str, object] = {}
+        try:
+            await self._consumer.commit(offsets)
+        except FencedInstance:
+            raise
+        except ClientError as error:
+            problem = {"error": str(error)}
+        print_event(
+            "offsets_committed",
+            offsets=[
+                {"topic": key.topic, "partition": key.partition, "offset": offset}
+                for key, offset in offsets.items()
+            ],
+            **problem,
+            success=not problem,
+        )
+
+
+def _print_record(record: ConsumerRecord) -> None:
+    print_event(
+        "record_data",
+        key=_text(record.key),
+        value=_text(record.value),
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+    )
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else bytes(content).decode(errors="replace")
+
+
+def _assigned(partitions: Iterable[TopicPartition]) -> None:
+    print_event("partitions_assigned", partitions=_places(partitions))
+
+
+def _revoked(partitions: Iterable[TopicPartition]) -> None:
+    print_event("partitions_revoked", partitions=_places(partitions))
+
+
+def _places(partitions: Iterable[TopicPartition]) -> list[dict[str, object]]:
+    return [{"topic": topic, "partition": number} for topic, number in partitions]

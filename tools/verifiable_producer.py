@@ -1,0 +1,192 @@
+"""`pybroker verifiable-producer`: Kafka's kafka-verifiable-producer (VerifiableProducer), whose
+events tests count."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from pybroker.client.accumulator import RecordMetadata
+from pybroker.client.errors import ClientError
+from pybroker.client.producer import Producer
+from pybroker.tools._cli import (
+    Tool,
+    bootstrap_option,
+    client_options,
+    config_file_option,
+    run_async,
+)
+from pybroker.tools._stop import Stop
+from pybroker.tools._verifiable import print_event
+
+YIELD_EVERY = 64
+"""After so many records without waiting the client's other tasks get their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to send. `record_count` and `throughput` (records a second) are without limit below 0;
+    `create_time` is that of the first record in ms since 1970, None for the present."""
+
+    topic: str
+    record_count: int = -1
+    throughput: int = -1
+    value_prefix: int | None = None
+    repeating_keys: int | None = None
+    create_time: int | None = None
+
+
+@click.command("verifiable-producer", cls=Tool, error_prefix="verifiable-producer: error: ")
+@click.option("--topic", required=True, help="Produce messages to this topic.")
+@bootstrap_option("--broker-list")
+@click.option(
+    "--max-messages", type=int, default=-1, help="So many; -1 (the default) until it is ended."
+)
+@click.option(
+    "--throughput", type=int, default=-1, help="Records a second, approximately; -1 for no limit."
+)
+@click.option(
+    "--acks",
+    type=click.Choice(["0", "1", "-1"]),
+    default="-1",
+    help="Who must have a record before it counts. Default: -1, all that are in sync.",
+)
+@config_file_option("--producer.config", "--command-config")
+@click.option(
+    "--message-create-time",
+    type=int,
+    default=-1,
+    metavar="MS",
+    help="The time of the first record, in ms since 1970.",
+)
+@click.option("--value-prefix", type=int, help="Stands before each value, with a dot.")
+@click.option(
+    "--repeating-keys",
+    type=click.IntRange(min=1),
+    help="Give the records keys: 0, 1, ... up to this number, and then 0 again.",
+)
+def command(
+    topic: str,
+    bootstrap_server: str,
+    max_messages: int,
+    throughput: int,
+    acks: str,
+    config_file: str | None,
+    message_create_time: int,
+    value_prefix: int | None,
+    repeating_keys: int | None,
+) -> int:
+    """Send the numbers from 0 on, and print an event for each that was acknowledged or failed."""
+    options = client_options(
+        bootstrap_server, config_file, acks=acks, client_id="verifiable-producer"
+    )
+    wish = Wish(
+        topic,
+        max_messages,
+        throughput,
+        value_prefix,
+        repeating_keys,
+        None if message_create_time == -1 else message_create_time,
+    )
+    return run_async(VerifiableProducer(wish, options).run())
+
+
+class VerifiableProducer:
+    """Sends, and prints what became of each record."""
+
+    def __init__(self, wish: Wish, options: dict[str, Any]) -> None:
+        """Raises ConfigError."""
+        self._wish = wish
+        self._producer = Producer(**options)
+        self._sent = 0
+        self._acked = 0
+
+    async def run(self) -> int:
+        """The exit code. Raises PybrokerError if the cluster cannot be reached."""
+        started = time.monotonic()
+        with Stop() as stop:
+            async with self._producer:
+                print_event("startup_complete")
+                await self._send_all(stop, started)
+            print_event("shutdown_complete")
+        print_event(
+            "tool_data",
+            sent=self._sent,
+            acked=self._acked,
+            target_throughput=self._wish.throughput,
+            avg_throughput=self._acked / max(time.monotonic() - started, 1e-3),
+        )
+        return stop.exit_code
+
+    async def _send_all(self, stop: Stop, started: float) -> None:
+        wish = self._wish
+        started_ms = time.time_ns() // 1_000_000
+        create_time = wish.create_time
+        number = 0
+        while not stop.is_set and (wish.record_count < 0 or number < wish.record_count):
+            await self._send(key_of(wish, number), value_of(wish, number), create_time)
+            if create_time is not None:  # moves on as Kafka's does
+                create_time += time.time_ns() // 1_000_000 - started_ms
+            number += 1
+            if wish.throughput > 0:
+                ahead_s = number / wish.throughput - (time.monotonic() - started)
+                await stop.wait(max(ahead_s, 0))
+            elif wish.throughput == 0:
+                await stop.event.wait()
+            elif number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+
+    async def _send(self, key: str | None, value: str, create_time: int | None) -> None:
+        self._sent += 1
+        try:
+            delivery = await self._producer.send(
+                self._wish.topic,
+                value.encode(),
+                key=None if key is None else key.encode(),
+                timestamp_ms=create_time,
+            )
+        except ClientError as error:
+            self._print_failure(key, value, error)
+            return
+
+        def settled(outcome: asyncio.Future[RecordMetadata]) -> None:
+            if outcome.cancelled():
+                return
+            error = outcome.exception()
+            if error is not None:
+                self._print_failure(key, value, error)
+                return
+            self._acked += 1
+            stored = outcome.result()
+            print_event(
+                "producer_send_success",
+                key=key,
+                value=value,
+                offset=stored.offset,
+                topic=stored.topic,
+                partition=stored.partition,
+            )
+
+        delivery.add_done_callback(settled)
+
+    def _print_failure(self, key: str | None, value: str, error: BaseException) -> None:
+        print_event(
+            "producer_send_error",
+            topic=self._wish.topic,
+            key=key,
+            value=value,
+            exception=type(error).__name__,
+            message=str(error),
+        )
+
+
+def key_of(wish: Wish, number: int) -> str | None:
+    return None if wish.repeating_keys is None else str(number % wish.repeating_keys)
+
+
+def value_of(wish: Wish, number: int) -> str:
+    return str(number) if wish.value_prefix is None else f"{wish.value_prefix}.{number}"
