@@ -396,6 +396,34 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         " rebalance.time.ms is the time until the partitions were known.",
         "There are no consumer groups yet.",
     ),
+    "reading without a group": Difference(
+        "console-consumer",
+        "Without a group the partitions that a topic has at the start are read by assignment."
+        " Apache's joins a group console-consumer-NNN that nobody uses again; ours does so for"
+        " --include.",
+        "To look into a topic needs no coordinator, and does not wait for one.",
+    ),
+    "retries": Difference(
+        "verifiable-producer",
+        "What fails is sent again within delivery.timeout.ms. Apache's sends once.",
+        "Our producer is idempotent: a second try is never stored twice.",
+    ),
+    "exceptions": Difference(
+        "verifiable-producer",
+        "exception is the name of an error of pybroker.client. Apache prints a Java class.",
+        "There are no Java classes here.",
+    ),
+    "failed consumers": Difference(
+        "verifiable-consumer",
+        "The exit code is 1, with a line on standard error, if reading cannot go on. Apache's ends"
+        " with 0.",
+        "A test has to know that something was wrong.",
+    ),
+    "group protocol": Difference(
+        "verifiable-consumer",
+        "--group-protocol consumer is refused.",
+        "It is younger than Kafka's ZooKeeper years.",
+    ),
     "events of the connection": Difference(
         "zookeeper-shell",
         "That the connection is there is told once, before the first answer, and not that it was"
