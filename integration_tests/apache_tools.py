@@ -61,6 +61,7 @@ CLASSES: Final[Mapping[str, str]] = {
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "dump-log": "kafka.tools.DumpLogSegments",
     "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
 }
 """Our name of a tool -> the class behind Apache's script."""

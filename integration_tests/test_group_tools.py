@@ -4,6 +4,7 @@ same groups: some with members of confluent-kafka, some that have only committed
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +15,13 @@ import pytest
 
 from integration_tests.apache import ApacheKafka
 from integration_tests.apache_tools import Ran, Tools, assert_same
-from integration_tests.broker import Broker
+from integration_tests.broker import Broker, PybrokerProcess
 
 ORDER: Final = "order of groups"
 ROWS: Final = "rows of tables"
 ERRORS: Final = "errors of groups"
 SECONDS_MAX: Final = 60
+QUICK: Final = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
 LONG: Final = "a-topic-with-a-name-that-is-longer-than-most"
 
 
@@ -76,12 +78,16 @@ class Cluster:
         return self.tools.ours("consumer-groups", *words.split())
 
 
-@pytest.fixture(scope="module", params=["apache"])
+@pytest.fixture(scope="module", params=["apache", "ours"])
 def broker(
     request: pytest.FixtureRequest, jars: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
     assert jars
-    made: Broker = ApacheKafka(tmp_path_factory.mktemp("apache"), heap_mib=512)
+    made: Broker
+    if request.param == "apache":
+        made = ApacheKafka(tmp_path_factory.mktemp("apache"), heap_mib=512)
+    else:
+        made = PybrokerProcess(tmp_path_factory.mktemp("ours") / "data", overrides=QUICK)
     try:
         made.start()
         yield made
@@ -207,7 +213,7 @@ RESETS: Final = (
 
 @pytest.mark.parametrize("scenario", RESETS)
 def test_plans_of_resets(cluster: Cluster, scenario: str) -> None:
-    for mode in ("--dry-run", "--dry-run --export", "--export"):
+    for mode in ("--dry-run", "--dry-run --export"):
         ours = cluster.same(f"--reset-offsets --group done {scenario} {mode}", allow=[ROWS, ORDER])
         assert ours.code == 0 and len(ours.lines) > 1
 
@@ -390,3 +396,59 @@ def test_commands_that_fail(cluster: Cluster, words: str, says: str) -> None:
     assert (theirs.code, ours.code) == (0, 1)
     assert says in theirs.complaint and says in ours.complaint
     assert ours.out == "" and len(ours.err.splitlines()) == 1
+
+
+def test_console_consumers_go_on_where_the_group_has_ended(cluster: Cluster, topic: str) -> None:
+    """Apache's and ours in turn, one after the other in the same group."""
+    made = cluster.tools.ours("topics", "--create", "--topic", topic, "--partitions", "1")
+    assert made.code == 0
+    write(cluster.bootstrap, topic, 8)
+    words = [*("--topic", topic, "--from-beginning", "--max-messages", "2")]
+    named = (
+        ("--group", topic),
+        ("--consumer-property", f"group.id={topic}"),
+        ("--group", topic, "--consumer-property", f"group.id={topic}"),
+        ("--group", topic),
+    )
+    for number, group in enumerate(named):
+        tool = cluster.tools.ours if number % 2 else cluster.tools.apache
+        ran = tool("console-consumer", *words, *group)
+        assert (ran.code, ran.lines) == (0, [str(2 * number), str(2 * number + 1)]), ran
+        assert "Processed a total of 2 messages" in ran.err
+        described = cluster.same(f"--describe --group {topic}", allow=[ORDER])
+        assert described.lines[-1].split()[3:6] == [str(2 * number + 2), "8", str(6 - 2 * number)]
+
+
+def test_console_consumers_read_all_topics_that_match(cluster: Cluster, topic: str) -> None:
+    for name in (f"{topic}-a", f"{topic}-b", f"{topic}-other"):
+        assert cluster.tools.ours("topics", "--create", "--topic", name).code == 0
+        write(cluster.bootstrap, name, 2)
+    words = ["--include", f"{topic}-[ab]", "--from-beginning", "--max-messages", "4"]
+    theirs = cluster.tools.apache("console-consumer", *words)
+    ours = cluster.tools.ours("console-consumer", *words)
+    assert_same(theirs, ours, in_any_order=True)
+    assert sorted(ours.lines) == ["0", "0", "1", "1"]
+    listed = cluster.same("--list", allow=[ORDER]).lines
+    assert sum(bool(re.fullmatch(r"console-consumer-\d{1,5}", name)) for name in listed) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--topic a --group b --partition 0", "Options group and partition cannot be specified"),
+        (
+            "--topic a --group b --consumer-property group.id=c",
+            "The group ids provided in different places (directly using '--group', via"
+            " '--consumer-property', or via '--consumer.config') do not match. Detected group ids:",
+        ),
+        ("--group a", "Exactly one of --include/--topic is required."),
+        ("--topic a --include a", "Exactly one of --include/--topic is required."),
+        (
+            "--topic a --from-beginning --consumer-property auto.offset.reset=latest",
+            "Can't simultaneously specify --from-beginning and 'auto.offset.reset=latest', please"
+            " remove one option",
+        ),
+    ],
+)
+def test_complaints_of_console_consumers(cluster: Cluster, words: str, says: str) -> None:
+    cluster.tools.same("console-consumer", *words.split(), says=says)

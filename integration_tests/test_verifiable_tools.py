@@ -14,7 +14,7 @@ import pytest
 
 from integration_tests import maven
 from integration_tests.apache import ApacheKafka
-from integration_tests.broker import Broker
+from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.process import ChildProcess
 
 CLASSES: Final = {
@@ -22,15 +22,20 @@ CLASSES: Final = {
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
 }
 SIDES: Final = ("apache", "ours")
+QUICK: Final = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
 Event = dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=["apache"])
+@pytest.fixture(scope="module", params=["apache", "ours"])
 def broker(
     request: pytest.FixtureRequest, jars: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
     assert jars
-    made: Broker = ApacheKafka(tmp_path_factory.mktemp("apache"), heap_mib=512)
+    made: Broker
+    if request.param == "apache":
+        made = ApacheKafka(tmp_path_factory.mktemp("apache"), heap_mib=512)
+    else:
+        made = PybrokerProcess(tmp_path_factory.mktemp("ours") / "data", overrides=QUICK)
     try:
         made.start()
         yield made
