@@ -1,0 +1,164 @@
+"""A member of a group as a process of its own, for tests that kill it: confluent-kafka,
+kafka-python or aiokafka, by one vocabulary.
+
+    python -m integration_tests.group_member CLIENT BOOTSTRAP GROUP TOPIC [INSTANCE]
+
+It prints a JSON line for everything that happens to it: {"assigned": [partitions]}, {"revoked":
+[...]}, {"read": [partition, offset]} (committed by then), {"error": text}. SIGTERM lets it leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiokafka
+import aiokafka.abc
+import confluent_kafka
+import kafka
+
+SESSION_MS: Final = 6_000
+HEARTBEAT_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the member is to join."""
+
+    bootstrap: str
+    group: str
+    topic: str
+    instance: str | None
+
+
+def say(**event: object) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def partitions_of(rows: Iterable[Any]) -> list[int]:
+    return sorted(row.partition for row in rows)
+
+
+def confluent(wish: Wish) -> None:
+    options: dict[str, object] = {
+        "bootstrap.servers": wish.bootstrap,
+        "group.id": wish.group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": SESSION_MS,
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+    }
+    if wish.instance is not None:
+        options["group.instance.id"] = wish.instance
+    consumer = confluent_kafka.Consumer(options)
+    consumer.subscribe(
+        [wish.topic],
+        on_assign=lambda _, rows: say(assigned=partitions_of(rows)),
+        on_revoke=lambda _, rows: say(revoked=partitions_of(rows)),
+        on_lost=lambda _, rows: say(revoked=partitions_of(rows)),
+    )
+    while not leaving:
+        message = consumer.poll(0.1)
+        if message is None:
+            continue
+        if message.error() is not None:
+            say(error=str(message.error()))
+            continue
+        try:
+            consumer.commit(message=message, asynchronous=False)
+        except confluent_kafka.KafkaException as error:
+            say(error=str(error))
+        else:
+            say(read=[message.partition(), message.offset()])
+    consumer.close()
+
+
+class KafkaPythonListener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    def on_partitions_revoked(self, revoked: Sequence[Any]) -> None:
+        say(revoked=partitions_of(revoked))
+
+    def on_partitions_assigned(self, assigned: Sequence[Any]) -> None:
+        say(assigned=partitions_of(assigned))
+
+
+def kafka_python(wish: Wish) -> None:
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=wish.bootstrap,
+        group_id=wish.group,
+        group_instance_id=wish.instance,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+    )
+    consumer.subscribe([wish.topic], listener=KafkaPythonListener())
+    while not leaving:
+        for records in consumer.poll(timeout_ms=100).values():
+            for record in records:
+                try:
+                    consumer.commit()
+                except kafka.errors.KafkaError as error:
+                    say(error=repr(error))
+                else:
+                    say(read=[record.partition, record.offset])
+    consumer.close()
+
+
+class AioKafkaListener(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[misc]
+    async def on_partitions_revoked(self, revoked: Sequence[Any]) -> None:
+        say(revoked=partitions_of(revoked))
+
+    async def on_partitions_assigned(self, assigned: Sequence[Any]) -> None:
+        say(assigned=partitions_of(assigned))
+
+
+async def aiokafka_member(wish: Wish) -> None:
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=wish.bootstrap,
+        group_id=wish.group,
+        group_instance_id=wish.instance,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+    )
+    consumer.subscribe([wish.topic], listener=AioKafkaListener())
+    await consumer.start()
+    while not leaving:
+        for records in (await consumer.getmany(timeout_ms=100)).values():
+            for record in records:
+                try:
+                    await consumer.commit()
+                except aiokafka.errors.KafkaError as error:
+                    say(error=repr(error))
+                else:
+                    say(read=[record.partition, record.offset])
+    await consumer.stop()
+
+
+leaving: list[int] = []
+"""Signals that ask it to leave."""
+
+
+def main(client: str, *words: str) -> None:
+    bootstrap, group, topic, *instance = words
+    wish = Wish(bootstrap, group, topic, instance[0] if instance else None)
+    signal.signal(signal.SIGTERM, lambda number, _: leaving.append(number))
+    match client:
+        case "confluent-kafka":
+            confluent(wish)
+        case "kafka-python":
+            kafka_python(wish)
+        case "aiokafka":
+            asyncio.run(aiokafka_member(wish))
+        case _:
+            raise SystemExit(f"no such client: {client}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
