@@ -114,7 +114,6 @@ class BrokerApp:
         self.quarantine = self._new_quarantine()
         self._membership = self._new_membership(lost)
         self.standing = self._new_standing()
-        world.coord.add_listener(self.standing.heard)
         self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=world.blocking)
         self._full_disks = FullDisks(
             logs=logs, replicas=self.replicas, blocking=world.blocking, clock=world.clock
@@ -154,6 +153,8 @@ class BrokerApp:
             await self.live.start()
             await self._server.open(list(sockets.items()))
             await self._membership.join()
+            # After the membership: it is asked whether the broker is registered still.
+            coord.add_listener(self.standing.heard)
         except (CoordError, MalformedNode) as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
         self.groups.start()
@@ -178,6 +179,7 @@ class BrokerApp:
         """Leave the cluster and make the logs' state durable. Idempotent, also after a start that
         failed half-way."""
         if self._membership.is_registered:
+            self.groups.hand_over()
             await self._controlled_shutdown.run()
         await self.groups.stop()  # whoever waits for a group is answered
         await self._server.close(DRAIN_S)

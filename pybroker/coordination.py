@@ -61,6 +61,7 @@ class GroupCoordination:
 
     def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
+        self._hands_over = False
         self._surroundings = Surroundings(_group_options(rooms.config), rooms.counters)
         self.topic = InternalTopic(
             GROUP_TOPIC,
@@ -91,6 +92,10 @@ class GroupCoordination:
 
     def start(self) -> None:
         self.shards.start()
+
+    def hand_over(self) -> None:
+        """Others are about to lead what this broker leads, and it may be the last to hear of it."""
+        self._hands_over = True
 
     async def stop(self) -> None:
         """Idempotent."""
@@ -150,7 +155,7 @@ class GroupCoordination:
         standing = self._rooms.standing
         if self._rooms.clock.boottime() > standing.valid_until:
             standing.look()
-        return standing.is_full
+        return standing.is_full and not self._hands_over
 
     def _new_topic(self) -> NewTopic:
         config = self._rooms.config

@@ -19,6 +19,7 @@ from pybroker.model import (
     PartitionState,
     TopicPartition,
 )
+from pybroker.ports import SessionEvent
 from pybroker.standing import Level, Standing
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
@@ -237,6 +238,22 @@ async def test_cut_off_a_partition_without_another_replica_is_served(bench: Benc
     bench.app.replicas.partition(TopicPartition("t", 0)).is_replicated = False
     assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
     assert await latest(bench) == (ErrorCode.NONE, 2)
+
+
+async def test_an_expired_session_is_noticed_when_it_is_heard_of(bench: Bench) -> None:
+    seen: dict[SessionEvent, bool] = {}
+    heard = asyncio.Event()
+
+    def listener(event: SessionEvent) -> None:
+        seen[event] = bench.app.standing.is_full
+        if event is SessionEvent.CONNECTED:
+            heard.set()
+
+    bench.coord.add_listener(listener)
+    assert bench.app.standing.is_full
+    bench.coord.expire()
+    await heard.wait()
+    assert not seen[SessionEvent.EXPIRED]
 
 
 async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench) -> None:
