@@ -106,6 +106,7 @@ class BrokerOptionTable:
     group_max_session_timeout_ms: int = integer("group.max.session.timeout.ms", 1_800_000, "The longest session timeout that a group's member may ask for.")
     group_max_size: int = integer("group.max.size", INT_MAX, "The most members of a group.", minimum=1)
     group_initial_rebalance_delay_ms: int = integer("group.initial.rebalance.delay.ms", 3_000, "How long the first join of an empty group waits for more members.", minimum=0)
+    offsets_retention_minutes: int = integer("offsets.retention.minutes", 10_080, "How long offsets are kept after their group has become empty, or, without a group, after they were committed.", minimum=1)
     offsets_retention_check_interval_ms: int = long("offsets.retention.check.interval.ms", 600_000, "How often offsets that expired, and groups that nobody uses, are looked for.", minimum=1)
     offsets_topic_num_partitions: int = integer("offsets.topic.num.partitions", 50, "The partitions of the topic of consumer groups; never to be changed later.", minimum=1)
     offsets_topic_replication_factor: int = short("offsets.topic.replication.factor", 3, "The replicas of the topic of consumer groups.", minimum=1)
@@ -196,7 +197,6 @@ class BrokerOptionTable:
     log_message_format_version: str = string("log.message.format.version", "3.0-IV1", "Without effect since Kafka 3.0: batches are always of the newest format.", pattern=VERSION, shape=VERSION_SHAPE, effective=False)
     log_message_downconversion_enable: bool = boolean("log.message.downconversion.enable", True, "Whether old clients get batches rewritten in an older format.", update=_CLUSTER, effective=False)
 
-    offsets_retention_minutes: int = integer("offsets.retention.minutes", 10_080, "How long the offsets of an empty group are kept.", minimum=1, effective=False)
     offsets_commit_required_acks: int = short("offsets.commit.required.acks", -1, "The acks of a commit; never to be changed.", effective=False)
     transaction_max_timeout_ms: int = integer("transaction.max.timeout.ms", 900_000, "The longest timeout that a transaction may ask for.", minimum=1, effective=False)
     transactional_id_expiration_ms: int = integer("transactional.id.expiration.ms", 604_800_000, "How long a silent transactional id is remembered.", minimum=1, effective=False)

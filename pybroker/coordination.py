@@ -7,6 +7,7 @@ replicas write.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,7 @@ from pybroker.coordinator.groups.classic_offsets import ClassicOffsets
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.fence import Claim, take_fence
 from pybroker.coordinator.groups.kept_offsets import KeptOffsets, OffsetOptions
+from pybroker.coordinator.groups.offset_removal import RemovalOptions
 from pybroker.coordinator.groups.options import GroupOptions
 from pybroker.coordinator.groups.seams import Surroundings
 from pybroker.coordinator.groups.service import GroupService
@@ -88,7 +90,10 @@ class GroupCoordination:
             rooms.offsets, timeout_s=rooms.config.offsets_commit_timeout_ms / 1000
         )
         """For requests of version 0, which no coordinator answers."""
+        self._kept: dict[int, KeptOffsets] = {}
+        """By partition, of its newest shard."""
         rooms.replicas.on_internal = self._role_changed
+        rooms.metadata.on_deleted = self._topics_deleted
 
     def start(self) -> None:
         self.shards.start()
@@ -129,7 +134,14 @@ class GroupCoordination:
 
         options = _offset_options(self._rooms.config)
         offsets = KeptOffsets(context, self._rooms.offsets, is_mine=is_mine, options=options)
-        return GroupCoordinator(context, offsets, offsets.mirror, self._surroundings)
+        coordinator = GroupCoordinator(context, offsets, offsets.mirror, self._surroundings)
+        offsets.facts = coordinator.facts
+        self._kept[partition] = offsets
+        return coordinator
+
+    def _topics_deleted(self, names: Collection[str]) -> None:
+        for partition in self.shards.serving():
+            self._kept[partition].removal.topics_deleted(names)
 
     def _role_changed(self, key: TopicPartition) -> None:
         if key.topic != GROUP_TOPIC:
@@ -184,4 +196,8 @@ def _offset_options(config: BrokerConfig) -> OffsetOptions:
     return OffsetOptions(
         storage=config.offsets_storage,
         commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
+        removal=RemovalOptions(
+            retention_ms=config.offsets_retention_minutes * 60_000,
+            interval_s=config.offsets_retention_check_interval_ms / 1000,
+        ),
     )

@@ -44,6 +44,7 @@ KNOWN_NODES_MAX: Final = 200_000
 ATTEMPTS_ALONE_MAX: Final = 3
 RETRY_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
+_OURS: Final = f"{paths.COMMITTED}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +282,7 @@ class FencedWrites:
     async def _make(self, changes: Sequence[Change]) -> None:
         """Raises CoordError, _Deposed."""
         wanted = {path: data for change in changes for path, data in change.nodes}
-        unknown = [path for path in wanted if path not in self._known]
+        unknown = [path for path in wanted if not self._is_known(path)]
         if unknown:
             await for_each(self._look, unknown)
         known = self._known
@@ -303,6 +304,11 @@ class FencedWrites:
             await self._multi(sets)
             known.update({op.path: False for op in sets if isinstance(op, DeleteOp)})
         self._bound_knowledge()
+
+    def _is_known(self, path: str) -> bool:
+        """That a node does not exist is known for longer only where nobody else makes any."""
+        exists = self._known.get(path)
+        return exists is True or (exists is False and path.startswith(_OURS))
 
     async def _look(self, path: str) -> None:
         self._known[path] = await self._coord.exists(path) is not None

@@ -49,14 +49,17 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove the parents of offsets where nothing is left below them. Raises CoordError."""
+    """Remove the parents of offsets where nothing is left below them, up to the group's. Raises
+    CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in topics]
     candidates += [paths.topic_details(group_id, name) for name in topics]
     empty = await _empty_of(coord, candidates)
     await writes.write([_gone(group_id, path) for path in empty])
     if not await children_of(coord, paths.group_offsets(group_id)):
-        root = await _empty_of(coord, [paths.group_details(group_id)])
-        await writes.write([_gone(group_id, path) for path in root])
+        below = [f"{paths.group(group_id)}/{name}" for name in ("ids", "owners", "offsets")]
+        for level in (below, [paths.group(group_id), paths.group_details(group_id)]):
+            empty = await _empty_of(coord, level)
+            await writes.write([_gone(group_id, path) for path in empty])
 
 
 async def _empty_of(coord: Coord, candidates: list[str]) -> list[str]:

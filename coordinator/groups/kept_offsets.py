@@ -1,16 +1,19 @@
 """The offsets of a shard with all that looks after them: the store that `offsets.storage` names,
-and the mirror of the members in ZooKeeper. They begin and end with the shard.
+the mirror of the members in ZooKeeper, and the removal of what nobody needs any more. They begin
+and end with the shard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pybroker.coordinator.groups.logged_offsets import LoggedOffsets
 from pybroker.coordinator.groups.mirror import GroupMirror
+from pybroker.coordinator.groups.offset_removal import OffsetRemoval, RemovalOptions
 from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.groups.zookeeper_offsets import ZookeeperOffsets
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.errors import ErrorCode
@@ -32,10 +35,12 @@ class OffsetOptions:
 
     storage: str = IN_ZOOKEEPER
     commit_timeout_s: float = 5.0
+    removal: RemovalOptions = field(default_factory=RemovalOptions)
 
 
 class KeptOffsets:
-    """An `OffsetStore`: the one that the options name; and the `mirror` beside it."""
+    """An `OffsetStore`: the one that the options name; the `mirror` beside it, and the `removal` of
+    what is not needed any more, which wants to know the `facts` of groups."""
 
     def __init__(
         self,
@@ -49,6 +54,8 @@ class KeptOffsets:
         self.store: Store
         self.store = _STORES[options.storage](shard, coord, is_mine=is_mine, timeout_s=timeout_s)
         self.mirror = GroupMirror(shard, coord, timeout_s=timeout_s)
+        self.removal = OffsetRemoval(shard, coord, self.store, options.removal)
+        self.facts: Callable[[str], GroupFacts | None] = lambda _: None
 
     def replay(self, record: StoredRecord) -> None:
         self.store.replay(record)
@@ -58,8 +65,10 @@ class KeptOffsets:
 
     async def loaded(self) -> None:
         await self.store.loaded()
+        self.removal.begin(self.facts)
 
     def ended(self) -> None:
+        self.removal.end()
         self.mirror.end()
         self.store.ended()
 

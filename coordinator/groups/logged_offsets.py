@@ -25,6 +25,7 @@ from pybroker.coordinator.groups.group_nodes import (
 )
 from pybroker.coordinator.groups.offset_nodes import OffsetNodes, removal
 from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.offset_watches import Touched, Watches
 from pybroker.coordinator.groups.recorded_offsets import RecordedOffsets, read_offset_record
 from pybroker.coordinator.groups.records import (
     OffsetKey,
@@ -32,7 +33,7 @@ from pybroker.coordinator.groups.records import (
     encode_offset_value,
 )
 from pybroker.coordinator.groups.storage_mark import StorageMark, Stored
-from pybroker.coordinator.groups.zookeeper_offsets import COMMIT_TIMEOUT_S, unavailable
+from pybroker.coordinator.groups.zookeeper_offsets import COMMIT_TIMEOUT_S, check_all, unavailable
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.model import TopicPartition
@@ -76,6 +77,7 @@ class LoggedOffsets:
         self._is_loaded = False
         self._imports: dict[str, _Turn] = {}
         self._watcher: asyncio.Task[None] | None = None
+        self._watches = Watches()
         self._nodes = OffsetNodes(coord)
         self.writes = FencedWrites(coord, shard, timeout_s=timeout_s)
 
@@ -114,6 +116,7 @@ class LoggedOffsets:
     ) -> Mapping[TopicPartition, ErrorCode]:
         if self._may_be_new(group_id) and await self._import_in_turn(group_id):
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"classic consumers are in {group_id}")
+        self._watches.note(group_id, offsets)
         codes, records = {}, []
         for key, committed in offsets.items():
             try:
@@ -140,9 +143,7 @@ class LoggedOffsets:
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, ErrorCode]:
-        recorded = self._recorded.of_group(group_id).keys() | {
-            key.topic_partition for _, key, _ in self._appended if key.group_id == group_id
-        }
+        recorded = self._keys(group_id)
         keys = list(recorded if partitions is None else partitions)
         try:
             codes = await self._remove_nodes(group_id, keys, everything=partitions is None)
@@ -154,6 +155,34 @@ class LoggedOffsets:
         )
         return codes
 
+    # ---- removal
+
+    def watch(self) -> Touched:
+        return self._watches.begin()
+
+    def unwatch(self, touched: Touched) -> None:
+        self._watches.end(touched)
+
+    async def all_group_ids(self) -> Collection[str]:
+        of_nodes = [name for name in await self._nodes.all_groups() if self._is_mine(name)]
+        return dict.fromkeys([*self._recorded.groups(), *of_nodes])
+
+    async def names(self, group_id: str) -> Collection[TopicPartition]:
+        return await self._nodes.names(group_id) | self._keys(group_id)
+
+    async def remove_untouched(
+        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    ) -> None:
+        """The nodes first: a group that has lost its records is looked for there. Then the
+        records, in one step with the look at what was committed since."""
+        codes = await self._remove_nodes(group_id, list(keys), everything=False)
+        check_all(codes, group_id)
+        recorded = self._keys(group_id)
+        gone = [OffsetKey(group_id, key) for key in keys if key in recorded]
+        await self._append(
+            [KeyValue(encode_offset_key(key), None) for key in gone if key not in touched]
+        )
+
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
         return self._recorded.undecided(group_id)
 
@@ -161,6 +190,11 @@ class LoggedOffsets:
         return self._recorded.groups()
 
     # ---- private: the log
+
+    def _keys(self, group_id: str) -> set[TopicPartition]:
+        """What has a record, committed or about to be."""
+        appended = {key.topic_partition for _, key, _ in self._appended if key.group_id == group_id}
+        return appended | self._recorded.of_group(group_id).keys()
 
     async def _append(self, records: Sequence[KeyValue]) -> None:
         """Append them and wait until they are committed. Raises BrokerError."""

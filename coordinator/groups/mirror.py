@@ -140,8 +140,9 @@ class GroupMirror:
         self._has_ended = True
         self._writes.end()
         self._wanted.clear()
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
 
     async def settled(self) -> None:
         """Wait until everything is shown, or the attempt has failed."""
@@ -177,7 +178,8 @@ class GroupMirror:
             logger.exception("group_not_shown partition=%d", self._shard.partition)
             self._again_later()
         finally:
-            self._task = None
+            if not self._has_ended:
+                self._task = None
 
     def _again_later(self) -> None:
         if self._has_ended:

@@ -25,6 +25,7 @@ from pybroker.coordinator.groups.group_nodes import (
 )
 from pybroker.coordinator.groups.offset_nodes import OffsetNodes, commit_change, removal
 from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.offset_watches import Touched, Watches
 from pybroker.coordinator.groups.recorded_offsets import RecordedOffsets
 from pybroker.coordinator.groups.records import OffsetKey, encode_offset_key
 from pybroker.coordinator.groups.storage_mark import StorageMark, Stored
@@ -58,6 +59,7 @@ class ZookeeperOffsets:
         self._is_mine = is_mine
         self._timeout_s = timeout_s
         self._recorded = RecordedOffsets()
+        self._watches = Watches()
         self._nodes = OffsetNodes(coord)
         self.writes = FencedWrites(coord, shard, timeout_s=timeout_s)
 
@@ -121,6 +123,7 @@ class ZookeeperOffsets:
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
         now_ms = self._shard.clock.wall_ms()
+        self._watches.note(group_id, offsets)
         codes = await self.writes.write(
             [commit_change(group_id, key, value, now_ms) for key, value in offsets.items()]
         )
@@ -173,6 +176,30 @@ class ZookeeperOffsets:
         await self._drop_left_over(group_id, keys)
         return dict(zip(keys, codes, strict=True))
 
+    # ---- removal
+
+    def watch(self) -> Touched:
+        return self._watches.begin()
+
+    def unwatch(self, touched: Touched) -> None:
+        self._watches.end(touched)
+
+    async def all_group_ids(self) -> Collection[str]:
+        return [group_id for group_id in await self._nodes.all_groups() if self._is_mine(group_id)]
+
+    async def names(self, group_id: str) -> Collection[TopicPartition]:
+        await self.writes.settled(group_id)
+        return await self._nodes.names(group_id)
+
+    async def remove_untouched(
+        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    ) -> None:
+        """Seen and asked for in one step: a later commit is written after it."""
+        gone = [key for key in keys if OffsetKey(group_id, key) not in touched]
+        codes = await self._remove(group_id, gone)
+        check_all(codes, group_id)
+        await remove_empty_topics(self._coord, self.writes, group_id, {key.topic for key in gone})
+
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
         return self._recorded.undecided(group_id)
 
@@ -189,6 +216,13 @@ class ZookeeperOffsets:
         of_group = self._recorded.of_group(group_id)
         if of_group:
             await self._drop_records([OffsetKey(group_id, key) for key in keys if key in of_group])
+
+
+def check_all(codes: Mapping[TopicPartition, ErrorCode], group_id: str) -> None:
+    """Raises BrokerError for the first of them that is no success."""
+    for key, code in codes.items():
+        if code is not ErrorCode.NONE:
+            raise BrokerError(code, f"the offset of {group_id} for {key} cannot be removed")
 
 
 def unavailable(error: Exception) -> BrokerError:

@@ -40,6 +40,8 @@ class MetadataView:
         self._names: dict[uuid.UUID, str] = {}
         self._all = Everything()
         self._changed: set[asyncio.Future[None]] = set()
+        self.on_deleted: Callable[[Collection[str]], None] = lambda _: None
+        """Hears the names of topics that the controller has begun to delete."""
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
@@ -70,15 +72,19 @@ class MetadataView:
             )
         self._controller_epoch = command.controller_epoch
         self._brokers = {broker.id: broker for broker in command.brokers}
+        deleted = set()
         for facts in command.partitions:
             if facts.state.leader == LEADER_DURING_DELETION:
                 self._forget(facts.topic_partition)
+                deleted.add(facts.topic_partition.topic)
             else:
                 self._learn(facts)
         existing = self._all.after(command)
         if existing is not None:
             self._forget_others(existing)
         self.version += 1
+        if deleted:
+            self.on_deleted(deleted)
         for future in self._changed:
             if not future.done():
                 future.set_result(None)

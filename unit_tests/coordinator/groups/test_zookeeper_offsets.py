@@ -272,6 +272,16 @@ async def test_deleting_offsets_leaves_no_nodes_behind() -> None:
     assert await stage.fetch() == {"a-0": 4, "b-0": 3}
 
 
+async def test_a_node_that_others_made_again_is_deleted_too() -> None:
+    stage = await begin()
+    await stage.commit(GROUP, a=1)
+    await stage.store.delete(GROUP, [tp("a-0")])
+    await stage.edit("a-0", b"7")
+    assert await stage.fetch() == {"a-0": 7}
+    await stage.store.delete(GROUP, [tp("a-0")])
+    assert await stage.fetch() == {}
+
+
 async def test_deleting_a_group_removes_all_that_is_below_it() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1, b=2)

@@ -1,0 +1,220 @@
+"""Members of coordinated groups among the nodes of classic consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from pybroker.coordinator.groups.calls import GroupView, MemberView
+from pybroker.coordinator.groups.mirror import CLAIM, CLAIM_KEPT_S, GroupMirror
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.registry import ensure
+from pybroker.coordinator.zookeeper.schemas import (
+    ConsumerRegistration,
+    decode_consumer,
+    encode_consumer,
+)
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.wire.consumer_protocol import (
+    Assignment,
+    Subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from unit_tests.coordinator.groups.offset_stage import FENCE, GROUP, tp, until
+from unit_tests.coordinator.runtime.vocabulary import MemoryShard
+
+NONE = ErrorCode.NONE
+
+
+class Stage:
+    """A mirror over a ZooKeeper in memory."""
+
+    def __init__(self) -> None:
+        self.shard = MemoryShard(fence_version=0)
+        self.tree = MemoryTree(self.shard.clock)
+        self.coord = MemoryCoord(self.tree, name="offsets")
+        self.tool = MemoryCoord(self.tree, name="tool")
+        self.mirror = GroupMirror(self.shard, self.coord, timeout_s=5.0)
+
+    @classmethod
+    async def begin(cls) -> Stage:
+        stage = cls()
+        await stage.coord.start()
+        await stage.tool.start()
+        await ensure(stage.tool, FENCE)
+        await ensure(stage.tool, paths.CONSUMERS)
+        return stage
+
+    async def show(self, view: GroupView) -> None:
+        self.mirror.members_changed(view)
+        await self.mirror.settled()
+
+    def names(self, path: str) -> list[str]:
+        return [each[len(path) + 1 :] for each in self.tree.paths() if each.startswith(f"{path}/")]
+
+    def members(self) -> dict[str, list[str]]:
+        root = paths.group_members(GROUP)
+        found = {}
+        for name in self.names(root):
+            node = self.tree.node(f"{root}/{name}")
+            assert node is not None
+            registration = decode_consumer(root, node[0])
+            assert registration.is_coordinated
+            found[paths.decode_name(name)] = list(registration.subscription)
+        return found
+
+    def owners(self) -> dict[str, bytes]:
+        root = f"{paths.group(GROUP)}/owners"
+        nodes = {name: self.tree.node(f"{root}/{name}") for name in self.names(root)}
+        return {name: node[0] for name, node in nodes.items() if node is not None and node[0]}
+
+    async def register_classic(self, name: str = "g_host-1-abcd") -> None:
+        await ensure(self.tool, paths.group_members(GROUP))
+        content = encode_consumer(ConsumerRegistration({"a": 1}, "static", 1))
+        await self.tool.create(paths.group_member(GROUP, name), content, ephemeral=True)
+
+
+def view(
+    assigned: Mapping[str, Sequence[str]],
+    state: GroupState = GroupState.STABLE,
+    kind: str = "consumer",
+) -> GroupView:
+    """Members and what they read; they subscribe to the topics of that."""
+    members = []
+    for member_id, keys in assigned.items():
+        topics = tuple(dict.fromkeys(tp(key).topic for key in keys))
+        known = state is GroupState.STABLE
+        members.append(
+            MemberView(
+                member_id,
+                None,
+                "client",
+                "/127.0.0.1",
+                encode_subscription(Subscription(topics)) if known else b"",
+                encode_assignment(Assignment(tuple(map(tp, keys)))) if known else b"",
+            )
+        )
+    return GroupView(GROUP, state, kind, "range", 1, tuple(members))
+
+
+EMPTY = view({}, GroupState.EMPTY)
+
+
+async def test_members_and_owners_come_and_go() -> None:
+    stage = await Stage.begin()
+    await stage.show(view({"m1": ["a-0", "b-0"], "m/2": ["a-1"]}))
+    assert stage.members() == {"m1": ["a", "b"], "m/2": ["a"]}
+    assert stage.owners() == {"a/0": b"m1-0", "a/1": b"m/2-0", "b/0": b"m1-0"}
+    await stage.show(view({"m/2": ["a-0", "a-1"]}))
+    assert stage.members() == {"m/2": ["a"]}
+    assert stage.owners() == {"a/0": b"m/2-0", "a/1": b"m/2-0"}
+    assert "/consumers/g/owners/b" not in stage.tree.paths()
+    await stage.show(EMPTY)
+    assert stage.members() == {} and stage.owners() == {}
+
+
+async def test_what_is_shown_already_is_not_written_again() -> None:
+    stage = await Stage.begin()
+    await stage.show(view({"m1": ["a-0"]}))
+    stage.shard.clock.advance(10)
+    before = stage.tree.zxid
+    await stage.show(view({"m1": ["a-0"]}))
+    assert stage.tree.zxid == before
+
+
+async def test_while_it_rebalances_only_those_who_left_go() -> None:
+    stage = await Stage.begin()
+    await stage.show(view({"m1": ["a-0"], "m2": ["a-1"]}))
+    await stage.show(view({"m1": [], "m3": []}, GroupState.PREPARING_REBALANCE))
+    assert stage.members() == {"m1": ["a"]}
+    assert stage.owners() == {"a/0": b"m1-0"}
+
+
+async def test_members_of_other_protocols_have_no_topics() -> None:
+    stage = await Stage.begin()
+    await stage.show(view({"worker": ["a-0"]}, kind="connect"))
+    assert stage.members() == {"worker": []}
+    assert stage.owners() == {}
+
+
+async def test_the_next_coordinator_brings_it_in_order() -> None:
+    stage = await Stage.begin()
+    await stage.show(view({"m1": ["a-0"], "m2": ["a-1"]}))
+    old = stage.mirror
+    await stage.tool.set(FENCE, b"")
+    shard = stage.shard.fail_over()
+    stage.mirror = GroupMirror(shard, stage.coord, timeout_s=5.0)
+    await stage.show(view({"m1": ["a-0", "a-1"]}))
+    assert stage.members() == {"m1": ["a"]}
+    assert stage.owners() == {"a/0": b"m1-0", "a/1": b"m1-0"}
+    old.members_changed(EMPTY)
+    await old.settled()
+    assert stage.members() == {"m1": ["a"]}
+
+
+async def test_what_zookeeper_does_not_take_is_shown_later() -> None:
+    stage = await Stage.begin()
+    stage.coord.suspend()
+    stage.mirror.members_changed(view({"m1": ["a-0"]}))
+    await stage.mirror.settled()
+    stage.mirror.members_changed(view({"m2": ["a-0"]}))
+    stage.coord.resume()
+    await asyncio.sleep(0)
+    stage.shard.advance(60)
+    await stage.mirror.settled()
+    assert stage.members() == {"m2": ["a"]}
+
+
+async def test_beside_classic_consumers_nobody_begins() -> None:
+    stage = await Stage.begin()
+    await stage.register_classic()
+    assert await stage.mirror.may_begin(GROUP) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    await stage.mirror.settled()
+    assert stage.names(paths.group_members(GROUP)) == ["g_host-1-abcd"]
+    await stage.tool.delete(paths.group_member(GROUP, "g_host-1-abcd"))
+    assert await stage.mirror.may_begin(GROUP) is NONE
+
+
+async def test_a_classic_consumer_sees_a_group_whose_first_member_is_joining() -> None:
+    stage = await Stage.begin()
+    assert await stage.mirror.may_begin(GROUP) is NONE
+    assert stage.members() == {CLAIM: []}
+    await stage.show(view({"m1": []}, GroupState.PREPARING_REBALANCE))
+    assert stage.members() == {CLAIM: []}
+    await stage.show(view({"m1": ["a-0"]}))
+    assert stage.members() == {"m1": ["a"]}
+    await stage.show(EMPTY)
+    assert await stage.mirror.may_begin(GROUP) is NONE
+    await stage.show(EMPTY)
+    assert stage.members() == {CLAIM: []}
+    stage.shard.advance(CLAIM_KEPT_S + 1)
+    await stage.mirror.settled()
+    assert stage.members() == {}
+
+
+async def test_a_claim_goes_with_its_broker() -> None:
+    stage = await Stage.begin()
+    assert await stage.mirror.may_begin(GROUP) is NONE
+    stage.coord.expire()
+    await until(lambda: stage.members() == {})
+
+
+async def test_without_zookeeper_nobody_begins() -> None:
+    stage = await Stage.begin()
+    stage.coord.suspend()
+    with pytest.raises(BrokerError) as caught:
+        await stage.mirror.may_begin(GROUP)
+    assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_the_end_of_a_shard_ends_it() -> None:
+    stage = await Stage.begin()
+    stage.mirror.members_changed(view({"m1": ["a-0"]}))
+    stage.mirror.end()
+    await stage.mirror.settled()
+    assert stage.members() == {}
