@@ -38,7 +38,7 @@ from pybroker.model import Endpoint
 from pybroker.ports import Blocking, Clock, Coord, Disk, Proc, Rng
 from pybroker.storage.filename import LOCK
 from pybroker.storage.manager import LogManager
-from pybroker.topic_logs import topic_log_config
+from pybroker.topic_logs import topic_log_config, topic_log_configs
 from pybroker.world import World
 
 log = logging.getLogger("pybroker.server")
@@ -140,11 +140,13 @@ async def start_broker(
         fresh = logs.is_fresh
         if fresh:
             await wait_until_free(coord, broker_id, config.zookeeper_session_timeout_ms)
+        configs = await topic_log_configs(coord, config)
         expects_data = fresh and await has_had_partitions(coord, broker_id)
     except (CoordError, MalformedNode) as error:
         raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
     around.tell(Phase.RECOVERING, None)
-    await blocking.run(partial(logs.start, broker_id, cluster, expects_data=expects_data))
+    start = partial(logs.start, broker_id, cluster, configs, expects_data=expects_data)
+    await blocking.run(start)
     app = BrokerApp(
         config=config,
         broker_id=broker_id,
@@ -168,16 +170,16 @@ async def start_broker(
     stack.callback(around.tell, Phase.STOPPING, None)
     around.tell(Phase.STARTING, app.rooms())
     await app.start(around.sockets)
-    _say_where(config, around)
-    log.info("zookeeper %s cluster %s", where, cluster)
+    _say_where(config, around, where, cluster)
     log.info("[KafkaServer id=%d] started", broker_id)
     return app
 
 
-def _say_where(config: BrokerConfig, around: Surroundings) -> None:
+def _say_where(config: BrokerConfig, around: Surroundings, zookeeper: str, cluster: str) -> None:
     log.info("data %s", ", ".join(config.log_directories))
     for name, bound in around.sockets.items():
         log.info("listener %s bound to %s:%d", name, *bound.getsockname()[:2])
+    log.info("zookeeper %s cluster %s", zookeeper, cluster)
 
 
 def _log_manager(config: BrokerConfig, around: Surroundings) -> LogManager:

@@ -6,6 +6,11 @@ import logging
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.config import first_faults
+from pybroker.coordinator.controller.reading import read_each
+from pybroker.coordinator.zookeeper.config_store import read_config
+from pybroker.coordinator.zookeeper.paths import config_root, decode_name, topic_entity
+from pybroker.errors import MalformedNode, NoNode
+from pybroker.ports import Coord
 from pybroker.records.batch import TimestampType
 from pybroker.storage.log_config import LogConfig
 from pybroker.topic_config import TopicConfig, effective_topic_config, usable_overrides
@@ -53,3 +58,23 @@ def topic_log_config(broker: BrokerConfig, topic: str, overrides: dict[str, str]
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
     return log_config(effective_topic_config(broker, usable))
+
+
+async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, LogConfig]:
+    """The options of the logs of all topics that have some of their own. Recovery has to know them
+    before the controller tells of any topic: in a compacted log a gap is no hole. Raises
+    CoordError."""
+
+    async def one(topic: str) -> LogConfig | None:
+        try:
+            overrides = await read_config(coord, topic_entity(topic))
+        except MalformedNode as error:
+            log.error("topic options ignored topic=%s error=%s", topic, error)
+            return None
+        return topic_log_config(broker, topic, overrides) if overrides else None
+
+    try:
+        names = await coord.children(config_root("topics"))
+    except NoNode:
+        return {}
+    return await read_each(one, [decode_name(name) for name in names])

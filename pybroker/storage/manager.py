@@ -65,17 +65,15 @@ class LogManager:
         clock: Clock,
         proc: Proc,
         defaults: LogConfig,
-        config_of: Callable[[str], LogConfig] | None = None,
         rng: Rng | None = None,
         producer_id_expiration_ms: int = EXPIRATION_MS_DEFAULT,
         flush_idle_ms: int = FLUSH_IDLE_MS_DEFAULT,
         on_failure: Callable[[str, StorageError], None] | None = None,
         foreign_names: Iterable[str] = (),
     ) -> None:
-        """`config_of` gives a topic's configuration where it is known before the start.
-        `on_failure` is told the directory whose disk has failed, once; its partitions answer
-        KAFKA_STORAGE_ERROR from then on. `foreign_names` are entries of a log directory that
-        others own."""
+        """`on_failure` is told the directory whose disk has failed, once; its partitions answer
+        KAFKA_STORAGE_ERROR from then on. `foreign_names` are entries of a log directory that others
+        own."""
         self._directories = DirectorySet(directories, disk, frozenset(foreign_names))
         self._disk = disk
         self.free_bytes = disk.free_bytes
@@ -83,7 +81,6 @@ class LogManager:
         self._boot_id = proc.boot_id()
         self._process_id = proc.pid()
         self._defaults = defaults
-        self._config_of = config_of
         self._rng: Rng = rng if rng is not None else random.SystemRandom()
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._flush_idle_ms = flush_idle_ms
@@ -124,10 +121,17 @@ class LogManager:
         `start`."""
         return self._directories.is_fresh
 
-    def start(self, broker_id: int, cluster_id: str, *, expects_data: bool = False) -> None:
-        """Check everything, then open all logs. `expects_data`: this broker is known to have had
-        partitions. Waits for the disk. Raises StartupError with one line; then nothing has been
-        changed but that new directories and lock files exist."""
+    def start(
+        self,
+        broker_id: int,
+        cluster_id: str,
+        configs: Mapping[str, LogConfig] | None = None,
+        *,
+        expects_data: bool = False,
+    ) -> None:
+        """Check everything, then open all logs. `configs`: of topics that have some of their own.
+        `expects_data`: this broker is known to have had partitions. Waits for the disk. Raises
+        StartupError; then nothing has changed but that new directories and lock files exist."""
         self._directories.check(broker_id, cluster_id)
         self.lock()
         opening = Opening(
@@ -135,7 +139,7 @@ class LogManager:
             self._disk,
             self._rng,
             owner_in=self._owner_in,
-            config_of=self._config,
+            config_of=lambda topic: (configs or {}).get(topic, self._defaults),
             now_ms=self._clock.wall_ms(),
         )
         try:
@@ -168,9 +172,6 @@ class LogManager:
             partial(self.refusals.of_log, directory.path),
             lambda log: self.sync_due(log),  # noqa: PLW0108 - replaced when the broker starts
         )
-
-    def _config(self, topic: str) -> LogConfig:
-        return self._defaults if self._config_of is None else self._config_of(topic)
 
     @property
     def gave_up(self) -> bool:

@@ -7,16 +7,19 @@ from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 PARTITION = TopicPartition("orders", 0)
 
 
-async def create(bootstrap: str) -> None:
+async def create(bootstrap: str, configs: dict[str, str] | None = None) -> None:
     async with Admin(bootstrap) as admin:
-        for result in await admin.create_topics([NewTopic("orders", 1, 3)]):
+        for result in await admin.create_topics([NewTopic("orders", 1, 3, configs=configs or {})]):
             result.check()
 
 
-async def produce(bootstrap: str, count: int) -> list[int]:
+async def produce(bootstrap: str, count: int, key: bytes | None = None) -> list[int]:
     """The offsets of `count` numbered values, each sent after the one before was stored."""
     async with Producer(bootstrap) as producer:
-        return [(await (await producer.send("orders", b"%d" % n))).offset for n in range(count)]
+        return [
+            (await (await producer.send("orders", b"%d" % number, key=key))).offset
+            for number in range(count)
+        ]
 
 
 async def read_on(bootstrap: str, seen: list[bytes | None]) -> None:

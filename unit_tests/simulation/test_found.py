@@ -381,3 +381,19 @@ def test_of_two_copies_that_are_not_complete_one_leads_where_that_is_allowed(see
         simulation.run(produce, simulation.bootstrap, 5)
         simulation.mend()
         simulation.wait(lambda: is_whole(simulation.cluster))
+
+
+def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> None:
+    """Whether there may be any is known from its topic's configuration alone."""
+    with Simulation(1) as simulation:
+        simulation.run(create, simulation.bootstrap, {"cleanup.policy": "compact"})
+        simulation.run(produce, simulation.bootstrap, 10, b"key")
+        broker = simulation.cluster.brokers[simulation.leader("orders", 0)]
+        simulation.kill(broker.id)
+        path, disk = f"/broker-{broker.id}/data/orders-0/{0:020}.log", broker.disk.of_process()
+        data = disk.read(path)
+        size = len(data) // 10
+        disk.replace(path, data[: 8 * size] + data[9 * size :])
+        simulation.start_broker(broker.id)
+        simulation.mend()
+        assert disk.read(path) == data[: 8 * size] + data[9 * size :], "else it was copied anew"
