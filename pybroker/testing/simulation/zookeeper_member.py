@@ -330,6 +330,13 @@ class Member:
         if granted.session_id == 0:
             self.forget(served.wire)
 
+    def send_away(self, number: int) -> None:
+        """End the connection of that number: its session is served elsewhere."""
+        served = self._served.get(number)
+        if served is not None:
+            self.forget(served.wire)
+            served.wire.close_by_server(silently=False)
+
     def _end_session(self, session_id: int) -> None:
         for served in [*self._served.values()]:
             if served.session_id == session_id:
