@@ -33,6 +33,9 @@ class Diary:
     async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
         tell("got", partitions=sorted(key.partition for key in partitions))
 
+    async def after_loss(self, partitions: Collection[TopicPartition]) -> None:
+        tell("expired", partitions=sorted(key.partition for key in partitions))
+
 
 async def run(zookeeper: str, group: str, name: str, topic: str, *options: str) -> None:
     loop = asyncio.get_running_loop()

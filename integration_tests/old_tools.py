@@ -1,8 +1,8 @@
 """Kafka's own command line tools of its ZooKeeper years, a Java machine a call (under a second).
 
-They speak with ZooKeeper alone, so they show whether what a cluster of ours has in there is what
-they have always found there. The classes are those behind `kafka-topics.sh` and
-`kafka-preferred-replica-election.sh`. All of them run on today's Java, as long as ZooKeeper is
+Most speak with ZooKeeper alone, so they show whether what a cluster of ours has in there is what
+they have always found there. The classes are those behind `kafka-topics.sh` and its like. All of
+them run on today's Java, as long as ZooKeeper is
 named by an address: what their clients have trouble with since Java 14 are host names.
 """
 
@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from integration_tests import maven
 from integration_tests.apache_tools import Ran
+from integration_tests.process import ChildProcess
 
 SECONDS_MAX: Final = 60
 CLASSES: Final[Mapping[str, str]] = {
     "topics": "kafka.admin.TopicCommand",
+    "console-consumer": "kafka.tools.ConsoleConsumer",
+    "consumer-groups": "kafka.admin.ConsumerGroupCommand",
+    "consumer-offset-checker": "kafka.tools.ConsumerOffsetChecker",
     "preferred-replica-election": "kafka.admin.PreferredReplicaLeaderElectionCommand",
 }
 _OF_LOGGERS: Final = re.compile(r"SLF4J: |log4j:WARN ")
@@ -38,14 +42,19 @@ class OldTools:
 
     def __call__(self, tool: str, *words: str) -> Ran:
         """The words with --zookeeper in front, unless they name a server."""
-        named = any(word in ("--zookeeper", "--bootstrap-server") for word in words)
-        arguments = list(words) if named else ["--zookeeper", self._zookeeper, *words]
+        command = self._command(tool, words)
         done = subprocess.run(
-            [*self._java, CLASSES[tool], *arguments],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
+            command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
         )
         complaint = [line for line in done.stderr.splitlines() if not _OF_LOGGERS.match(line)]
+        arguments = command[command.index(CLASSES[tool]) + 1 :]
         return Ran((tool, *arguments), done.returncode, done.stdout, "\n".join(complaint))
+
+    def start(self, tool: str, *words: str) -> ChildProcess:
+        """A tool that goes on; its caller closes it."""
+        return ChildProcess(self._command(tool, words))
+
+    def _command(self, tool: str, words: Sequence[str]) -> list[str]:
+        named = any(word in ("--zookeeper", "--bootstrap-server") for word in words)
+        server = [] if named else ["--zookeeper", self._zookeeper]
+        return [*self._java, CLASSES[tool], *server, *words]

@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
+import kazoo.client  # type: ignore[import-untyped]
+import kazoo.exceptions  # type: ignore[import-untyped]
 import pytest
 
+from integration_tests.apache import session_at
+from integration_tests.process import ChildProcess, wait_until
 from integration_tests.test_documents import output_of, program
 from pybroker.classic import ClassicConsumer, Stream
 from pybroker.client import Admin, NewTopic, Producer, TopicPartition
@@ -112,3 +121,190 @@ def test_the_program_of_the_page(cluster: Cluster) -> None:
     printed = output_of("-c", code).splitlines()
     assert sorted(printed[:8]) == sorted(f"{n % 4} b'{n} EUR'" for n in range(8))
     assert printed[8:] == [f"bills-{n} {n // 2} has 2" for n in range(4)]
+
+
+class Member:
+    """A member in a process of its own, and what it said."""
+
+    def __init__(self, cluster: Cluster, group: str, name: str, topic: str) -> None:
+        self.name = name
+        self.ended_at: float | None = None
+        """When it was killed or paused, by which it owned what it had not given back."""
+        words = [f"{option}={value}" for option, value in QUICK.items()]
+        self.process = ChildProcess(
+            [
+                sys.executable,
+                *("-m", "integration_tests.classic_member"),
+                *(cluster.zookeeper, group, name, topic, *words),
+            ]
+        )
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        lines = [line for line in self.process.output.splitlines() if line.startswith("{")]
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [entry for entry in found if entry["event"] == event]
+
+    def values(self) -> set[int]:
+        return {entry["value"] for entry in self.said("record")}
+
+    def spans(self) -> list[tuple[int, float, float]]:
+        """(partition, from, until) of everything that it owned; monotonic seconds."""
+        ends = {"lost", "expired"}
+        since: dict[int, float] = {}
+        found = []
+        entries = [entry for name in ("got", *ends) for entry in self.said(name)]
+        for entry in sorted(entries, key=lambda entry: float(entry["at"])):
+            for partition in entry["partitions"]:
+                if entry["event"] == "got":
+                    since[partition] = entry["at"]
+                    continue
+                end = entry["at"] if entry["event"] == "lost" else self.ended_at
+                assert end is not None
+                found.append((partition, since.pop(partition), end))
+        assert self.ended_at is not None or not since
+        found += [(partition, start, self.ended_at or 0.0) for partition, start in since.items()]
+        return found
+
+
+class Load:
+    """Sends numbers to a topic, in turn to its partitions, until it is told to end."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.sent = 0
+        self._topic = topic
+        self._cluster = cluster
+        self._ending = False
+
+    async def run(self) -> None:
+        async with Producer(self._cluster.bootstrap, linger_ms=2) as producer:
+            while not self._ending:
+                number = self.sent
+                sending = await producer.send(
+                    self._topic, b"%d" % number, partition=number % PARTITIONS
+                )
+                await sending
+                self.sent += 1
+
+    def end(self) -> None:
+        self._ending = True
+
+
+class Group:
+    """Members under load, and what ZooKeeper says of them."""
+
+    def __init__(self, cluster: Cluster, topic: str, client: kazoo.client.KazooClient) -> None:
+        self.name = f"of-{topic}"
+        self.members: dict[str, Member] = {}
+        self.committed: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+        """By partition every offset that was seen in its node, in order."""
+        self._cluster = cluster
+        self._topic = topic
+        self._client = client
+        for number in range(PARTITIONS):
+            path = f"/consumers/{self.name}/offsets/{topic}/{number}"
+            client.DataWatch(path, partial(self._note, number))
+
+    def _note(self, number: int, data: bytes | None, *_: object) -> None:
+        if data:
+            self.committed[number].append(int(data))
+
+    def owners(self) -> list[str]:
+        """The names of the members that own something, one for each partition owned."""
+        found = []
+        path = f"/consumers/{self.name}/owners/{self._topic}"
+        for number in range(PARTITIONS):
+            with suppress(kazoo.exceptions.NoNodeError):
+                text = self._client.get(f"{path}/{number}")[0].decode()
+                found.append(text.removeprefix(f"{self.name}_").rpartition("-")[0])
+        return found
+
+    async def share(self, *names: str) -> None:
+        """Returns when these own everything, each its part, and new records have been read."""
+        want = sorted(names[number % len(names)] for number in range(PARTITIONS))
+        await asyncio.to_thread(
+            wait_until, lambda: sorted(self.owners()) == want, what=f"{want} own everything"
+        )
+        before = self.count()
+        await asyncio.to_thread(wait_until, lambda: self.count() > before + 50, what="progress")
+
+    def count(self) -> int:
+        """How many records were read, those twice that were read twice."""
+        outputs = [member.process.output for member in self.members.values()]
+        return sum(output.count('"record"') for output in outputs)
+
+    def read(self) -> set[int]:
+        return {value for member in self.members.values() for value in member.values()}
+
+    def start(self, name: str) -> Member:
+        self.members[name] = Member(self._cluster, self.name, name, self._topic)
+        return self.members[name]
+
+    def kill(self, name: str) -> None:
+        member = self.members[name]
+        member.ended_at = time.monotonic()
+        member.process.kill9()
+
+    async def oversleep(self, name: str) -> None:
+        """Stop a member for longer than its session."""
+        member = self.members[name]
+        member.ended_at = time.monotonic()
+        member.process.signal(signal.SIGSTOP)
+        path = f"/consumers/{self.name}/ids/{self.name}_{name}"
+        await asyncio.to_thread(
+            wait_until, lambda: not self._client.exists(path), what="the session is over"
+        )
+
+    def wake(self, name: str) -> None:
+        self.members[name].process.signal(signal.SIGCONT)
+        self.members[name].process.wait_for_line('"expired"')
+
+    def check(self, sent: int) -> None:
+        """Each record was read, offsets never went back, and nobody owned what another did."""
+        assert self.read() == set(range(sent))
+        for offsets in self.committed.values():
+            assert offsets == sorted(offsets)
+        spans = sorted(span for member in self.members.values() for span in member.spans())
+        assert len(spans) > PARTITIONS
+        for (partition, _, end), (other, start, _) in pairwise(spans):
+            assert partition != other or end <= start
+
+
+async def test_members_come_go_die_and_oversleep_under_load(cluster: Cluster, topic: str) -> None:
+    await make_topic(cluster, topic, PARTITIONS)
+    load = Load(cluster, topic)
+    with session_at(cluster.zookeeper) as client:
+        group = Group(cluster, topic, client)
+        sending = asyncio.create_task(load.run())
+        try:
+            group.start("a")
+            await group.share("a")
+            group.start("b")
+            await group.share("a", "b")
+            group.start("c")
+            group.start("d")
+            await group.share("a", "b", "c", "d")
+            group.kill("b")
+            await group.share("a", "c", "d")
+            await group.oversleep("c")
+            await group.share("a", "d")
+            group.wake("c")
+            await group.share("a", "c", "d")
+            assert group.members["a"].process.stop() == 0
+            await group.share("c", "d")
+            group.start("e")
+            await group.share("c", "d", "e")
+            load.end()
+            await sending
+            ends = [-(-(load.sent - number) // PARTITIONS) for number in range(PARTITIONS)]
+            await asyncio.to_thread(
+                wait_until,
+                lambda: [seen[-1] for seen in group.committed.values()] == ends,
+                what="everything is committed",
+            )
+            for name in ("c", "d", "e"):
+                group.members[name].process.stop()
+        finally:
+            load.end()
+            for member in group.members.values():
+                member.process.close()
+        group.check(load.sent)

@@ -64,11 +64,20 @@ class Claim:
     def settle(self) -> None:
         """The stream has done with what it was given."""
         if self.in_hand is not None:
-            self.consumed = self.in_hand
+            self._done(self.in_hand)
             self.in_hand = None
             self.on_settled()
+
+    def done_until(self, offset: int) -> None:
+        """The user says that everything below is done with."""
+        if self.in_hand is not None and offset >= self.in_hand:
+            self.settle()
+        self._done(offset)
 
     def shut(self) -> None:
         """Give nothing more; what waits is read again by the next owner."""
         self.is_open = False
         self.chunks.clear()
+
+    def _done(self, offset: int) -> None:
+        self.consumed = offset if self.consumed is None else max(self.consumed, offset)

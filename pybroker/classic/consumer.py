@@ -217,8 +217,7 @@ class ClassicConsumer:
             missing = [key for key in offsets if key not in claims]
             claims = {key: claims[key] for key in offsets if key in claims}
             for key, claim in claims.items():
-                if claim.in_hand is not None and offsets[key] >= claim.in_hand:
-                    claim.settle()
+                claim.done_until(offsets[key])
         lost = await store.write(claims.values(), offsets)
         if lost:
             rebalancer.lost(lost)
@@ -303,6 +302,7 @@ class ClassicConsumer:
         rebalancer, store = self._rebalancer, self._offsets
         assert rebalancer is not None
         assert store is not None
+        failing = False
         while True:
             try:
                 async with asyncio.timeout(self.options.auto_commit_interval_ms / 1000):
@@ -313,10 +313,14 @@ class ClassicConsumer:
             try:
                 lost = await store.write(rebalancer.claims())
             except CoordError as error:
-                logger.warning(
-                    "event=auto-commit-failed consumer=%s reason=%r", self.consumer_id, error
-                )
+                if not failing:
+                    logger.warning(
+                        "event=auto-commit-failed consumer=%s reason=%r; trying again",
+                        self.consumer_id, error,
+                    )  # fmt: skip
+                failing = True
                 continue
+            failing = False
             if lost:
                 rebalancer.lost(lost)
 

@@ -152,6 +152,8 @@ class Reader:
         next owner has to start there, too."""
         key = claim.topic_partition
         claim.searching = True
+        if claim.in_hand is None and not claim.chunks:
+            claim.consumed = None
         if self._options.auto_offset_reset == "smallest":
             consumer.seek_to_beginning(key)
         else:
@@ -175,6 +177,6 @@ class Reader:
             "event=position-reset partition=%s to=%s offset=%d",
             claim.topic_partition, self._options.auto_offset_reset, start,
         )  # fmt: skip
-        if claim.in_hand is None and not claim.chunks:
+        if claim.consumed is None:
             claim.consumed = start
             self._on_start_found()

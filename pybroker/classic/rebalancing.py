@@ -36,13 +36,17 @@ _MAY_PASS = (CoordError, ClientError, MalformedNode, ConfigError, NoRoundRobin)
 
 
 class RebalanceListener(Protocol):
-    """Hears what a member loses and gets. Both are awaited, so they delay the rebalance."""
+    """Hears what a member loses and gets. All are awaited, so they delay the rebalance."""
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
         """These are still ours, but give no more records: the moment to commit."""
 
     async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
         """These are ours now; records follow."""
+
+    async def after_loss(self, partitions: Collection[TopicPartition]) -> None:
+        """The session with ZooKeeper has expired, and with it these are gone: others may have read
+        them on since. What was not committed is read again by whoever owns them next."""
 
 
 class Streams(Protocol):
@@ -93,6 +97,8 @@ class Rebalancer:
         """What is ours, but not to be: its offset is stored next, then its node goes."""
         self._uncertain: dict[TopicPartition, None] = {}
         """What may have a node of ours that nobody asked to stay."""
+        self._lost: list[TopicPartition] = []
+        """What went with a session, and the listener has not been told."""
 
     # ---- called by the consumer
 
@@ -105,6 +111,7 @@ class Rebalancer:
         for claim in self.claims():
             claim.shut()
             self._streams.detach(claim)
+            self._lost.append(claim.topic_partition)
         self.held.clear()
         self._leaving.clear()
         self._uncertain.clear()
@@ -185,6 +192,9 @@ class Rebalancer:
     async def _try(self) -> str | None:
         """What stands in the way, None if nothing."""
         era = self._standing.era
+        if self._lost:
+            lost, self._lost = self._lost, []
+            await self._tell("after_loss", lost)
         await self._let_go()
         await self._nodes.register(self._consumer_id, self._registration())
         strategy = self._options.partition_assignment_strategy

@@ -123,6 +123,12 @@ async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
             await asyncio.sleep(0.002)
 
 
+async def only(consumer: ClassicConsumer, topic: str = "t") -> Stream:
+    """Subscribe to one topic with one stream."""
+    ((stream,),) = (await consumer.subscribe({topic: 1})).values()
+    return stream
+
+
 async def read(stream: Stream, count: int) -> list[ConsumerRecord]:
     """The next records."""
     async with asyncio.timeout(20):

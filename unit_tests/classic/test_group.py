@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from pybroker.classic import (
-    ClassicConsumer,
-    ConsumerIdTaken,
     GroupIsCoordinated,
     NotOwned,
-    RebalanceFailed,
-    Stream,
 )
 from pybroker.client.errors import Closed, DeadlinePassed
 from pybroker.coordinator.zookeeper import paths
-from pybroker.errors import CoordError, ErrorCode
+from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import CreateOp, DeleteOp
-from unit_tests.classic.stage import GROUP, read, stage, until, values
+from unit_tests.classic.stage import GROUP, only, read, stage, until, values
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
-
-
-async def only(consumer: ClassicConsumer, topic: str = "t") -> Stream:
-    ((stream,),) = (await consumer.subscribe({topic: 1})).values()
-    return stream
 
 
 async def test_one_member_reads_everything_and_leaves_kafkas_nodes() -> None:
@@ -145,6 +135,19 @@ async def test_nothing_is_committed_by_itself_when_that_is_off() -> None:
         assert scene.offset("t", 0) == 2
 
 
+async def test_what_was_committed_by_hand_is_not_taken_back_by_itself() -> None:
+    async with stage(t=1) as scene:
+        member = await scene.member("1")
+        scene.broker.without_leader = True
+        stream = await only(member)
+        await member.commit({T0: 7})
+        scene.append("t", 0, b"a")
+        scene.broker.without_leader = False
+        assert values(await read(stream, 1)) == [b"a"]
+        await member.commit()
+        assert scene.offset("t", 0) == 7
+
+
 async def test_only_what_is_owned_can_be_committed() -> None:
     async with stage(t=1) as scene:
         member = await scene.member("1")
@@ -154,151 +157,6 @@ async def test_only_what_is_owned_can_be_committed() -> None:
         assert caught.value.partitions == {T1}
         assert scene.offset("t", 0) == 0
         assert scene.offset("t", 1) is None
-
-
-async def test_after_its_session_a_member_registers_again_and_reads_on() -> None:
-    async with stage(t=1) as scene:
-        scene.append("t", 0, b"a", b"b")
-        coord = await scene.session()
-        member = await scene.member("1", coord=coord)
-        stream = await only(member)
-        await read(stream, 1)
-        before = coord.session_id
-        coord.expire()
-        await until(lambda: coord.session_id not in (0, before) and member.owned() != {})
-        owner = scene.tree.node(paths.group_owner(GROUP, T0))
-        assert owner is not None
-        assert owner[1].ephemeral_owner == coord.session_id
-        assert values(await read(stream, 1)) == [b"a"]  # it had not been stored
-
-
-async def test_an_expired_session_stores_nothing_though_a_new_one_has_begun() -> None:
-    async with stage(t=1) as scene:
-        scene.append("t", 0, b"a", b"b", b"c")
-        coord = await scene.session()
-        member = await scene.member("2", coord=coord, auto_commit_enable=False)
-        stream = await only(member)
-        await read(stream, 1)
-        coord.suspend()
-        scene.tree.end_session(coord.session_id)
-        other = await scene.member("1", auto_commit_enable=False)
-        await read(await only(other), 3)
-        await other.commit()
-        with pytest.raises(CoordError):
-            await member.commit()
-        before = coord.session_id
-        coord.resume()
-        await until(lambda: coord.session_id not in (0, before))
-        with pytest.raises(NotOwned):
-            await member.commit({T0: 1})
-        assert scene.offset("t", 0) == 3
-        assert scene.owner("t", 0) == "g_1-0"
-
-
-async def test_without_a_sign_of_zookeeper_no_record_is_given() -> None:
-    async with stage(t=1) as scene:
-        scene.append("t", 0, b"a", b"b")
-        clock = scene.tree.clock
-        coord = await scene.session()
-        member = await scene.member("1", coord=coord)
-        stream = await only(member)
-        assert values(await read(stream, 1)) == [b"a"]
-        coord.suspend()
-        assert hasattr(clock, "advance")
-        clock.advance(3.9)
-        assert len(await stream.getmany()) == 1  # two thirds of a session have not passed
-        scene.append("t", 0, b"c")
-        clock.advance(0.2)
-        assert await stream.getmany(50) == {}
-        coord.resume()
-        assert values(await read(stream, 1)) == [b"c"]
-
-
-@pytest.mark.parametrize("applied", [False, True])
-@pytest.mark.parametrize("request_number", range(12))
-async def test_any_reply_may_be_lost(request_number: int, applied: bool) -> None:
-    async with stage(t=2) as scene:
-        scene.append("t", 0, b"a")
-        coord = await scene.session()
-        answered = 0
-
-        class Lossy:
-            """The n-th request of the member loses its reply."""
-
-            def __getattr__(self, name: str) -> object:
-                nonlocal answered
-                if name in ("get", "exists", "children", "create", "delete", "multi", "set"):
-                    if answered == request_number:
-                        coord.lose_reply(applied=applied)
-                    answered += 1
-                return getattr(coord, name)
-
-        member = await scene.member("2", coord=Lossy(), rebalance_backoff_ms=5)  # type: ignore[arg-type]
-        stream = await only(member)
-        assert values(await read(stream, 1)) == [b"a"]
-        assert (scene.owner("t", 0), scene.owner("t", 1)) == ("g_2-0", "g_2-0")
-        await member.commit()
-        assert scene.offset("t", 0) == 1
-        assert answered > request_number
-
-
-async def test_somebody_elses_partition_is_waited_for_and_nothing_half_claimed() -> None:
-    async with stage(t=2) as scene:
-        scene.append("t", 0, b"a")
-        scene.make("/consumers/g/owners/t/1", b"g_else-0")
-        member = await scene.member("1", rebalance_backoff_ms=5)
-        with pytest.raises(RebalanceFailed, match="/consumers/g/owners/t/1 belongs to somebody"):
-            await member.subscribe(["t"])
-        assert scene.owner("t", 0) is None
-        patient = await scene.member("0", rebalance_backoff_ms=60_000)
-        await member.close()
-        joining = asyncio.ensure_future(only(patient))
-        await until(lambda: "/consumers/g/ids/g_0" in scene.tree.paths())
-        scene.apply(DeleteOp("/consumers/g/owners/t/1"))
-        async with asyncio.timeout(20):  # not the minute of the backoff
-            stream = await joining
-        assert values(await read(stream, 1)) == [b"a"]
-
-
-async def test_a_rebalance_that_fails_later_is_told_to_who_reads_until_it_succeeds() -> None:
-    async with stage(t=1) as scene:
-        scene.append("t", 0, b"a")
-        member = await scene.member("1", rebalance_backoff_ms=5)
-        stream = await only(member)
-        await read(stream, 1)
-        scene.make("/consumers/g/owners/t/1", b"g_else-0")
-        scene.topic("t", 2)
-        with pytest.raises(RebalanceFailed):
-            async with asyncio.timeout(20):
-                await stream.getone()
-        assert member.owned() == {T0: "g_1-0"}
-        scene.append("t", 1, b"b")
-        scene.apply(DeleteOp("/consumers/g/owners/t/1"))
-        await until(lambda: len(member.owned()) == 2)
-        assert values(await read(stream, 1)) == [b"b"]
-
-
-async def test_an_owner_node_that_was_taken_away_is_made_again() -> None:
-    async with stage(t=1) as scene:
-        scene.append("t", 0, b"a")
-        member = await scene.member("1", auto_commit_enable=False)
-        stream = await only(member)
-        await read(stream, 1)
-        scene.apply(DeleteOp("/consumers/g/owners/t/0"))
-        with pytest.raises(NotOwned):
-            await member.commit()
-        assert scene.offset("t", 0) is None
-        await until(lambda: scene.owner("t", 0) == "g_1-0" and member.owned() != {})
-        assert values(await read(stream, 1)) == [b"a"]
-        await member.commit()
-        assert scene.offset("t", 0) == 1
-
-
-async def test_a_member_without_a_node_registers_again() -> None:
-    async with stage(t=1) as scene:
-        await only(await scene.member("1"))
-        scene.apply(DeleteOp("/consumers/g/ids/g_1"))
-        await until(lambda: "/consumers/g/ids/g_1" in scene.tree.paths())
 
 
 async def test_a_coordinated_group_is_refused() -> None:
@@ -323,17 +181,6 @@ async def test_a_member_withdraws_when_its_group_becomes_coordinated() -> None:
             await read(stream, 1)
         await until(lambda: scene.owner("t", 0) is None)
         assert "/consumers/g/ids/g_1" not in scene.tree.paths()
-
-
-async def test_the_same_id_twice_is_refused() -> None:
-    async with stage(t=1) as scene:
-        await only(await scene.member("1"))
-        again = await scene.member("1", rebalance_backoff_ms=5)
-        with pytest.raises(RebalanceFailed, match="give another") as caught:
-            await again.subscribe(["t"])
-        assert isinstance(caught.value.__cause__, ConsumerIdTaken)
-        await again.close()
-        assert scene.owner("t", 0) == "g_1-0"
 
 
 async def test_where_a_member_starts_is_stored_at_once_so_that_nothing_is_skipped() -> None:
@@ -417,39 +264,6 @@ async def test_streams_of_a_member_read_side_by_side() -> None:
         assert sorted(values(await read(one, 2))) == [b"0", b"1"]
         assert sorted(values(await read(two, 2))) == [b"2", b"3"]
         assert one.partitions() == {T0, T1}
-
-
-class Diary:
-    """A listener that commits before it loses anything."""
-
-    def __init__(self) -> None:
-        self.entries: list[str] = []
-        self.member: ClassicConsumer | None = None
-
-    async def before_release(self, partitions: Collection[TopicPartition]) -> None:
-        self.entries.append(f"- {' '.join(map(str, sorted(partitions)))}")
-        assert self.member is not None
-        await self.member.commit()
-
-    async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
-        self.entries.append(f"+ {' '.join(map(str, sorted(partitions)))}")
-
-
-async def test_a_listener_may_commit_before_a_partition_goes() -> None:
-    async with stage(t=2) as scene:
-        scene.append("t", 1, b"a", b"b")
-        diary = Diary()
-        diary.member = await scene.member(
-            "1", listener=diary, auto_commit_enable=False, rebalance_backoff_ms=5
-        )
-        await read(await only(diary.member), 2)
-        two = await only(await scene.member("2"))
-        await until(lambda: scene.owner("t", 1) == "g_2-0")
-        assert scene.offset("t", 1) == 2
-        await diary.member.close()
-        assert diary.entries == ["+ t-0 t-1", "- t-1", "- t-0"]
-        scene.append("t", 1, b"c")
-        assert values(await read(two, 1)) == [b"c"]
 
 
 async def test_reading_ends_with_the_consumer_or_by_its_timeout() -> None:

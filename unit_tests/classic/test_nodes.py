@@ -1,0 +1,140 @@
+"""What a member writes, node by node, when others have been quicker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pybroker.classic import nodes as nodes_module
+from pybroker.classic.assignment import ThreadId
+from pybroker.classic.claims import Claim
+from pybroker.classic.commits import Offsets
+from pybroker.classic.nodes import GroupNodes
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import MalformedNode
+from pybroker.model import TopicPartition
+from pybroker.ports import DeleteOp
+from pybroker.testing.coord import MemoryCoord
+from unit_tests.classic.stage import GROUP, Stage, stage
+
+T0 = TopicPartition("t", 0)
+ME = ThreadId("g_me", 0)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Stage]:
+    async with stage(t=4) as scene:
+        yield scene
+
+
+@pytest.fixture
+async def coord(scene: Stage) -> MemoryCoord:
+    return await scene.session()
+
+
+@pytest.fixture
+def nodes(coord: MemoryCoord) -> GroupNodes:
+    return GroupNodes(coord, GROUP, exclude_internal=True)
+
+
+@pytest.fixture
+def offsets(coord: MemoryCoord) -> Offsets:
+    return Offsets(coord, GROUP, era=lambda: 0)
+
+
+async def claim_of(scene: Stage, nodes: GroupNodes, *, era: int = 0) -> Claim:
+    """A claim with five records consumed."""
+    assert await nodes.claim({T0: ME}) is None
+    topic = scene.tree.node(paths.topic("t"))
+    assert topic is not None
+    return Claim(T0, ME, era, topic[1].czxid, consumed=5)
+
+
+async def test_what_was_claimed_in_an_earlier_session_stores_nothing(
+    scene: Stage, nodes: GroupNodes, offsets: Offsets
+) -> None:
+    claim = await claim_of(scene, nodes, era=-1)
+    assert await offsets.write([claim]) == [claim]
+    assert scene.offset("t", 0) is None
+
+
+async def test_what_is_being_released_stores_nothing(
+    scene: Stage, nodes: GroupNodes, offsets: Offsets
+) -> None:
+    """Its owner node may be somebody else's already."""
+    claim = await claim_of(scene, nodes)
+    claim.released = True
+    assert await offsets.write([claim]) == [claim]
+    assert scene.offset("t", 0) is None
+
+
+@pytest.mark.parametrize("stored", [None, 3])
+async def test_a_topic_that_is_being_deleted_gets_no_offset(
+    scene: Stage, nodes: GroupNodes, offsets: Offsets, stored: int | None
+) -> None:
+    claim = await claim_of(scene, nodes)
+    claim.stored = stored
+    scene.make("/consumers/g/offsets/t")
+    if stored is not None:
+        scene.make("/consumers/g/offsets/t/0", b"3")
+    scene.apply(DeleteOp(paths.topic("t")))
+    assert await offsets.write([claim]) == [claim]
+    assert scene.offset("t", 0) == stored
+
+
+async def test_a_later_topic_of_the_same_name_gets_no_offset_of_the_first(
+    scene: Stage, nodes: GroupNodes, offsets: Offsets
+) -> None:
+    claim = await claim_of(scene, nodes)
+    claim.stored = 3
+    scene.delete_topic("t")
+    scene.topic("t", 4)
+    assert await offsets.write([claim]) == [claim]
+    assert scene.offset("t", 0) is None
+
+
+async def test_an_offset_that_was_removed_is_made_again(
+    scene: Stage, nodes: GroupNodes, offsets: Offsets
+) -> None:
+    claim = await claim_of(scene, nodes)
+    claim.stored = 3
+    assert await offsets.write([claim]) == []
+    assert scene.offset("t", 0) == claim.stored == 5
+
+
+async def test_an_offset_that_appeared_is_overwritten(
+    scene: Stage, nodes: GroupNodes, offsets: Offsets
+) -> None:
+    claim = await claim_of(scene, nodes)
+    scene.make("/consumers/g/offsets/t/0", b"3")
+    assert await offsets.write([claim]) == []
+    assert scene.offset("t", 0) == 5
+
+
+async def test_what_is_no_offset_is_said(scene: Stage, offsets: Offsets) -> None:
+    scene.make("/consumers/g/offsets/t/0", b"five")
+    with pytest.raises(MalformedNode, match="/consumers/g/offsets/t/0 is malformed"):
+        await offsets.read(T0)
+    scene.make("/consumers/g/offsets/t/1", b"-1")
+    assert await offsets.read(TopicPartition("t", 1)) is None
+
+
+async def test_only_what_is_ours_is_released(scene: Stage, nodes: GroupNodes) -> None:
+    scene.make("/consumers/g/owners/t/1", b"g_else-0")
+    assert await nodes.claim({T0: ME}) is None
+    await nodes.release([T0, TopicPartition("t", 1), TopicPartition("t", 2)])
+    assert (scene.owner("t", 0), scene.owner("t", 1)) == (None, "g_else-0")
+
+
+async def test_all_is_claimed_or_nothing_however_many_requests_it_takes(
+    scene: Stage, nodes: GroupNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "CLAIMS_OF_A_MULTI_MAX", 2)
+    wanted = dict.fromkeys((TopicPartition("t", number) for number in range(4)), ME)
+    scene.make("/consumers/g/owners/t/3", b"g_else-0")
+    assert await nodes.claim(wanted) == "/consumers/g/owners/t/3"
+    assert [scene.owner("t", number) for number in range(4)] == [None, None, None, "g_else-0"]
+    scene.apply(DeleteOp("/consumers/g/owners/t/3"))
+    assert await nodes.claim(wanted) is None
+    assert [scene.owner("t", number) for number in range(4)] == ["g_me-0"] * 4
