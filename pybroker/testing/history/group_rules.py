@@ -60,12 +60,14 @@ def one_owner(history: History) -> Iterator[Violation]:
                 yield Violation(OWNER, partition, UNTOLD, text, (str(first), str(holding)))
     for each in history.groups.processed:
         rows = held[each.group, each.client]
-        place = bisect_right(rows, each.at, key=lambda holding: holding.at)
-        last = rows[place - 1] if place else None
-        if last is None or each.partition not in last.partitions:
+        # What happens at one time happens in an order that nobody knows.
+        begin = bisect_left(rows, each.at, key=lambda holding: holding.at) - 1
+        end = bisect_right(rows, each.at, key=lambda holding: holding.at)
+        current = rows[max(begin, 0) : end]
+        if not any(each.partition in holding.partitions for holding in current):
             text = f"{each.client} of {each.group} processed what it does not hold"
-            ops = () if last is None else (str(last),)
-            yield Violation(OWNER, each.partition, each.offset, text, (*ops, str(each)))
+            ops = (*map(str, current), str(each))
+            yield Violation(OWNER, each.partition, each.offset, text, ops)
 
 
 def committed_is_processed(history: History) -> Iterator[Violation]:

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 PORT: Final = 9092
 LISTENER: Final = "PLAINTEXT"
+OFFSETS: Final = "offsets"
+"""The purpose of a broker's second ZooKeeper session."""
 
 
 class SimBroker:
@@ -124,7 +126,7 @@ class SimBroker:
 
         async def connect_offsets() -> ZooKeeperSession:
             session = self._zookeeper.session(
-                machine, timeout_ms=config.zookeeper_session_timeout_ms, purpose="offsets"
+                machine, timeout_ms=config.zookeeper_session_timeout_ms, purpose=OFFSETS
             )
             await session.start(config.zookeeper_wait_ms / 1000)
             return session

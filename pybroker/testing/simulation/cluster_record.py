@@ -9,9 +9,17 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 from pybroker.model import TopicPartition
-from pybroker.testing.history.model import History, Loss, Office, State, TopicLife
+from pybroker.testing.history.model import (
+    History,
+    Loss,
+    Office,
+    Reign,
+    State,
+    TopicLife,
+)
 from pybroker.testing.simulation.workload.recorder import nanoseconds
 
+_INTERNAL: Final = "__"
 _MIN_ISR: Final = "min.insync.replicas"
 
 
@@ -66,6 +74,9 @@ class ClusterRecord:
                 self._config(unquote(name), change.data)
             case ["pybroker", "losses", name, number]:
                 self._receipts(TopicPartition(unquote(name), int(number)), at, change.data)
+            case ["pybroker", "coordinators", number] if change.data is not None:
+                broker = int(json.loads(change.data)["broker"])
+                self.history.groups.reigns.append(Reign(int(number), broker, at))
             case ["controller"] if change.data is not None:
                 self._holder = (change.zxid, int(json.loads(change.data)["brokerid"]))
                 self._office()
@@ -81,6 +92,10 @@ class ClusterRecord:
             if not life.doomed
             for number in sorted(life.replicas)
         ]
+
+    def loaded(self) -> list[TopicPartition]:
+        """Those of them that hold values of a workload."""
+        return [each for each in self.alive() if not each.topic.startswith(_INTERNAL)]
 
     def required(self, partition: TopicPartition) -> int:
         """How many replicas have to be in sync for acks=all."""

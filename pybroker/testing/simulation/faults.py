@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.broker import OFFSETS, SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.kinds import BY_NAME
 from pybroker.testing.simulation.links import Delay
 from pybroker.testing.simulation.schedule import FaultEvent
+from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
 
 Undo = Callable[[], object]
 
@@ -230,22 +232,27 @@ def double_connect(scene: Scene) -> None:
 def expire(scene: Scene) -> None:
     """Not of who is silent just now: it could not hear of it, and ZooKeeper never ends a session
     before its time is over, up to which a broker may rely on it."""
-    zookeeper = scene.cluster.zookeeper
-    client = zookeeper.client(scene.broker.machine.name)
+    client = _session(scene)
     if client is not None and client.silence() < _HEARD_LATELY_S:
-        zookeeper.expire(client.session_id)
+        scene.cluster.zookeeper.expire(client.session_id)
 
 
 def lose_reply(scene: Scene) -> None:
-    client = scene.cluster.zookeeper.client(scene.broker.machine.name)
+    client = _session(scene)
     if client is not None:
-        client.lose_reply(applied=scene.event.kind == "zk-lose-answer")
+        client.lose_reply(applied=scene.event.kind != "zk-lose-request")
 
 
 def expire_at_write(scene: Scene) -> None:
-    client = scene.cluster.zookeeper.client(scene.broker.machine.name)
+    client = _session(scene)
     if client is not None:
         client.lose_reply(applied=False, expires=True)
+
+
+def _session(scene: Scene) -> ZooKeeperSession | None:
+    """The broker's own, or that for offsets."""
+    purpose = OFFSETS if BY_NAME[scene.event.kind].needs_groups else ""
+    return scene.cluster.zookeeper.client(scene.broker.machine.name, purpose)
 
 
 def member_down(scene: Scene) -> Undo:
@@ -343,6 +350,9 @@ FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
     "zk-lose-answer": lose_reply,
     "zk-lose-request": lose_reply,
     "zk-expire-write": expire_at_write,
+    "expire-offsets": expire,
+    "offsets-lose-answer": lose_reply,
+    "offsets-expire-write": expire_at_write,
     "zk-down": member_down,
     "zk-lag": member_lags,
     "zk-quorum": quorum_lost,

@@ -11,16 +11,17 @@ from typing import Final
 
 class Target(enum.Enum):
     """Whom a fault befalls, as it is written. Brokers are named by their id, or by what they are
-    when the fault comes: `leader/0` and `follower/0` of partition 0, or `controller`."""
+    when the fault comes: `leader/0` and `follower/0` of partition 0, `controller`, or
+    `coordinator/0` of the first group."""
 
-    BROKER = "a broker: 1, leader/0, follower/0 or controller"
+    BROKER = "a broker: 1, leader/0, follower/0, controller or coordinator/0"
     PAIR = "two brokers, one direction or both: 1>2 or 1-2, of names as for a broker"
     ALL = "all brokers: all"
     ZOOKEEPER = "a member of the ZooKeeper ensemble: zk/1"
     ENSEMBLE = "the ZooKeeper ensemble: zk"
 
 
-_BROKER: Final = r"(\d+|leader/\d+|follower/\d+|controller)"
+_BROKER: Final = r"(\d+|leader/\d+|follower/\d+|controller|coordinator/\d+)"
 _FORMS: Final[Mapping[Target, re.Pattern[str]]] = {
     Target.BROKER: re.compile(_BROKER),
     Target.PAIR: re.compile(f"{_BROKER}[->]{_BROKER}"),
@@ -66,6 +67,8 @@ class Kind:
     harm: Harm = Harm.NONE
     stops: bool = False
     """Whether the broker's process ends by it, and is started again at the end."""
+    needs_groups: bool = False
+    """Whether it befalls what only a coordinator of groups has."""
 
     def usual(self, name: str) -> float:
         """Raises KeyError for a parameter that the kind has not got."""
@@ -134,6 +137,18 @@ KINDS: Final = (
     Kind("zk-lose-answer", Target.BROKER, _OVER, "the connection is lost after the next write"),
     Kind("zk-lose-request", Target.BROKER, _OVER, "the connection is lost before the next write"),
     Kind("zk-expire-write", Target.BROKER, _OVER, "the session ends at the next write"),
+    Kind(
+        *("expire-offsets", Target.BROKER, _OVER, "the session for offsets ends"),
+        needs_groups=True,
+    ),
+    Kind(
+        *("offsets-lose-answer", Target.BROKER, _OVER, "as zk-lose-answer, in that session"),
+        needs_groups=True,
+    ),
+    Kind(
+        *("offsets-expire-write", Target.BROKER, _OVER, "as zk-expire-write, in that session"),
+        needs_groups=True,
+    ),
     Kind("zk-down", Target.ZOOKEEPER, (0.5, 6.0), "a member is down"),
     Kind(
         *("zk-lag", Target.ZOOKEEPER, (0.5, 5.0), "a member hears late of what is written"),

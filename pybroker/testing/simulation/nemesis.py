@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from pybroker.coordination import GROUP_TOPIC
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.faults import FAULTS, Scene, Undo, heal
@@ -28,14 +29,17 @@ class Nemesis:
         schedule: Schedule,
         topic: str,
         doubt: Callable[[int], object],
+        coordinated_by: Sequence[int] = (),
     ) -> None:
-        """`topic` is the one whose partitions the targets name; `doubt` hears of every broker whose
+        """`topic` is the one whose partitions the targets name, `coordinated_by` the partition of
+        the offsets' topic for each group; `doubt` hears of every broker whose
         disk may have lost something."""
         self.begun: Counter[str] = Counter()
         self._cluster = cluster
         self._world = cluster.world
         self._schedule = schedule
         self._topic = topic
+        self._coordinated_by = coordinated_by
         self._doubt = doubt
         self._account = HarmAccount(cluster, schedule.options.min_isr)
         self._undo: dict[int, Undo] = {}
@@ -112,6 +116,13 @@ class Nemesis:
         if name == "controller":
             return controller_of(self._cluster)
         word, _, number = name.partition("/")
+        if word == "coordinator":
+            groups = self._coordinated_by
+            return (
+                leader_of(self._cluster, GROUP_TOPIC, groups[int(number) % len(groups)])
+                if groups
+                else None
+            )
         leader = leader_of(self._cluster, self._topic, int(number))
         if word == "leader":
             return leader

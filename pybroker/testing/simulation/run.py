@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from pybroker.model import TopicPartition
 from pybroker.testing.history.checker import LOSSY, RULES, check
 from pybroker.testing.history.model import NANOSECONDS, Calm, Violation
 from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
@@ -34,7 +33,7 @@ from pybroker.testing.simulation.result import (
 )
 from pybroker.testing.simulation.schedule import Options, Schedule
 from pybroker.testing.simulation.upkeep import look_after
-from pybroker.testing.simulation.view import is_whole
+from pybroker.testing.simulation.view import is_whole, replica, stored_states
 from pybroker.testing.simulation.watching import LiveWatch, read_files
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
 from pybroker.testing.simulation.workload.recorder import nanoseconds
@@ -52,6 +51,7 @@ _LOOK_S: Final = 0.1
 _AFTER_FAULTS_S: Final = 0.5
 _REQUEST_S_MAX: Final = 5.0
 _RETENTION_CHECK_MS: Final = 400
+_OFFSETS_PARTITIONS: Final = 3
 _PROGRESS: Final = 3
 """So many values have to be acknowledged in each partition after the faults."""
 
@@ -154,7 +154,8 @@ class _Run:
         self.cluster.zookeeper.on_commit.append(self.record.committed)
         self.watch = LiveWatch(world, self.cluster.brokers, self.record)
         doubt = self.watch.invariants.doubt
-        self.nemesis = Nemesis(self.cluster, schedule, TOPIC, doubt)
+        groups = [*self.history.groups.coordinated_by.values()]
+        self.nemesis = Nemesis(self.cluster, schedule, TOPIC, doubt, groups)
 
     def play(self) -> None:
         try:
@@ -211,13 +212,28 @@ class _Run:
         )
 
     def _end(self) -> None:
-        self.workload.stop()
-        self._until(lambda: self.workload.is_quiet, _QUIET_S_MAX, "clients do not come to an end")
+        workload = self.workload
+        workload.stop()
+        self._until(lambda: workload.is_quiet, _QUIET_S_MAX, "clients do not come to an end")
+        self._until(self._groups_are_done, _QUIET_S_MAX, "groups do not read to the end")
+        workload.stop_groups()
+        self._until(lambda: workload.are_groups_quiet, _QUIET_S_MAX, "members do not leave")
         self._until(lambda: is_whole(self.cluster), _RECOVERY_S_MAX, "replicas fell back again")
-        self.workload.read_all([TopicPartition(*each) for each in self.record.alive()])
-        self._until(lambda: self.workload.is_read, _READ_S_MAX, "not everything can be read")
+        workload.read_all(self.record.loaded())
+        self._until(lambda: workload.is_read, _READ_S_MAX, "not everything can be read")
         self.watch.look()
         read_files(self.cluster.brokers.values(), self.record)
+
+    def _groups_are_done(self) -> bool:
+        """Each has come to the end of what it has to read."""
+        states, positions = stored_states(self.cluster), self.workload.positions
+        return all(
+            (leader := replica(self.cluster, state.leader, key)) is not None
+            and max(positions[group, key], leader.log.log_start_offset) >= leader.high_watermark
+            for group, topics in self.history.groups.topics.items()
+            for key, state in states.items()
+            if key.topic in topics
+        )
 
     def _is_up(self) -> bool:
         return all(broker.serves for broker in self.cluster.brokers.values())
@@ -278,6 +294,9 @@ class _Run:
             "acked": sum(send.outcome == "ok" for send in history.sends.values()),
             "sent": len(history.sends),
             "read": sum(len(poll.records) for poll in history.polls),
+            "processed": len(history.groups.processed),
+            "committed": sum(each.outcome == "ok" for each in history.groups.commits),
+            "generations": len({(e.group, e.generation) for e in history.groups.holdings}),
             "steps": self.world.steps,
             "virtual_ms": int(self.world.now * 1000),
             "logs_shortened": sum(files.start > 0 for files in history.files),
@@ -307,6 +326,9 @@ def _config(options: Options) -> dict[str, object]:
         "replica.lag.time.max.ms": int(1000 * options.lag_s),
         "replica.fetch.wait.max.ms": options.fetch_wait_ms,
         "replica.fetch.max.bytes": options.fetch_bytes,
+        "offsets.topic.num.partitions": _OFFSETS_PARTITIONS,
+        "offsets.storage": "kafka" if options.offsets_in_log else "zookeeper",
+        "group.min.session.timeout.ms": 1_000,
     }
 
 
@@ -324,5 +346,8 @@ def _load(options: Options) -> WorkloadOptions:
         crash_mean_s=options.crash_mean_s,
         churn_mean_s=options.churn_mean_s,
         election_mean_s=options.election_mean_s,
+        groups=options.groups,
+        members=options.members,
+        offsets_partitions=_OFFSETS_PARTITIONS,
         unclean_mean_s=_UNCLEAN_MEAN_S[options.lossy],
     )

@@ -59,6 +59,12 @@ class Options:
     """Between two changes of topics; 0: there are none."""
     election_mean_s: float = 0.0
     """Between two elections of preferred leaders; 0: there are none."""
+    groups: int = 0
+    """Groups of consumers that read all that is written, beside each other."""
+    members: int = 3
+    """Of each group."""
+    offsets_in_log: int = 0
+    """1: committed offsets are kept in the log, not in ZooKeeper."""
     faults_s: float = 10.0
     """How long faults may come."""
     planted: str = ""

@@ -42,6 +42,15 @@ _OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("retention_bytes", (0, 0, 0, 0, 0, 2_048)),
     ("retention_ms", (0, 0, 0, 0, 0, 3_000)),
 )
+_GROUPS: Final = 0.25
+"""How often groups of consumers read, too: their heartbeats and commits cost time."""
+_GROUP_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
+    ("groups", (1, 1, 2)),
+    ("members", (2, 3, 3, 4)),
+    ("offsets_in_log", (0, 0, 1)),
+)
+_TIMES_COORDINATOR: Final = 4
+"""How often a coordinator is hit, as to the others in `_broker`."""
 _SEGMENT_BYTES_TO_GO: Final = 1_024
 """Where old segments go, they are so small that some become old within a run."""
 
@@ -66,12 +75,18 @@ def _options(seed: str) -> Options:
     drawn = {name: rng.choice(values) for name, values in _OPTIONS}
     if drawn["retention_bytes"] or drawn["retention_ms"]:
         drawn["segment_bytes"] = _SEGMENT_BYTES_TO_GO
+    # With dice of their own, so that all else is as it would be without them.
+    rng = random.Random(f"{seed}/groups")
+    if rng.random() < _GROUPS:
+        drawn |= {name: rng.choice(values) for name, values in _GROUP_OPTIONS}
     return Options(**drawn)  # type: ignore[arg-type]
 
 
 def _fits(kind: Kind, options: Options) -> bool:
     """Not where it would have to destroy what was promised to be kept. What one machine may lose
     is counted during the run (`nemesis.py`); all at once keep what they synced, and no more."""
+    if kind.needs_groups and not options.groups:
+        return False
     return kind.harm is not Harm.UNSYNCED or kind.target is not Target.ALL or bool(options.flush)
 
 
@@ -105,16 +120,17 @@ def _event(kind: Kind, at: float, rng: random.Random, options: Options) -> Fault
 def _broker(rng: random.Random, options: Options) -> str:
     """Who has a part to play is hit more often than by lot."""
     partition = rng.randrange(options.partitions)
-    return rng.choice(
-        [
-            f"leader/{partition}",
-            f"leader/{partition}",
-            f"follower/{partition}",
-            "controller",
-            str(rng.randint(1, options.brokers)),
-            str(rng.randint(1, options.brokers)),
-        ]
-    )
+    choice = [
+        f"leader/{partition}",
+        f"leader/{partition}",
+        f"follower/{partition}",
+        "controller",
+        str(rng.randint(1, options.brokers)),
+        str(rng.randint(1, options.brokers)),
+    ]
+    if options.groups:
+        choice += [f"coordinator/{rng.randrange(options.groups)}"] * _TIMES_COORDINATOR
+    return rng.choice(choice)
 
 
 def _pair(rng: random.Random, options: Options) -> str:

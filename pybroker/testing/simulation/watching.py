@@ -99,6 +99,7 @@ def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
     """Add what the files of every replica hold to the history. Only once the cluster is well and
     nothing is written: all replicas have to be the same then. Raises DamagedFile."""
     history: History = record.history
+    loaded = {*record.loaded()}
     for key in record.alive():
         found = {each: part for each in brokers if (part := _partitions(each).get(key))}
         end = max((part.high_watermark for part in found.values()), default=0)
@@ -109,7 +110,8 @@ def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
             where = (view, partition.log.directory.rpartition("/")[0], broker.id, key)
             files = replica_files(*where, end, start=start, producers=entries)
             history.files.append(files)
-            history.finals.append(final_read(*where, end, start=start))
+            if key in loaded:
+                history.finals.append(final_read(*where, end, start=start))
 
 
 def _partitions(broker: SimBroker) -> Mapping[TopicPartition, Partition]:

@@ -137,7 +137,7 @@ class ZooKeeper:
         earlier processes left, as long as the machine knows of them. Those with a `purpose` stand
         beside the process's own."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
-        name = f"{machine.name} {purpose}".rstrip()
+        name = _name_of(machine.name, purpose)
         if name not in self._keys:
             self._keys[name] = keys = KeptKeys()
             machine.on_power_loss.append(keys.clear)
@@ -151,9 +151,10 @@ class ZooKeeper:
         self._clients[name] = client
         return client
 
-    def client(self, machine: str) -> ZooKeeperSession | None:
-        """The client of the process that runs on that machine, or was the last to do so."""
-        return self._clients.get(machine)
+    def client(self, machine: str, purpose: str = "") -> ZooKeeperSession | None:
+        """The client of the process that runs on that machine, or was the last to do so; its own,
+        or the one with that purpose."""
+        return self._clients.get(_name_of(machine, purpose))
 
     # ---- for those who judge
 
@@ -454,3 +455,7 @@ class ZooKeeper:
 
     def _pipe(self, source: Member, target: Member, deliver: Callable[[Any], None]) -> Pipe:
         return Pipe(self.links, source.name, target.name, self._rng, deliver)
+
+
+def _name_of(machine: str, purpose: str) -> str:
+    return f"{machine} {purpose}".rstrip()

@@ -72,7 +72,8 @@ class Shared:
     """What no client may come to: errors that are none of `ClientError`."""
     is_stopping: bool = False
     is_even: bool = False
-    """Topics stay as they are, and every partition gets its part."""
+    """Topics stay as they are, every partition gets its part, and members of groups stay."""
+    groups_are_stopping: bool = False
 
 
 class Client:
@@ -122,7 +123,11 @@ class Client:
     def _crash(self, incarnation: int) -> None:
         if incarnation == self.incarnation and not self.is_stopping and not self.has_ended:
             self.machine.kill()
+            self.killed()
             self._come_back()
+
+    def killed(self) -> None:
+        """What was under way will never be heard of."""
 
     def _come_back(self) -> None:
         self.shared.world.after(self._fate.random() * _DOWN_S_MAX, self.start)
@@ -138,6 +143,7 @@ class Client:
             self.shared.failures.append(f"{loop.name}: {error!r}")
         self.shared.failures += [f"{loop.name}: {failure}" for failure in loop.failures]
         self.machine.kill()
+        self.killed()
         if self.is_stopping:
             self.has_ended = True
         else:

@@ -25,6 +25,13 @@ PRODUCER_OPTIONS: Final[Mapping[str, int | bool]] = {
     "max_block_ms": 3_000,
     "allow_auto_create_topics": False,
 }
+GROUP_OPTIONS: Final[Mapping[str, int]] = {
+    "session_timeout_ms": 2_000,
+    "heartbeat_interval_ms": 500,
+    "max_poll_interval_ms": 3_000,
+    "auto_commit_interval_ms": 300,
+}
+"""Of who is a member of a group."""
 
 
 class ProducerKind(enum.Enum):
@@ -74,6 +81,14 @@ class WorkloadOptions:
     """A producer that waits for so many outcomes sends no more until it has some."""
     readers: int = 1
     askers: int = 1
+    groups: int = 0
+    """Of consumers that read the first topic together, each group all of it."""
+    members: int = 3
+    """Of each group."""
+    member_life_mean_s: float = 4.0
+    """How long a member is there until it leaves, is killed, or silent for a while."""
+    offsets_partitions: int = 3
+    """Of the topic that the brokers' groups belong to."""
     fetch_wait_ms: int = 50
     fetch_bytes: int = 65_536
     crash_mean_s: float = 0.0

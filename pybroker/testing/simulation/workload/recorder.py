@@ -10,11 +10,15 @@ from pybroker.model import TopicPartition
 from pybroker.testing.history.model import (
     NANOSECONDS,
     Assignment,
+    Commit,
+    Committed,
     FinalRead,
     History,
+    Holding,
     Latest,
     LostPosition,
     Poll,
+    Processed,
     ProducerFacts,
     Record,
     Send,
@@ -37,6 +41,8 @@ class Recorder:
         """Values that were acknowledged by all in-sync replicas, by partition."""
         self.delivered: Counter[TopicPartition] = Counter()
         """Records that consumers were given, by partition."""
+        self.positions: Counter[tuple[str, TopicPartition]] = Counter()
+        """Behind the last record that a group has processed, by group and partition."""
         self.refused: Counter[str] = Counter()
         """What clients were told instead, by the kind of error."""
         self.managed: Counter[str] = Counter()
@@ -93,6 +99,49 @@ class Recorder:
 
     def told_end(self, client: str, partition: TopicPartition, asked: int, offset: int) -> None:
         self.history.latest.append(Latest(client, partition, asked, self.now(), offset))
+
+    # groups
+
+    def group(self, name: str, topics: Sequence[str], partition: int) -> None:
+        """There is one, which is to read these topics; its coordinator leads that partition."""
+        self.history.groups.coordinated_by[name] = partition
+        self.history.groups.topics[name] = frozenset(topics)
+
+    def holds(
+        self,
+        group: str,
+        client: str,
+        member: str,
+        generation: int,
+        partitions: Sequence[TopicPartition],
+    ) -> None:
+        self.history.groups.holdings.append(
+            Holding(group, client, member, generation, self.now(), tuple(partitions))
+        )
+
+    def processed(self, group: str, client: str, partition: TopicPartition, offset: int) -> None:
+        self.history.groups.processed.append(
+            Processed(group, client, partition, offset, self.now())
+        )
+        key = (group, partition)
+        self.positions[key] = max(offset + 1, self.positions[key])
+
+    def commit_begun(
+        self, group: str, client: str, generation: int, partition: TopicPartition, offset: int
+    ) -> Commit:
+        commit = Commit(group, client, generation, partition, offset, self.now())
+        self.history.groups.commits.append(commit)
+        return commit
+
+    def commit_ended(self, commit: Commit, outcome: str, error: str) -> None:
+        commit.outcome, commit.ended, commit.error = outcome, self.now(), error
+
+    def told_committed(
+        self, group: str, client: str, partition: TopicPartition, asked: int, offset: int
+    ) -> None:
+        self.history.groups.answers.append(
+            Committed(group, client, partition, asked, self.now(), offset)
+        )
 
     def final(
         self,

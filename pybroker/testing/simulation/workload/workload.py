@@ -10,6 +10,7 @@ from pybroker.testing.history.model import History
 from pybroker.testing.simulation.loop import Sockets
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.workload.clients import Catalog, Client, Shared
+from pybroker.testing.simulation.workload.groups import clients_of_groups
 from pybroker.testing.simulation.workload.options import WorkloadOptions
 from pybroker.testing.simulation.workload.producers import ProducerClient
 from pybroker.testing.simulation.workload.readers import AskerClient, FinalReader, ReaderClient
@@ -59,6 +60,7 @@ class Workload:
             *(ReaderClient(shared, f"{name}-reader-{each}") for each in range(options.readers)),
             *(AskerClient(shared, f"{name}-asker-{each}") for each in range(options.askers)),
         ]
+        self._of_groups = clients_of_groups(shared, name)
         self._final: list[FinalReader] = []
 
     # what is known
@@ -83,6 +85,11 @@ class Workload:
         return self._shared.recorder.delivered
 
     @property
+    def positions(self) -> Counter[tuple[str, TopicPartition]]:
+        """Behind the last record that a group has processed, by group and partition."""
+        return self._shared.recorder.positions
+
+    @property
     def refused(self) -> Counter[str]:
         """What clients were told instead, by the kind of error."""
         return self._shared.recorder.refused
@@ -99,7 +106,7 @@ class Workload:
 
     @property
     def machines(self) -> list[Machine]:
-        return [client.machine for client in (*self._clients, *self._final)]
+        return [client.machine for client in (*self._all, *self._final)]
 
     @property
     def is_ready(self) -> bool:
@@ -108,27 +115,41 @@ class Workload:
 
     @property
     def is_quiet(self) -> bool:
-        """After `stop`: every client has ended, everything sent has an outcome."""
+        """After `stop`: everything sent has an outcome, nobody but groups goes on."""
         return all(client.has_ended for client in self._clients)
+
+    @property
+    def are_groups_quiet(self) -> bool:
+        """After `stop_groups`: no member is left."""
+        return all(client.has_ended for client in self._of_groups)
 
     @property
     def is_read(self) -> bool:
         """After `read_all`: it is done."""
         return all(reader.has_ended for reader in self._final)
 
+    @property
+    def _all(self) -> list[Client]:
+        return [*self._clients, *self._of_groups]
+
     # what to do
 
     def start(self) -> None:
-        for client in self._clients:
+        for client in self._all:
             client.start()
 
     def spread(self) -> None:
-        """Let topics be as they are from now on, and send to all of their partitions alike."""
+        """Let topics and groups be as they are from now on, and send to all partitions alike."""
         self._shared.is_even = True
 
     def stop(self) -> None:
-        """Begin nothing new. What is under way comes to its end: 15 s at most, for a send."""
+        """Begin nothing new. What is under way comes to its end: 15 s at most, for a send. Groups
+        read on."""
         self._shared.is_stopping = True
+
+    def stop_groups(self) -> None:
+        """Let all members leave."""
+        self._shared.groups_are_stopping = True
 
     def read_all(self, partitions: Sequence[TopicPartition] | None = None) -> None:
         """Read everything once more (None: all of the catalog), with clients of their own. Only

@@ -1,0 +1,297 @@
+"""Those of a workload who read as groups: members that join, work, commit in every way, fall
+silent, crash, leave and come back, and those who ask what a group has committed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from pybroker.client import Consumer, ConsumerRecord
+from pybroker.client.backoff import Deadline
+from pybroker.client.errors import ClientError
+from pybroker.client.groups.decisions import Identity
+from pybroker.client.groups.offsets import Offsets
+from pybroker.coordinator.runtime.partitioning import partition_of
+from pybroker.model import TopicPartition
+from pybroker.testing.history.model import Commit
+from pybroker.testing.simulation.workload.clients import Client, Shared
+from pybroker.testing.simulation.workload.options import (
+    CLIENT_OPTIONS,
+    GROUP_OPTIONS,
+    WorkloadOptions,
+)
+
+TOPIC: Final = "load-0"
+"""What every group reads, and has to read all of. Others come and go."""
+_EVERYTHING: Final = "(load|churned)-.*"
+_POLL_MS: Final = 100
+_RECORDS_MAX: Final = (1, 5, 500)
+_WORK_MEAN_S: Final = 0.01
+_SLOW: Final = 0.004
+"""How often the work on some records takes longer than the group waits for its members."""
+_SLOW_S: Final = (1.0, 5.0)
+_SILENT_S: Final = (0.1, 6.0)
+_COMMITS: Final = ("sync", "async", "each", "automatic")
+_ENDS: Final = ("leave", "leave", "unsubscribe", "crash", "pause", "pause")
+_ASSIGNORS: Final = (
+    ("range",),
+    ("roundrobin",),
+    ("sticky",),
+    ("cooperative-sticky",),
+    ("cooperative-sticky",),
+)
+_ASK_MEAN_S: Final = 0.4
+_NO_TOPIC_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """What the members of a group have in common."""
+
+    name: str
+    assignors: tuple[str, ...]
+    is_static: bool
+    reads_everything: bool
+    """By a pattern, of which topics come and go."""
+
+    @classmethod
+    def drawn(cls, name: str, rng: random.Random, options: WorkloadOptions) -> GroupPlan:
+        assignors = rng.choice(_ASSIGNORS)
+        # A static member that comes back is not asked to divide anew what has grown meanwhile.
+        is_static = rng.random() < 0.3 and not options.churn_mean_s
+        return cls(name, assignors, is_static, not is_static and rng.random() < 0.3)
+
+
+class _OfGroup(Client):
+    def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
+        super().__init__(shared, name)
+        self.plan = plan
+
+    @property
+    def is_stopping(self) -> bool:
+        """Groups go on until they have read what the others wrote."""
+        return self.shared.groups_are_stopping
+
+    def make(self, **more: object) -> Consumer:
+        return Consumer(
+            self.shared.bootstrap,
+            clock=self.clock,
+            rng=self.rng,
+            client_id=self.name,
+            group_id=self.plan.name,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=self.options.fetch_wait_ms,
+            max_partition_fetch_bytes=self.options.fetch_bytes,
+            **CLIENT_OPTIONS,
+            **more,
+        )
+
+
+class MemberClient(_OfGroup):
+    """How a life ends, and how it commits, is drawn when it begins. Once the faults are over lives
+    do not end any more."""
+
+    def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
+        super().__init__(shared, name, plan)
+        self._open: list[Commit] = []
+        """Commits of which this life has not heard the end."""
+
+    @property
+    def _who(self) -> str:
+        return f"{self.name}/{self.incarnation}"
+
+    def start(self) -> None:
+        """Once there is something to read."""
+        if TOPIC not in self.shared.catalog.topics and not self.is_stopping:
+            self.shared.world.after(_NO_TOPIC_S, self.start)
+            return
+        super().start()
+        lives_s = self._fate.expovariate(1 / self.options.member_life_mean_s)
+        if self.machine.loop is not None:
+            self.shared.world.after(lives_s, self._meet_fate, self.incarnation)
+
+    @property
+    def _stays(self) -> bool:
+        return self.shared.is_even or self.shared.is_stopping
+
+    def _crash(self, incarnation: int) -> None:
+        if not self._stays:
+            super()._crash(incarnation)
+
+    def _meet_fate(self, incarnation: int) -> None:
+        loop = self.machine.loop
+        if loop is None or incarnation != self.incarnation or self._stays:
+            return
+        fate = self._fate.choice(_ENDS)
+        if fate == "crash":
+            self._crash(incarnation)
+        elif fate == "pause":
+            loop.pause()
+            self.shared.world.after(self._fate.uniform(*_SILENT_S), loop.resume)
+            self.shared.world.after(
+                self._fate.expovariate(1 / self.options.member_life_mean_s),
+                self._meet_fate,
+                incarnation,
+            )
+        else:
+            self._farewell = fate
+
+    def killed(self) -> None:
+        for commit in self._open:
+            self.recorder.commit_ended(commit, "info", "killed")
+        self._open.clear()
+
+    async def run(self) -> None:
+        self._farewell = ""
+        how = self.rng.choice(_COMMITS)
+        consumer = await self.opened(partial(self._make, how))
+        if consumer is None:
+            return
+        self._follow_commits(consumer)
+        self._subscribe(consumer)
+        most = self.rng.choice(_RECORDS_MAX)
+        while not self.is_stopping and not self._farewell:
+            for partition, records in (await consumer.getmany(_POLL_MS, most)).items():
+                await self._work(consumer, partition, records, how)
+            await self._commit(consumer, how)
+        if self._farewell == "unsubscribe":
+            await consumer.unsubscribe()
+        await consumer.close()
+
+    def _make(self, how: str) -> Consumer:
+        more: dict[str, object] = dict(GROUP_OPTIONS)
+        if self.plan.is_static:
+            more["group_instance_id"] = self.name
+        return self.make(
+            enable_auto_commit=how == "automatic",
+            partition_assignment_strategy=self.plan.assignors,
+            **more,
+        )
+
+    def _subscribe(self, consumer: Consumer) -> None:
+        def hold(given: Sequence[TopicPartition] = ()) -> None:
+            identity = _identity(consumer)
+            kept = sorted(consumer.assignment() - {*given})
+            member = identity.instance_id or identity.member_id
+            self.recorder.holds(self.plan.name, self._who, member, identity.generation, kept)
+
+        def assigned(_added: list[TopicPartition]) -> None:
+            hold()
+
+        wanted: dict[str, Any] = {"topics": [TOPIC]}
+        if self.plan.reads_everything:
+            wanted = {"pattern": _EVERYTHING}
+        consumer.subscribe(**wanted, on_assigned=assigned, on_revoked=hold, on_lost=hold)
+
+    async def _work(
+        self,
+        consumer: Consumer,
+        partition: TopicPartition,
+        records: Sequence[ConsumerRecord],
+        how: str,
+    ) -> None:
+        is_slow = self.rng.random() < _SLOW and not self._stays
+        await self.rest(self.rng.uniform(*_SLOW_S) if is_slow else _WORK_MEAN_S)
+        for record in records:
+            self.recorder.processed(self.plan.name, self._who, partition, record.offset)
+            if how == "each":
+                consumer.commit_async({partition: record.offset + 1}, lambda offsets, error: None)
+
+    async def _commit(self, consumer: Consumer, how: str) -> None:
+        if how == "async":
+            consumer.commit_async(callback=lambda offsets, error: None)
+        elif how == "sync" and consumer.assignment():
+            try:
+                await consumer.commit()
+            except ClientError as error:
+                self.recorder.refused[type(error).__name__] += 1
+
+    # what commits become of
+
+    def _follow_commits(self, consumer: Consumer) -> None:
+        """Write down all of them, also those that happen by themselves."""
+        group = consumer._group
+        assert group is not None
+        offsets, self._open = group._offsets, []
+        commit = offsets.commit
+
+        def followed(
+            wanted: Offsets, deadline: Deadline, **more: bool
+        ) -> Coroutine[Any, Any, None]:
+            generation = _identity(consumer).generation
+            begun = [
+                self.recorder.commit_begun(
+                    self.plan.name, self._who, generation, partition, each.offset
+                )
+                for partition, each in wanted.items()
+            ]
+            self._open += begun
+            return self._heard(consumer, begun, commit(wanted, deadline, **more))
+
+        offsets.commit = followed  # type: ignore[method-assign, assignment]
+
+    async def _heard(
+        self, consumer: Consumer, begun: list[Commit], work: Coroutine[Any, Any, None]
+    ) -> None:
+        outcome, text = "info", "given up"
+        try:
+            await work
+            outcome, text = "ok", ""
+        except ClientError as error:
+            text = str(error)
+            raise
+        finally:
+            for commit in begun:
+                # Tries of a commit are made in the generation of the moment.
+                commit.generation = max(commit.generation, _identity(consumer).generation)
+                self._open.remove(commit)
+                self.recorder.commit_ended(commit, outcome, text)
+
+
+class CommittedAsker(_OfGroup):
+    """Asks, one question after the other, without being a member."""
+
+    async def run(self) -> None:
+        consumer = await self.opened(lambda: self.make(enable_auto_commit=False))
+        if consumer is None:
+            return
+        while not self.is_stopping:
+            count = self.shared.catalog.topics.get(TOPIC, 0)
+            if count:
+                await self._ask(consumer, [TopicPartition(TOPIC, each) for each in range(count)])
+            await self.rest(_ASK_MEAN_S)
+        await consumer.close()
+
+    async def _ask(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        asked = self.recorder.now()
+        try:
+            answers = await consumer.committed(partitions)
+        except ClientError as error:
+            self.recorder.refused[type(error).__name__] += 1
+            return
+        for partition, answer in answers.items():
+            offset = -1 if answer is None else answer.offset
+            self.recorder.told_committed(self.plan.name, self.name, partition, asked, offset)
+
+
+def _identity(consumer: Consumer) -> Identity:
+    assert consumer._group is not None
+    return consumer._group._member.identity
+
+
+def clients_of_groups(shared: Shared, name: str) -> list[Client]:
+    """All members of all groups, and who asks for them."""
+    options, found = shared.options, list[Client]()
+    for number in range(options.groups):
+        group = f"{name}-group-{number}"
+        plan = GroupPlan.drawn(group, shared.world.rng(f"plan of {group}"), options)
+        partition = partition_of(group, options.offsets_partitions)
+        shared.recorder.group(group, [TOPIC], partition)
+        found += [
+            MemberClient(shared, f"{group}-member-{each}", plan) for each in range(options.members)
+        ]
+        found.append(CommittedAsker(shared, f"{group}-asker", plan))
+    return found
