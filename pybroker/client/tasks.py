@@ -28,9 +28,10 @@ class TaskOwner:
         return task
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait until all that runs has ended, but not longer than that."""
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=timeout_s)
+        """Wait until all others that run have ended, but not longer than that."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
 
     async def close(self) -> None:
         """Cancel what still runs and wait for its end. Idempotent."""

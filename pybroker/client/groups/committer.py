@@ -117,9 +117,14 @@ class Committer:
         except ClientError as error:
             logger.warning("event=auto-commit-failed reason=%s", error)
 
+    async def settle(self) -> None:
+        """Commits that are on their way get a moment to arrive: from a member that has left the
+        coordinator takes none."""
+        await self._tasks.finish(LAST_COMMIT_LIMIT_MS / 1_000)
+
     async def close(self) -> None:
         """Commits that are on their way get a moment to arrive."""
-        await self._tasks.finish(LAST_COMMIT_LIMIT_MS / 1_000)
+        await self.settle()
         await self._tasks.close()
 
     # Inside

@@ -9,7 +9,7 @@ from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.fetcher import Fetcher
 from pybroker.client.groups.committer import Committer
-from pybroker.client.groups.decisions import Identity, Next
+from pybroker.client.groups.decisions import Identity, Next, no_member, rebalancing
 from pybroker.client.groups.link import CoordinatorLink
 from pybroker.client.groups.member import Membership
 from pybroker.client.groups.offsets import Committed, GroupOffsets, OffsetAndMetadata
@@ -30,9 +30,11 @@ class Group:
         self._options = options
         self._cluster = cluster
         self._fetcher = fetcher
-        link = CoordinatorLink(cluster, group_id)
+        link = self._link = CoordinatorLink(cluster, group_id)
         self._member = Membership(options, cluster, link, fetcher.news.set)
-        self._offsets = GroupOffsets(link, identity=self._identity, refused=self._commit_refused)
+        self._offsets = GroupOffsets(
+            link, asker=self._asker, identity=self._identity, refused=self._commit_refused
+        )
         self.committer = Committer(options, cluster, self._offsets, lambda: fetcher.readers)
         self.session = GroupSession(options, cluster, fetcher, self._member, self.committer)
         fetcher.find_committed = self._find_committed
@@ -96,8 +98,21 @@ class Group:
         else:
             await self.session.close(handled)
 
-    def _identity(self) -> Identity:
-        return Identity() if self.session.choice is None else self._member.for_commit()
+    def _asker(self) -> Identity | None:
+        return None if self.session.choice is None else self._member.identity
+
+    def _identity(self, asker: Identity | None) -> Identity:
+        """A member's commit is sent in the generation in which it was asked for, or not at all:
+        in the next one others may hold the partitions and be further, and nobody checks that; and a
+        group without members takes what is sent as none. Raises CommitFailed."""
+        if self.session.choice is None:
+            if asker is not None:
+                raise no_member(self._link.group_id)
+            return Identity()
+        identity = self._member.for_commit()
+        if asker is not None and identity != asker:
+            raise rebalancing(self._link.group_id)
+        return identity
 
     def _commit_refused(self, step: Next, code: ErrorCode, identity: Identity) -> None:
         if identity.member_id:

@@ -86,18 +86,21 @@ class Turnstile:
 
 
 class GroupOffsets:
-    """One a consumer. `identity` says as whom to commit, or raises CommitFailed; `refused` is told
-    when the coordinator does not take a commit from that identity."""
+    """One a consumer. `asker` says which member asks for a commit, None if none does; `identity` as
+    whom to send it, given who asked, or raises CommitFailed; `refused` is told when the coordinator
+    does not take a commit from that identity."""
 
     def __init__(
         self,
         link: CoordinatorLink,
         *,
-        identity: Callable[[], Identity],
+        asker: Callable[[], Identity | None],
+        identity: Callable[[Identity | None], Identity],
         refused: Callable[[Next, ErrorCode, Identity], None],
     ) -> None:
         self._link = link
         self._cluster = link.cluster
+        self._asker = asker
         self._identity = identity
         self._refused = refused
         self._turnstile = Turnstile()
@@ -109,10 +112,12 @@ class GroupOffsets:
         until the deadline, unless `once` is set. `automatic` passes over partitions that are gone.
 
         Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors."""
-        return self._commit(self._turnstile.ticket(), offsets, deadline, once, automatic)
+        asker, ticket = self._asker(), self._turnstile.ticket()
+        return self._commit(asker, ticket, offsets, deadline, once, automatic)
 
     async def _commit(
         self,
+        asker: Identity | None,
         ticket: asyncio.Future[None],
         offsets: Offsets,
         deadline: Deadline,
@@ -124,7 +129,7 @@ class GroupOffsets:
             rest = dict(offsets)
             failures = 0
             while rest:
-                problem = await self._commit_once(rest, deadline, automatic)
+                problem = await self._commit_once(asker, rest, deadline, automatic)
                 if problem is None:
                     return
                 if once or not problem.retriable:
@@ -135,11 +140,15 @@ class GroupOffsets:
             self._turnstile.leave(ticket)
 
     async def _commit_once(
-        self, rest: dict[TopicPartition, OffsetAndMetadata], deadline: Deadline, automatic: bool
+        self,
+        asker: Identity | None,
+        rest: dict[TopicPartition, OffsetAndMetadata],
+        deadline: Deadline,
+        automatic: bool,
     ) -> ClientError | None:
         """Take out of `rest` what was stored; why the others were not, if trying again may help.
         Raises what is final."""
-        identity = self._identity()
+        identity = self._identity(asker)
         try:
             response = await self._link.send(
                 ApiKey.OFFSET_COMMIT,

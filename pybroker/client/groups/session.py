@@ -107,6 +107,7 @@ class GroupSession:
             try:
                 if self._member.state is MemberState.STABLE:
                     await self._committer.commit_last(handled)
+                    await self._committer.settle()
                 await self._give_back(self._fetcher.readers)
             finally:
                 self.choice = self.topics = self._joined_with = None

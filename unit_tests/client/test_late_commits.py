@@ -1,0 +1,91 @@
+"""Commits that wait for earlier ones when the membership in which they were asked for ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from pybroker.client.consumer import Consumer
+from pybroker.client.errors import ClientError, CommitFailed, RebalanceInProgress
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.groups import LeaveGroupRequest
+from pybroker.wire.messages.offsets import OffsetCommitRequest
+from pybroker.wire.schema import Message
+from unit_tests.client.fake_groups import FakeGroup
+from unit_tests.client.group_readers import Reader, a_group, join, member, tp
+
+
+@dataclass(slots=True)
+class Stage:
+    """A member in its first generation, that has asked for two commits. The coordinator answers the
+    first when `go_on` is set, so the second is not sent yet."""
+
+    group: FakeGroup
+    consumer: Consumer
+    go_on: asyncio.Event
+    errors: asyncio.Queue[ClientError | None]
+
+    async def outcomes(self) -> list[ClientError | None]:
+        """What became of both."""
+        async with asyncio.timeout(10):
+            return [await self.errors.get(), await self.errors.get()]
+
+
+@asynccontextmanager
+async def a_stage() -> AsyncIterator[Stage]:
+    async with a_group(t=2) as group, member(group, enable_auto_commit=False) as consumer:
+        stage = Stage(group, consumer, asyncio.Event(), asyncio.Queue())
+        answer = group._commit
+
+        async def late(request: Message) -> Message:
+            await stage.go_on.wait()
+            return answer(request)
+
+        group.broker.handlers[ApiKey.OFFSET_COMMIT] = late
+        consumer.subscribe(["t"])
+        await join(consumer)
+        for offset in (1, 2):
+            consumer.commit_async({tp(0): offset}, lambda _, error: stage.errors.put_nowait(error))
+        await group.until(lambda: bool(group.seen(OffsetCommitRequest)))
+        yield stage
+        stage.go_on.set()
+
+
+async def test_a_member_leaves_when_its_commits_have_arrived() -> None:
+    async with a_stage() as stage:
+        leaving = asyncio.create_task(stage.consumer.unsubscribe())
+        await asyncio.sleep(0)
+        stage.go_on.set()
+        await leaving
+        assert stage.group.commits == [{tp(0): 1}, {tp(0): 2}]
+        kinds = [type(request) for request in stage.group.broker.seen]
+        asked = [kind for kind in kinds if kind in (OffsetCommitRequest, LeaveGroupRequest)]
+        assert asked == [OffsetCommitRequest, OffsetCommitRequest, LeaveGroupRequest]
+
+
+async def test_nobody_commits_for_a_member_that_is_not_counted_in_any_more() -> None:
+    """A group that has lost all its members would take a commit of somebody who is none."""
+    async with a_stage() as stage:
+        (member_id,) = stage.group.members
+        stage.group.expel(member_id)
+        leaving = asyncio.create_task(stage.consumer.unsubscribe())
+        await asyncio.sleep(0)
+        stage.go_on.set()
+        await leaving
+        assert all(isinstance(error, CommitFailed) for error in await stage.outcomes())
+        assert stage.group.commits == []
+
+
+async def test_a_commit_of_one_generation_is_not_sent_in_the_next() -> None:
+    """Somebody else may hold the partition by then, and have committed more."""
+    async with a_stage() as stage:
+        async with Reader(stage.group, enable_auto_commit=False) as other:
+            async with asyncio.timeout(10):
+                while len(stage.consumer.assignment()) != 1 or not other.numbers:
+                    await stage.consumer.getmany(20)
+            stage.go_on.set()
+            _, error = await stage.outcomes()
+        assert isinstance(error, RebalanceInProgress)
+        assert stage.group.commits == []
