@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pybroker.clock import ManualClock
+from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.coordinator.zookeeper import paths
-from pybroker.errors import ErrorCode
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.handlers.internal_topic import InternalTopic, NewTopic
+from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
+from pybroker.log_limit import LogLimit
 from pybroker.model import Endpoint
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from unit_tests.handlers.bench import BROKER_ID, Bench
+from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench
 
 TOPIC = "__consumer_offsets"
 SMALL = {"offsets.topic.num.partitions": "3", "offsets.topic.replication.factor": "1"}
@@ -99,3 +106,83 @@ async def test_the_leader_loads_its_shards_and_fences_them(tmp_path: Path) -> No
             content = json.loads(node[0])
             assert (content["broker"], content["leader_epoch"]) == (BROKER_ID, 0)
             assert shards.shard_for(partition).context.fence_version == node[1].version
+
+
+async def test_the_topic_deleted_and_made_again_with_other_partitions(tmp_path: Path) -> None:
+    async with Bench(tmp_path, properties=SMALL) as bench:
+        await find(bench)
+        groups = bench.app.groups
+        await groups.shards.settled()
+        names = [f"group-{number}" for number in range(20)]
+        before = [groups.topic.partition_of(name) for name in names]
+        await bench.ask(ApiKey.DELETE_TOPICS, 5, bench.delete_request(TOPIC))
+        assert groups.shards.serving() == {}
+        with pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE"):
+            groups.topic.partition_of(names[0])
+        await bench.create(TOPIC, 7)
+        assert (await find(bench)).error_code == ErrorCode.NONE
+        await groups.shards.settled()
+        assert sorted(groups.shards.serving()) == list(range(7))
+        after = [groups.topic.partition_of(name) for name in names]
+        assert before == [partition_of(name, 3) for name in names]
+        assert after == [partition_of(name, 7) for name in names]
+
+
+async def test_the_number_of_partitions_is_not_taken_from_what_is_told_so_far(
+    tmp_path: Path,
+) -> None:
+    """A controller may tell of a topic in several commands."""
+    async with Bench(tmp_path, properties=SMALL) as bench:
+        await find(bench)
+        stored = InternalTopic(
+            TOPIC,
+            metadata=bench.app.metadata,
+            topics=ThreePartitions(),
+            new_topic=lambda: NewTopic(1, 1),
+            clock=bench.clock,
+            log_limit=LogLimit(bench.clock),
+        )
+        topic = bench.app.metadata.topic(TOPIC)
+        assert topic is not None
+        del topic.partitions[2]
+        await stored.settle(0)
+        assert stored.partition_of("ab") == partition_of("ab", 3) != partition_of("ab", 2)
+        with pytest.raises(BrokerError, match="partition 2 has no leader"):
+            stored.leader_of(2)
+        assert stored.leader_of(1) == BROKER_ID
+        topic.topic_id = uuid.UUID(int=1)  # another topic of that name
+        with pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE"):
+            stored.partition_of("ab")
+
+
+async def test_after_a_failure_it_is_not_tried_with_every_request(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    async with Bench(tmp_path) as bench:
+        topics = ThreePartitions()
+        topic = InternalTopic(
+            TOPIC,
+            metadata=bench.app.metadata,
+            topics=topics,
+            new_topic=lambda: NewTopic(3, 3),
+            clock=clock,
+            log_limit=LogLimit(clock),
+        )
+        for seconds, tries in ((0, 1), (0.4, 1), (0.2, 2)):
+            clock.advance(seconds)
+            with pytest.raises(BrokerError, match="only one broker"):
+                await topic.settle(0)
+            assert topics.creations == tries
+
+
+class ThreePartitions(ZooKeeperTopicAdmin):
+    """Knows of a topic with three partitions, and makes none."""
+
+    def __init__(self) -> None:
+        self.creations = 0
+
+    async def create(self, name: str, **wanted: Any) -> Any:
+        self.creations += 1
+        raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "there is only one broker")
+
+    async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
+        return None, 3

@@ -190,6 +190,13 @@ async def test_who_resigned_for_nothing_is_loaded_again(monkeypatch: pytest.Monk
         assert again.context.fence_version == words.context.fence_version + 1
 
 
+async def test_who_resigned_and_is_told_again_to_lead_does_not_wait() -> None:
+    async with Stage() as stage:
+        words = await stage.led()
+        words.context.resign("a test")
+        assert await stage.led() is not words
+
+
 async def test_who_resigned_and_does_not_lead_any_more_stays_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
