@@ -1,0 +1,148 @@
+"""A simple consumer's commits, as frames: it asks who coordinates, commits, fetches, and tells what
+the broker answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from integration_tests.process import wait_until
+from integration_tests.wire_client import Connection, ConnectionClosed
+from pybroker.client.metadata import error_code
+from pybroker.errors import ErrorCode
+from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from pybroker.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+
+COMMIT_VERSION: Final = 8
+FETCH_VERSION: Final = 7
+MOVED: Final = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+SECONDS_MAX: Final = 60
+
+
+def commit_request(group: str, topic: str, offsets: Mapping[int, int]) -> OffsetCommitRequest:
+    partitions = [
+        OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_metadata=f"at {offset}"
+        )
+        for partition, offset in offsets.items()
+    ]
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=partitions)]
+    return OffsetCommitRequest(group_id=group, topics=topics)
+
+
+def fetch_request(group: str, topic: str, *partitions: int) -> OffsetFetchRequest:
+    topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=list(partitions))]
+    return OffsetFetchRequest(group_id=group, topics=topics)
+
+
+def only_code(answer: OffsetCommitResponse) -> ErrorCode:
+    """That of all partitions, which must be one and the same."""
+    (code,) = {part.error_code for topic in answer.topics for part in topic.partitions}
+    return error_code(code)
+
+
+class Committer:
+    """One group and one topic, over `bootstrap` (comma-separated). Reconnects as it must."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+        self._bootstrap = bootstrap.split(",")
+        self.group = group
+        self.topic = topic
+        self._connection: Connection | None = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def coordinator(self) -> tuple[int, str]:
+        """(id, address)"""
+        found: list[tuple[int, str]] = []
+
+        def look() -> bool:
+            for address in self._bootstrap:
+                with suppress(OSError, ConnectionClosed), Connection(address) as connection:
+                    connection.set_timeout(5)
+                    request = FindCoordinatorRequest(key=self.group)
+                    answer = connection.ask(2, request, FindCoordinatorResponse)
+                    if answer.error_code == ErrorCode.NONE:
+                        found.append((answer.node_id, f"{answer.host}:{answer.port}"))
+                        return True
+            return False
+
+        wait_until(look, what=f"a coordinator of {self.group}", seconds=SECONDS_MAX)
+        return found[-1]
+
+    def try_commit(self, offsets: Mapping[int, int]) -> ErrorCode | None:
+        """None: nobody knows."""
+        try:
+            request = commit_request(self.group, self.topic, offsets)
+            answer = self._connected().ask(COMMIT_VERSION, request, OffsetCommitResponse)
+        except (OSError, ConnectionClosed):
+            self.close()
+            return None
+        code = only_code(answer)
+        if code in MOVED:
+            self.close()
+        return code
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Until it is acknowledged."""
+        wait_until(
+            lambda: self.try_commit(offsets) is ErrorCode.NONE,
+            what=f"the commit of {offsets}",
+            seconds=SECONDS_MAX,
+        )
+
+    def try_fetch(self, *partitions: int) -> dict[int, tuple[int, str | None]] | None:
+        """Offset and text by partition; None: nobody knows."""
+        try:
+            request = fetch_request(self.group, self.topic, *partitions)
+            answer = self._connected().ask(FETCH_VERSION, request, OffsetFetchResponse)
+        except (OSError, ConnectionClosed):
+            self.close()
+            return None
+        if answer.error_code != ErrorCode.NONE:
+            self.close()
+            return None
+        parts = [part for topic in answer.topics for part in topic.partitions]
+        assert {part.error_code for part in parts} == {ErrorCode.NONE}
+        return {part.partition_index: (part.committed_offset, part.metadata) for part in parts}
+
+    def fetch_with_text(self, *partitions: int) -> dict[int, tuple[int, str | None]]:
+        """Until it is answered."""
+        found: list[dict[int, tuple[int, str | None]]] = []
+
+        def ask() -> bool:
+            answer = self.try_fetch(*partitions)
+            if answer is not None:
+                found.append(answer)
+            return answer is not None
+
+        wait_until(ask, what=f"what {self.group} has committed", seconds=SECONDS_MAX)
+        return found[-1]
+
+    def fetch(self, *partitions: int) -> dict[int, int]:
+        """The offsets alone."""
+        found = self.fetch_with_text(*partitions)
+        return {partition: offset for partition, (offset, _) in found.items()}
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = Connection(self.coordinator()[1])
+            self._connection.set_timeout(20)
+        return self._connection
