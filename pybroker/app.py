@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from pybroker import room_options
@@ -334,6 +335,10 @@ class BrokerApp:
         is_told = self.replicas.told_epoch >= self._registered.epoch
         return self._registered.incarnation if is_told else -1
 
+    def _incarnation_raised(self, incarnation: int) -> None:
+        newest = max(incarnation, self._registered.incarnation)
+        self._registered = replace(self._registered, incarnation=newest)
+
     def _broker_of(self, broker_id: int) -> Broker | None:
         return self.metadata.brokers.get(broker_id)
 
@@ -367,6 +372,7 @@ class BrokerApp:
             replicas=self.replicas,
             live=lambda: self.metadata.brokers,
             changed=self._directory_failures.replicas_changed,
+            raised=self._incarnation_raised,
         )
 
     def _new_scrubber(self) -> Scrubber:

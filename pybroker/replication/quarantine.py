@@ -15,9 +15,16 @@ from typing import Final
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import decode_state, encode_state
-from pybroker.errors import BadVersion, CoordError, MalformedNode, NoNode, StorageError
+from pybroker.errors import (
+    BadVersion,
+    CoordError,
+    MalformedNode,
+    MultiFailed,
+    NoNode,
+    StorageError,
+)
 from pybroker.model import PartitionState, TopicPartition
-from pybroker.ports import Coord
+from pybroker.ports import Coord, NodeStat, SetOp
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.power_loss import without
 from pybroker.replication.unfit import UnfitCopies
@@ -64,16 +71,18 @@ class Quarantine:
         replicas: ReplicaManager,
         live: Callable[[], Collection[int]],
         changed: Callable[[], None],
+        raised: Callable[[int], None],
     ) -> None:
         """`live` are the brokers that run, none before they are known; `changed` lets the
         controller look at what is stored of the replicas here, and tell this broker its roles
-        again."""
+        again; `raised` is told the broker's new incarnation."""
         self._coord = coord
         self._broker_id = broker_id
         self._logs = logs
         self._replicas = replicas
         self._live = live
         self._changed = changed
+        self._raised = raised
         self._damaged: dict[TopicPartition, Damage] = {}
         """Replicas that have not stepped aside yet."""
         self._told: set[TopicPartition] = set()
@@ -176,6 +185,8 @@ class Quarantine:
 
     async def _write(self, key: TopicPartition, damage: Damage, live: Container[int]) -> bool:
         """A lost reply is a failure like any other: what was stored is found at the next look."""
+        if self._task is not None:
+            await self._hear_incarnation()
         path = paths.partition_state(key)
         data, stat = await self._coord.get(path)
         state = decode_state(path, data)
@@ -190,7 +201,7 @@ class Quarantine:
                     damage.offset,
                 )
             return False
-        await self._coord.set(path, encode_state(changed, data), stat.version)
+        await self._store(path, encode_state(changed, data), stat.version)
         state_change.warning(
             "replica steps aside partition=%s reason=damaged offset=%d leader=%d leader_epoch=%d"
             " isr=%s eligible=%s",
@@ -202,3 +213,22 @@ class Quarantine:
             ",".join(map(str, changed.eligible)),
         )
         return True
+
+    async def _store(self, path: str, data: bytes, version: int) -> None:
+        """A broker that has registered becomes another incarnation with it: a fetch that is still
+        on its way speaks for the log that was, and must bring nobody back. Raises CoordError."""
+        if self._task is None:
+            await self._coord.set(path, data, version)
+            return
+        raises = SetOp(paths.incarnation(self._broker_id), b"")
+        try:
+            _, raised = await self._coord.multi([SetOp(path, data, version), raises])
+        except MultiFailed as error:
+            raise error.cause from error
+        assert isinstance(raised, NodeStat)
+        self._raised(raised.version)
+
+    async def _hear_incarnation(self) -> None:
+        """The reply that told it may have been lost."""
+        _, stat = await self._coord.get(paths.incarnation(self._broker_id))
+        self._raised(stat.version)

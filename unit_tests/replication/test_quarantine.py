@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,14 @@ from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, decode_receipts
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
-from pybroker.errors import ErrorCode
+from pybroker.errors import ConnectionLoss, ErrorCode
 from pybroker.log_directories import given_up
 from pybroker.model import NO_LEADER, PartitionState
+from pybroker.ports import CoordOp, OpResult
 from pybroker.replication.power_loss import Left, PowerLoss
 from pybroker.replication.quarantine import Quarantine, stepped_aside
 from pybroker.replication.scrubber import Scrubber
+from pybroker.storage.log_parts import Damage
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
 
@@ -61,6 +63,7 @@ class Broker:
         self.replicas = Replicas(home)
         self.live: tuple[int, ...] = EVERYBODY
         self.told = 0
+        self.incarnations: list[int] = []
         self._make()
 
     def _make(self) -> None:
@@ -71,6 +74,7 @@ class Broker:
             replicas=self.replicas.manager,
             live=lambda: self.live,
             changed=self._changed,
+            raised=self.incarnations.append,
         )
         self.scrubber = Scrubber(
             logs=self.replicas.logs,
@@ -89,6 +93,7 @@ class Broker:
         await self.coord.start()
         await create_parents(self.coord)
         await ensure(self.coord, paths.partition(T0))
+        await ensure(self.coord, paths.incarnation(ME))
         await self.coord.create(paths.partition_state(T0), schemas.encode_state(stored))
         await self.replicas.told(facts(isr=(ME, 2)))
         for value in (b"a", b"b", b"c"):
@@ -151,6 +156,36 @@ async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broke
     assert broker.replicas.partition().log.log_end_offset == 0
     assert T0 in broker.replicas.logs.incomplete
     assert await broker.replicas.told(facts(epoch=7, replicas=(ME, 2))) == storage
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_who_steps_aside_in_office_becomes_another_incarnation(
+    broker: Broker, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a fetch that is still on its way brings back what the log was. Where the reply is lost,
+    its own fetches would never count again."""
+    await broker.begin(state(2, (2, ME)))
+    await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
+    write = broker.coord.multi
+
+    async def write_and_lose(ops: Sequence[CoordOp]) -> list[OpResult]:
+        await write(ops)
+        monkeypatch.undo()
+        raise ConnectionLoss("the reply is lost")
+
+    if is_lost:
+        monkeypatch.setattr(broker.coord, "multi", write_and_lose)
+    broker.quarantine.start()
+    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+    await broker.until(lambda: T0 in broker.quarantine.waiting or broker.told)
+    if is_lost:
+        await broker.until(lambda: broker.coord.multi == write)
+        broker.quarantine._wake.set()
+    await broker.until(lambda: broker.told)
+    _, stat = await broker.coord.get(paths.incarnation(ME))
+    assert stat.version == 1 + is_lost
+    assert broker.incarnations[-1] == stat.version
+    assert (await broker.stored())[0] == state(2, (2,))
 
 
 async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker: Broker) -> None:
