@@ -173,7 +173,9 @@ class Shards(Generic[C]):
         try:
             source = self._open_log(partition)
         except BrokerError as error:
+            # A broker that was stopped for a while answers nothing as a leader for a moment.
             log.info("not coordinated topic=%s partition=%d error=%s", self.topic, partition, error)
+            self._begin_later(partition)
             return
         shard = self._shards[partition] = LiveShard(source, self._around)
         shard.start()
@@ -194,6 +196,9 @@ class Shards(Generic[C]):
         times.longest_s = max(times.longest_s, seconds)
 
     def _resigned(self, partition: int, reason: str) -> None:
+        self._begin_later(partition)
+
+    def _begin_later(self, partition: int) -> None:
         if not self._runs or partition not in self._led:
             return
         pause_s = self._pauses_s.get(partition, _BEGIN_AGAIN_S)

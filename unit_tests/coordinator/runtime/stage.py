@@ -52,7 +52,7 @@ class Stage:
         self.shards = Shards(
             topic=TOPIC,
             make=self._make,
-            open_log=lambda partition: self.log,
+            open_log=self._open_log,
             fence=self,
             options=lambda: self.options,
             clock=ManualClock(NOW_MS),
@@ -103,6 +103,11 @@ class Stage:
     def fence(self) -> int:
         node = self.tree.node(FENCE)
         return -1 if node is None else node[1].version
+
+    def _open_log(self, partition: int) -> PartitionLog:
+        if self.is_fenced:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nothing is answered for now")
+        return self.log
 
     def _make(self, context: ShardContext) -> Words:
         self.made.append(Words(context))

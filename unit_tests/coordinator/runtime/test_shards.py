@@ -190,6 +190,20 @@ async def test_who_resigned_for_nothing_is_loaded_again(monkeypatch: pytest.Monk
         assert again.context.fence_version == words.context.fence_version + 1
 
 
+async def test_who_may_answer_nothing_when_it_is_told_to_lead_begins_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pybroker.coordinator.runtime.shards._BEGIN_AGAIN_S", 0.001)
+    async with Stage() as stage:
+        stage.is_fenced = True
+        stage.shards.led(0, 0)
+        assert stage.refusal() is ErrorCode.NOT_COORDINATOR
+        stage.is_fenced = False
+        await asyncio.wait_for(stage.begun.get(), 30)
+        await stage.shards.settled()
+        assert stage.refusal() is ErrorCode.NONE
+
+
 async def test_who_resigned_and_is_told_again_to_lead_does_not_wait() -> None:
     async with Stage() as stage:
         words = await stage.led()
