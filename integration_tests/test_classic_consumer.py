@@ -20,10 +20,13 @@ import kazoo.exceptions  # type: ignore[import-untyped]
 import pytest
 
 from integration_tests.apache import session_at
+from integration_tests.conftest import or_skip
+from integration_tests.old_tools import OldTools
 from integration_tests.process import ChildProcess, wait_until
 from integration_tests.test_documents import output_of, program
-from pybroker.classic import ClassicConsumer, Stream
-from pybroker.client import Admin, NewTopic, Producer, TopicPartition
+from pybroker.classic import ClassicConsumer, GroupIsCoordinated, Stream
+from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pybroker.client.errors import JoinRefused
 from pybroker.client.subscription import ConsumerRecord
 from pybroker.testing.cluster import Cluster
 
@@ -108,6 +111,53 @@ async def test_one_member_then_two(cluster: Cluster, topic: str) -> None:
         assert shell(cluster, "ls", f"/consumers/{group}/ids") == f"[{group}_a]"
         await send(cluster, topic, range(110, 120), 2)
         assert {int(record.value or b"") for record in await read(one, 10)} == set(range(110, 120))
+
+
+async def test_a_group_is_coordinated_or_classic(cluster: Cluster, topic: str) -> None:
+    """Who is there first stays, and reads on undisturbed."""
+    await make_topic(cluster, topic, 2)
+    group = f"of-{topic}"
+    options: dict[str, Any] = {"group_id": group, **QUICK}
+    async with Consumer(cluster.bootstrap, group_id=group) as coordinated:
+        coordinated.subscribe([topic])
+        await coordinated.getmany(1_000)
+        assert len(coordinated.assignment()) == 2
+        async with ClassicConsumer(cluster.zookeeper, **options) as refused:
+            with pytest.raises(GroupIsCoordinated, match=group):
+                await refused.subscribe([topic])
+        await coordinated.getmany(1_000)
+        assert len(coordinated.assignment()) == 2
+    async with ClassicConsumer(cluster.zookeeper, **options) as classic:
+        (stream,) = (await classic.subscribe([topic]))[topic]
+        async with Consumer(cluster.bootstrap, group_id=group) as refused_too:
+            refused_too.subscribe([topic])
+            with pytest.raises(JoinRefused, match="INCONSISTENT_GROUP_PROTOCOL"):
+                await refused_too.getmany(20_000)
+        await send(cluster, topic, range(10), 2)
+        assert {int(record.value or b"") for record in await read(stream, 10)} == set(range(10))
+
+
+@pytest.mark.parametrize("version", ["0.9.0.1", "1.1.1"])
+async def test_kafkas_tools_know_our_members_offsets_and_lag(
+    cluster: Cluster, topic: str, version: str
+) -> None:
+    old = or_skip(lambda: OldTools(version, cluster.zookeeper))
+    await make_topic(cluster, topic, 2)
+    await send(cluster, topic, range(20), 2)
+    group = f"of-{topic}"
+    options: dict[str, Any] = {"group_id": group, **QUICK}
+    async with ClassicConsumer(cluster.zookeeper, consumer_id="a", **options) as consumer:
+        await consumer.subscribe([topic])
+        await consumer.commit({TopicPartition(topic, number): 3 + number for number in range(2)})
+        asked: list[tuple[str, ...]] = [("consumer-groups", "--describe", "--group", group)]
+        if version == "0.9.0.1":
+            asked.append(("consumer-offset-checker", "--group", group, "--topic", topic))
+        for words in asked:
+            ran = await asyncio.to_thread(old, *words)
+            assert ran.code == 0, ran
+            rows = [line.replace(",", " ").split() for line in ran.lines if topic in line]
+            told = [[*row[-4:-1], row[-1].removesuffix("-0")] for row in rows]
+            assert told == [["3", "10", "7", f"{group}_a"], ["4", "10", "6", f"{group}_a"]], ran
 
 
 def test_the_program_of_the_page(cluster: Cluster) -> None:

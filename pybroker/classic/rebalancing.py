@@ -97,6 +97,8 @@ class Rebalancer:
         """What is ours, but not to be: its offset is stored next, then its node goes."""
         self._uncertain: dict[TopicPartition, None] = {}
         """What may have a node of ours that nobody asked to stay."""
+        self._is_member = False
+        """Whether a rebalance of ours has ever come to its end."""
         self._lost: list[TopicPartition] = []
         """What went with a session, and the listener has not been told."""
 
@@ -161,9 +163,13 @@ class Rebalancer:
             self._wake.clear()
             try:
                 obstacle = await self._try()
-            except GroupIsCoordinated:
-                await self._withdraw()
-                raise
+            except GroupIsCoordinated as error:
+                # Brokers show themselves first and look then, too: who was here before them stays
+                # until it is certain that they are not just about to be refused.
+                if not self._is_member or deadline.passed:
+                    await self._withdraw()
+                    raise
+                obstacle, cause = str(error), error
             except _MAY_PASS as error:
                 obstacle, cause = str(error) or repr(error), error
                 logger.info(
@@ -171,6 +177,7 @@ class Rebalancer:
                 )
             else:
                 if obstacle is None:
+                    self._is_member = True
                     return
                 cause = None
             if deadline.passed:

@@ -173,9 +173,24 @@ async def test_a_coordinated_group_is_refused() -> None:
         assert scene.owner("t", 0) is None
 
 
-async def test_a_member_withdraws_when_its_group_becomes_coordinated() -> None:
+async def test_members_outlast_an_attempt_of_brokers_that_is_refused() -> None:
     async with stage(t=1) as scene:
         stream = await only(await scene.member("1"))
+        scene.make("/consumers/g/ids/consumer-1", b'{"pybroker":1}')
+        other = await scene.member("2", rebalance_backoff_ms=5)
+        with pytest.raises(GroupIsCoordinated):
+            await other.subscribe(["t"])
+        scene.append("t", 0, b"a")
+        assert values(await read(stream, 1)) == [b"a"]
+        scene.apply(DeleteOp("/consumers/g/ids/consumer-1"))
+        scene.append("t", 1, b"b")
+        scene.topic("t", 2)
+        assert values(await read(stream, 1)) == [b"b"]
+
+
+async def test_a_member_withdraws_when_its_group_becomes_coordinated() -> None:
+    async with stage(t=1) as scene:
+        stream = await only(await scene.member("1", rebalance_backoff_ms=5))
         scene.make("/consumers/g/ids/consumer-1", b'{"pybroker":1}')
         with pytest.raises(GroupIsCoordinated):
             await read(stream, 1)
