@@ -18,7 +18,7 @@ from integration_tests.conftest import or_skip
 from integration_tests.old_tools import OldTools
 from integration_tests.process import ChildProcess, wait_until
 from pybroker.classic import ClassicConsumer
-from pybroker.client import Admin, NewTopic, Producer, TopicPartition
+from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 
 PARTITIONS: Final = 8
 QUICK: Final[Mapping[str, str]] = {
@@ -192,6 +192,45 @@ async def test_both_kinds_share_a_group(
         assert numbers(theirs) == new
     finally:
         theirs.close()
+
+
+@pytest.mark.parametrize("old", ["1.1.1", "0.9.0.1"], indirect=True)
+@pytest.mark.parametrize("dual", ["true", "false"])
+async def test_both_kinds_keep_offsets_at_the_coordinator(
+    apache: ApacheKafka, old: OldTools, dual: str, topic: str, tmp_path: Path
+) -> None:
+    storage = {"offsets.storage": "kafka", "dual.commit.enabled": dual}
+    scene = Scene(apache, topic, tmp_path, **storage)
+    await scene.make_topic()
+    await scene.send()
+    keys = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    async with Consumer(apache.bootstrap, group_id=scene.group) as looking:
+
+        async def until_committed(offset: int) -> None:
+            async with asyncio.timeout(60):
+                while True:
+                    found = (await looking.committed(keys)).values()
+                    if [row.offset if row else None for row in found] == [offset] * PARTITIONS:
+                        return
+
+        async with reading(scene.ours(), topic) as values:
+            await until_committed(10)
+            assert set(values) == set(range(80))
+        assert scene.offsets() == ({} if dual == "false" else dict.fromkeys(range(8), 10))
+        theirs = scene.theirs(old)
+        try:
+            await scene.until_owned("theirs")
+            new = await scene.send()
+            await until_committed(20)
+            assert numbers(theirs) == new
+            theirs.signal(signal.SIGTERM)
+            theirs.wait()
+        finally:
+            theirs.close()
+        async with reading(scene.ours(), topic) as values:
+            new = await scene.send()
+            await until_committed(30)
+            assert set(values) == new
 
 
 @pytest.mark.parametrize("old", ["1.1.1", "0.9.0.1"], indirect=True)

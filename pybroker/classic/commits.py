@@ -8,8 +8,8 @@ deleted topic gets no offset back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from pybroker.classic.claims import Claim
 from pybroker.coordinator.zookeeper import paths, schemas
@@ -21,6 +21,25 @@ from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, SetOp
 _ATTEMPTS_MAX: Final = 10
 
 
+class Progress(NamedTuple):
+    """Where a new owner starts, and what is stored; None: nothing."""
+
+    start: int | None
+    stored: int | None
+
+
+class OffsetStore(Protocol):
+    """Where a group keeps its offsets."""
+
+    async def read(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Progress]: ...
+
+    async def write(
+        self, claims: Iterable[Claim], exact: Mapping[TopicPartition, int] | None = None
+    ) -> list[Claim]: ...
+
+
 class Offsets:
     """The committed offsets of one group, for the partitions that this member owns."""
 
@@ -30,18 +49,15 @@ class Offsets:
         self._group_id = group_id
         self._era = era
         self._writing = asyncio.Lock()
-        """Taken for a whole commit, so that an older offset never lands on a newer one. The only
-        lock of the package; nothing else is waited for under it than ZooKeeper."""
+        """Taken for a whole commit, so that an older offset never lands on a newer one. Nothing
+        else is waited for under it than ZooKeeper."""
 
-    async def read(self, partition: TopicPartition) -> int | None:
-        """None if there is none. Raises CoordError, MalformedNode."""
-        path = paths.offset(self._group_id, partition)
-        try:
-            data, _ = await self._coord.get(path)
-        except NoNode:
-            return None
-        offset = schemas.decode_number(path, data)
-        return None if offset < 0 else offset
+    async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
+        """Raises CoordError, MalformedNode."""
+        offsets = await asyncio.gather(*(self._read_one(key) for key in partitions))
+        return {
+            key: Progress(offset, offset) for key, offset in zip(partitions, offsets, strict=True)
+        }
 
     async def write(
         self, claims: Iterable[Claim], exact: Mapping[TopicPartition, int] | None = None
@@ -61,6 +77,39 @@ class Offsets:
                 lost.append(outcome)
         return lost
 
+    async def disowned(self, claims: Collection[Claim]) -> list[Claim]:
+        """Which of these are not ours any more, as ZooKeeper's leader says. Raises CoordError."""
+        outcomes = await asyncio.gather(*(self._is_disowned(claim) for claim in claims))
+        return [claim for claim, gone in zip(claims, outcomes, strict=True) if gone]
+
+    async def _is_disowned(self, claim: Claim) -> bool:
+        if claim.released or claim.era != self._era():
+            return True
+        try:
+            await self._coord.multi(self._checks(claim))
+        except MultiFailed as error:
+            if not isinstance(error.cause, NoNode):
+                raise
+            return True
+        return claim.released or claim.era != self._era()
+
+    def _checks(self, claim: Claim) -> list[CoordOp]:
+        """That the owner node and the topic are still there."""
+        key = claim.topic_partition
+        return [
+            CheckOp(paths.group_owner(self._group_id, key), -1),
+            CheckOp(paths.topic(key.topic), -1),
+        ]
+
+    async def _read_one(self, partition: TopicPartition) -> int | None:
+        path = paths.offset(self._group_id, partition)
+        try:
+            data, _ = await self._coord.get(path)
+        except NoNode:
+            return None
+        offset = schemas.decode_number(path, data)
+        return None if offset < 0 else offset
+
     async def _write_one(
         self, claim: Claim, exact: Mapping[TopicPartition, int] | None
     ) -> Claim | None:
@@ -75,13 +124,9 @@ class Offsets:
         for _ in range(_ATTEMPTS_MAX):
             if claim.released or claim.era != self._era():
                 return claim
-            ops: list[CoordOp] = [
-                CheckOp(paths.group_owner(self._group_id, key), -1),
-                CheckOp(paths.topic(key.topic), -1),
-                SetOp(path, data) if exists else CreateOp(path, data),
-            ]
+            last = SetOp(path, data) if exists else CreateOp(path, data)
             try:
-                await self._coord.multi(ops)
+                await self._coord.multi([*self._checks(claim), last])
             except MultiFailed as error:
                 match error.index, error.cause:
                     case 0 | 1, NoNode():

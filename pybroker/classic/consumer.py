@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from pybroker.classic.claims import Claim
-from pybroker.classic.commits import Offsets
+from pybroker.classic.commits import Offsets, OffsetStore
 from pybroker.classic.errors import NotOwned
+from pybroker.classic.kafka_offsets import KafkaOffsets
 from pybroker.classic.nodes import GroupNodes
 from pybroker.classic.options import parse_classic_options
 from pybroker.classic.reading import Reader
@@ -78,7 +79,7 @@ class ClassicConsumer:
         self._streams = StreamSet({})
         self._standing: Standing | None = None
         self._reader: Reader | None = None
-        self._offsets: Offsets | None = None
+        self._offsets: OffsetStore | None = None
         self._rebalancer: Rebalancer | None = None
         self._commit_now = asyncio.Event()
         self._broken: PybrokerError | None = None
@@ -126,7 +127,7 @@ class ClassicConsumer:
             try:
                 async with asyncio.timeout(_LEAVE_S):
                     await self._rebalancer.leave()
-            except (CoordError, TimeoutError) as error:
+            except (CoordError, ClientError, TimeoutError) as error:
                 logger.warning(
                     "event=not-left consumer=%s reason=%r; its partitions are free when its session"
                     " has expired", self.consumer_id, error,
@@ -203,7 +204,8 @@ class ClassicConsumer:
         each partition the offset to go on from. Only what has changed is written.
 
         Raises NotOwned for partitions that are not this member's (the others are stored), and
-        CoordError if ZooKeeper did not confirm it.
+        CoordError if ZooKeeper did not confirm it, with offsets.storage=kafka ClientError if the
+        coordinator did not.
         """
         rebalancer, store = self._rebalancer, self._offsets
         if rebalancer is None or store is None or self._closed:
@@ -225,11 +227,11 @@ class ClassicConsumer:
             raise NotOwned([*missing, *(claim.topic_partition for claim in lost)])
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """The offset that the group has stored; None if there is none. Raises CoordError,
-        MalformedNode."""
-        return await Offsets(self._coord(), self.options.group_id, era=lambda: 0).read(
-            TopicPartition(*partition)
-        )
+        """Where a new owner would start; None if nothing is stored. Before the subscription as
+        the nodes say. Raises CoordError, MalformedNode, with offsets.storage=kafka ClientError."""
+        key = TopicPartition(*partition)
+        store = self._offsets or Offsets(self._coord(), self.options.group_id, era=lambda: 0)
+        return (await store.read([key]))[key].start
 
     # ---- inside: joining
 
@@ -250,7 +252,7 @@ class ClassicConsumer:
             on_start_found=self._commit_now.set,
             on_failure=self._break,
         )
-        self._offsets = Offsets(coord, options.group_id, era=lambda: standing.era)
+        self._offsets = self._make_store(coord, standing, self._reader)
         self._rebalancer = Rebalancer(
             options=options,
             consumer_id=self.consumer_id,
@@ -271,6 +273,18 @@ class ClassicConsumer:
         self._tasks.start(self._rebalancer.run(), "classic consumer rebalancer")
         if options.auto_commit_enable:
             self._tasks.start(self._commit_by_itself(), "classic consumer auto-commit")
+
+    def _make_store(self, coord: Coord, standing: Standing, reader: Reader) -> OffsetStore:
+        options = self.options
+        nodes = Offsets(coord, options.group_id, era=lambda: standing.era)
+        if options.offsets_storage == "zookeeper":
+            return nodes
+        return KafkaOffsets(
+            nodes,
+            consumer=reader.consumer,
+            dual=options.dual_commit_enabled is not False,
+            timeout_ms=options.offsets_channel_socket_timeout_ms,
+        )
 
     def _make_stream(self, name: str) -> Stream:
         if self._standing is None:
@@ -312,7 +326,7 @@ class ClassicConsumer:
             self._commit_now.clear()
             try:
                 lost = await store.write(rebalancer.claims())
-            except CoordError as error:
+            except (CoordError, ClientError) as error:
                 if not failing:
                     logger.warning(
                         "event=auto-commit-failed consumer=%s reason=%r; trying again",

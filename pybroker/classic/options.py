@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 WITHOUT_EFFECT: Final = frozenset(
     {
         "num.consumer.fetchers",
+        "offsets.channel.backoff.ms",
+        "offsets.commit.max.retries",
         "refresh.leader.backoff.ms",
         "socket.receive.buffer.bytes",
         "zookeeper.sync.time.ms",
@@ -58,6 +60,15 @@ class ClassicOptions:
     auto_offset_reset: str = string(
         "auto.offset.reset", "largest", "where to start without a valid offset",
         choices=("smallest", "largest"))
+    offsets_storage: str = string(
+        "offsets.storage", "zookeeper", "where offsets are kept: in nodes, or at the group's"
+        " coordinator", choices=("zookeeper", "kafka"))
+    dual_commit_enabled: bool | None = boolean(
+        "dual.commit.enabled", None,
+        "whether offsets that are kept by the coordinator stand in nodes, too; not set: they do")
+    offsets_channel_socket_timeout_ms: int = integer(
+        "offsets.channel.socket.timeout.ms", 10_000,
+        "the limit of a commit at the coordinator, with its retries", minimum=1)
     partition_assignment_strategy: str = string(
         "partition.assignment.strategy", "range", "who gets which partitions; the same in all"
         " members", choices=("range", "roundrobin"))

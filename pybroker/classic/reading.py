@@ -53,6 +53,12 @@ class Reader:
         self._claims: Mapping[TopicPartition, Claim] = {}
         self._tasks = TaskOwner(lambda error: on_failure(Closed(f"reading has failed: {error!r}")))
 
+    def consumer(self) -> Consumer:
+        """Raises Closed while it is not started."""
+        if self._consumer is None:
+            raise Closed("the consumer does not read")
+        return self._consumer
+
     @property
     def is_started(self) -> bool:
         return self._consumer is not None
@@ -72,6 +78,8 @@ class Reader:
             fetch_min_bytes=options.fetch_min_bytes,
             fetch_max_wait_ms=options.fetch_wait_max_ms,
             request_timeout_ms=options.socket_timeout_ms,
+            enable_auto_commit=False,
+            **({"group_id": options.group_id} if options.offsets_storage == "kafka" else {}),
         )
         await consumer.start()
         self._consumer = consumer

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from pybroker.classic.assignment import STRATEGIES, Assignment, NoRoundRobin, ThreadId
 from pybroker.classic.claims import Claim
-from pybroker.classic.commits import Offsets
+from pybroker.classic.commits import OffsetStore
 from pybroker.classic.errors import GroupIsCoordinated, RebalanceFailed
 from pybroker.classic.nodes import GroupNodes, GroupView
 from pybroker.classic.options import ClassicOptions
@@ -69,7 +69,7 @@ class Rebalancer:
         coord: Coord,
         clock: Clock,
         nodes: GroupNodes,
-        offsets: Offsets,
+        offsets: OffsetStore,
         standing: Standing,
         reader: Reader,
         streams: Streams,
@@ -189,7 +189,7 @@ class Rebalancer:
 
     async def leave(self) -> None:
         """Give everything back and leave the group; what was consumed is stored first. Raises
-        CoordError."""
+        CoordError, ClientError."""
         await self._part_with(list(self.held.values()), patience_ms=0)
         await self._let_go()
         await self._nodes.unregister(self._consumer_id)
@@ -238,7 +238,7 @@ class Rebalancer:
             if owner is None:
                 self._wake.set()
             return f"{obstacle} belongs to somebody else"
-        stored = await asyncio.gather(*(self._offsets.read(key) for key in missing))
+        progress = await self._offsets.read(list(missing))
         self._expect(era)
         new = [
             Claim(
@@ -246,11 +246,11 @@ class Rebalancer:
                 thread=thread,
                 era=era,
                 topic_czxid=view.topics[key.topic].czxid,
-                stored=offset,
-                consumed=offset,
+                stored=progress[key].stored,
+                consumed=progress[key].start,
                 on_settled=self._settled.set,
             )
-            for (key, thread), offset in zip(missing.items(), stored, strict=True)
+            for key, thread in missing.items()
         ]
         logger.info("event=claimed consumer=%s partitions=%s", self._consumer_id, names(missing))
         for claim in new:
@@ -282,8 +282,8 @@ class Rebalancer:
         await self._tell("before_release", [claim.topic_partition for claim in claims])
 
     async def _let_go(self) -> None:
-        """Store the offsets of what is leaving, then remove its nodes. Raises CoordError, and may
-        then be called again."""
+        """Store the offsets of what is leaving, then remove its nodes. Raises CoordError or
+        ClientError, and may then be called again."""
         if self._leaving and self._options.auto_commit_enable:
             await self._offsets.write(self._leaving.values())
         gone = [*self._leaving, *self._uncertain]
@@ -300,7 +300,7 @@ class Rebalancer:
     async def _withdraw(self) -> None:
         try:
             await self.leave()
-        except CoordError as error:
+        except (CoordError, ClientError) as error:
             logger.warning("event=not-left consumer=%s reason=%r", self._consumer_id, error)
 
     # ---- inside

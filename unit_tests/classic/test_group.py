@@ -165,9 +165,10 @@ async def test_a_coordinated_group_is_refused() -> None:
             "/consumers/g/ids/consumer-1",
             b'{"version":1,"subscription":{"t":1},"pattern":"static","pybroker":1}',
         )
-        member = await scene.member("1")
+        member = await scene.member("1", rebalance_backoff_ms=60_000)
         with pytest.raises(GroupIsCoordinated, match="coordinated by brokers") as caught:
-            await member.subscribe(["t"])
+            async with asyncio.timeout(20):
+                await member.subscribe(["t"])
         assert caught.value.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert "/consumers/g/ids/g_1" not in scene.tree.paths()
         assert scene.owner("t", 0) is None

@@ -115,9 +115,10 @@ async def test_an_offset_that_appeared_is_overwritten(
 async def test_what_is_no_offset_is_said(scene: Stage, offsets: Offsets) -> None:
     scene.make("/consumers/g/offsets/t/0", b"five")
     with pytest.raises(MalformedNode, match="/consumers/g/offsets/t/0 is malformed"):
-        await offsets.read(T0)
+        await offsets.read([T0])
     scene.make("/consumers/g/offsets/t/1", b"-1")
-    assert await offsets.read(TopicPartition("t", 1)) is None
+    key = TopicPartition("t", 1)
+    assert await offsets.read([key]) == {key: (None, None)}
 
 
 async def test_only_what_is_ours_is_released(scene: Stage, nodes: GroupNodes) -> None:

@@ -1,0 +1,69 @@
+"""Offsets at the group's coordinator (offsets.storage=kafka), and in the classic nodes as well
+while a group moves from there (dual.commit.enabled).
+
+The coordinator takes them as those of nobody's member, so it cannot tell an owner from a former
+one. Before each commit ZooKeeper is asked through its leader whether the partitions are still ours;
+what happens between its answer and the commit is not fenced, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from pybroker.classic.claims import Claim
+from pybroker.classic.commits import Offsets, Progress
+from pybroker.client.consumer import Consumer
+from pybroker.model import TopicPartition
+
+
+class KafkaOffsets:
+    """As `commits.Offsets`, of which it is given the one for the nodes. Its methods may raise
+    ClientError, too."""
+
+    def __init__(
+        self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int
+    ) -> None:
+        """`consumer` has the group's id, and commits nothing by itself."""
+        self._nodes = nodes
+        self._consumer = consumer
+        self._dual = dual
+        self._timeout_ms = timeout_ms
+        self._writing = asyncio.Lock()
+        """Taken before that of the nodes, and never after."""
+
+    async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
+        """With dual.commit.enabled a member starts at the larger of the two offsets."""
+        committed = await self._consumer().committed(partitions)
+        found = {}
+        for key, answer in committed.items():
+            stored = None if answer is None else answer.offset
+            found[key] = Progress(stored, stored)
+        if self._dual:
+            for key, (start, _) in (await self._nodes.read(partitions)).items():
+                stored = found[key].stored
+                known = [offset for offset in (start, stored) if offset is not None]
+                found[key] = Progress(max(known, default=None), stored)
+        return found
+
+    async def write(
+        self, claims: Iterable[Claim], exact: Mapping[TopicPartition, int] | None = None
+    ) -> list[Claim]:
+        async with self._writing:
+            news: dict[Claim, int] = {}
+            for claim in claims:
+                offset = claim.consumed if exact is None else exact[claim.topic_partition]
+                if offset is not None and offset != claim.stored:
+                    news[claim] = offset
+            lost = await self._nodes.disowned(news)
+            for claim in lost:
+                del news[claim]
+            if not news:
+                return lost
+            offsets = {claim.topic_partition: offset for claim, offset in news.items()}
+            await self._consumer().commit(offsets, timeout_ms=self._timeout_ms)
+            if self._dual:
+                lost += await self._nodes.write(news, offsets)
+            for claim, offset in news.items():
+                claim.stored = offset
+            return lost
