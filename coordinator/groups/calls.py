@@ -20,7 +20,8 @@ Protocols = tuple[tuple[str, bytes], ...]
 @dataclass(frozen=True, slots=True)
 class Join:
     """`requires_known_id`: a dynamic member without an id is given one and has to come back with it
-    (KIP-394)."""
+    (KIP-394). `may_skip`: it understands that it leads, but has nothing to assign (KIP-814).
+    `reason`: why it joins, in its own words."""
 
     member_id: str
     session_timeout_ms: int
@@ -31,6 +32,8 @@ class Join:
     client_id: str = ""
     client_host: str = ""
     requires_known_id: bool = True
+    may_skip: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a join. Without an error, `members` is empty for all but the leader."""
+    """The answer to a join. Without an error, `members` is empty for all but the leader, who has
+    nothing to assign if `skips`."""
 
     error: ErrorCode
     member_id: str
@@ -53,6 +57,7 @@ class Joined:
     protocol: str | None = None
     leader: str = NO_MEMBER_ID
     members: tuple[JoinedMember, ...] = ()
+    skips: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pybroker.coordinator.groups.options import (
     METADATA_BYTES_MAX,
     NEW_MEMBER_JOIN_TIMEOUT_S,
     PROTOCOLS_MAX,
+    REASON_MAX,
     GroupOptions,
 )
 from pybroker.coordinator.groups.states import GroupState
@@ -107,7 +108,7 @@ def _admit(group: Group, call: Join, member_id: str, ticket: Ticket, turn: Turn)
     if group.state is GroupState.PREPARING_REBALANCE and group.generation == 0:
         group.was_extended = True
     group.add(member, call.protocol_type)
-    rebalance.prepare(group, turn, f"member {member_id} joins")
+    rebalance.prepare(group, turn, _why(call, f"member {member_id} joins"))
 
 
 def _join_again(group: Group, call: Join, ticket: Ticket, turn: Turn) -> None:
@@ -124,10 +125,14 @@ def _join_again(group: Group, call: Join, ticket: Ticket, turn: Turn) -> None:
         # The leader may know of something that no metadata shows, such as new partitions.
         _update(member, call, ticket, turn)
         why = "has other metadata" if changed else "leads, and joins again"
-        rebalance.prepare(group, turn, f"member {call.member_id} {why}")
+        rebalance.prepare(group, turn, _why(call, f"member {call.member_id} {why}"))
     else:
         # It did not get the answer, or wants to sync again.
         turn.answer(ticket, rebalance.joined(group, member))
+
+
+def _why(call: Join, event: str) -> str:
+    return f"{event} ({call.reason[:REASON_MAX]})" if call.reason else event
 
 
 def _update(member: Member, call: Join, ticket: Ticket, turn: Turn) -> None:
@@ -158,10 +163,10 @@ def _replace(
     if group.state is GroupState.STABLE and group.protocol == group.elected_protocol():
         assert leader is not None
         record = group.recorded(assignments_of(group.members.values()), turn.wall_ms)
-        turn.stores.append(StoreReplacement(record, new_id, kept, leader))
+        turn.stores.append(StoreReplacement(record, new_id, kept, leader, call.may_skip))
     elif group.state is not GroupState.PREPARING_REBALANCE:
         # The leader, who may be at work for the old id, has to hear of the new one.
-        rebalance.prepare(group, turn, f"static member {new_id} was started again")
+        rebalance.prepare(group, turn, _why(call, f"static member {new_id} was started again"))
 
 
 def refused(group: Group, store: StoreReplacement, error: ErrorCode, turn: Turn) -> None:
@@ -177,8 +182,9 @@ def refused(group: Group, store: StoreReplacement, error: ErrorCode, turn: Turn)
 
 def stored(group: Group, store: StoreReplacement, error: ErrorCode, turn: Turn) -> None:
     """The replacement is committed, or nobody knows: then its owner asks again, which replaces it
-    once more. The answer names the leader by its old id, so that one that leads does not work out
-    an assignment that a Stable group would not take."""
+    once more. A leader must not work out an assignment, which a Stable group would not take: it is
+    told so, or, if it does not understand that, it is told that its old id leads; then nobody looks
+    for new partitions until the next rebalance."""
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:
         return
@@ -186,7 +192,11 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, turn: Turn) 
         turn.answer(member.join, Joined(error, NO_MEMBER_ID))
     else:
         answer = rebalance.joined(group, member)
-        turn.answer(member.join, dataclasses.replace(answer, leader=store.leader, members=()))
+        if store.may_skip:
+            answer = dataclasses.replace(answer, skips=bool(answer.members))
+        else:
+            answer = dataclasses.replace(answer, leader=store.leader, members=())
+        turn.answer(member.join, answer)
         turn.has_new_members = True
     member.join = None
     member.heard(turn.now)

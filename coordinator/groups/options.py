@@ -16,6 +16,8 @@ since a group is one record."""
 PENDING_MAX: Final = 5_000
 """Ids of one shard that were given out and not yet come back with: the oldest makes room, and its
 owner, if there is one, asks for another."""
+REASON_MAX: Final = 255
+"""Characters of a member's own words that come into the log, as in Kafka's clients."""
 NAME_PREFIX_MAX: Final = 200
 """Characters of a client id or an instance id that a member id begins with."""
 

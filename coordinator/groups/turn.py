@@ -26,12 +26,13 @@ class StoreAssignment:
 @dataclass(frozen=True, slots=True)
 class StoreReplacement:
     """A static member that came back under another id: it is answered when that is committed.
-    `before` is the member as it was, `leader` the leader's id of then."""
+    `before` is the member as it was, `leader` the leader's id of then; `may_skip` as in `Join`."""
 
     record: RecordedGroup
     member_id: str
     before: Member
     leader: str
+    may_skip: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from pybroker.wire.messages.groups import (
 
 _FIRST_JOIN_WITH_KNOWN_ID: Final = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL: Final = 7
+_FIRST_JOIN_THAT_SKIPS: Final = 9
 _FIRST_SYNC_WITH_PROTOCOL: Final = 5
 _FIRST_LEAVE_OF_MANY: Final = 3
 
@@ -42,6 +43,8 @@ async def handle_join_group(
         client_id=request.header.client_id or "",
         client_host=f"/{request.peer_host}",
         requires_known_id=request.version >= _FIRST_JOIN_WITH_KNOWN_ID and instance_id is None,
+        may_skip=request.version >= _FIRST_JOIN_THAT_SKIPS,
+        reason=message.reason or "",
     )
     joined = await services.groups.join(message.group_id, call)
     return _join_response(joined, request.version)
@@ -57,6 +60,7 @@ def _join_response(joined: Joined, version: int) -> JoinGroupResponse:
         protocol_type=joined.protocol_type,
         protocol_name=protocol,
         leader=joined.leader,
+        skip_assignment=joined.skips,
         member_id=joined.member_id,
         members=[
             JoinGroupResponseMember(

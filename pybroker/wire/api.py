@@ -147,7 +147,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (ApiKey.OFFSET_FETCH, offsets.OffsetFetchRequest, offsets.OffsetFetchResponse, 0, 8, 6),
     (ApiKey.FIND_COORDINATOR,
      groups.FindCoordinatorRequest, groups.FindCoordinatorResponse, 0, 4, 3),
-    (ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, 0, 7, 6),
+    (ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, 0, 9, 6),
     (ApiKey.HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse, 0, 4, 4),
     (ApiKey.LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse, 0, 4, 4),
     (ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse, 0, 5, 4),

@@ -92,13 +92,14 @@ async def joined(bench: Bench, version: int = 7, *, group: str = "g") -> JoinGro
 
 
 def sync_request(
-    member: JoinGroupResponse, version: int = 5, *, group: str = "g", given: bytes = b"gets"
+    member: JoinGroupResponse, version: int = 5, *, group: str = "g", instance: str | None = None
 ) -> SyncGroupRequest:
-    given_to = [SyncGroupRequestAssignment(member_id=member.member_id, assignment=given)]
+    given_to = [SyncGroupRequestAssignment(member_id=member.member_id, assignment=b"gets")]
     return SyncGroupRequest(
         group_id=group,
         generation_id=member.generation_id,
         member_id=member.member_id,
+        group_instance_id=instance,
         protocol_type="consumer" if version >= 5 else None,
         protocol_name="range" if version >= 5 else None,
         assignments=given_to,
@@ -370,3 +371,19 @@ async def test_long_client_ids_give_ids_of_bounded_length(bench: Bench) -> None:
     answer = await join(bench, instance="i" * 32_000)
     assert answer.error_code == 0
     assert len(answer.member_id) == 200 + 1 + 36
+
+
+@pytest.mark.parametrize("version", [7, 8, 9])
+async def test_a_static_leader_that_starts_again_leads_if_it_understands(
+    bench: Bench, version: int
+) -> None:
+    first = await join(bench, version, instance="one")
+    answer = await bench.ask(ApiKey.SYNC_GROUP, 3, sync_request(first, 3, instance="one"))
+    assert answer.error_code == 0
+    again = await join(bench, version, instance="one")
+    assert (again.error_code, again.generation_id) == (0, 1)
+    assert again.member_id != first.member_id
+    skips = version >= 9
+    assert again.skip_assignment == skips
+    assert again.leader == (again.member_id if skips else first.member_id)
+    assert len(again.members) == int(skips)

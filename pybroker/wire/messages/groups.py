@@ -1,10 +1,11 @@
-"""What a member of a group says: FindCoordinator (10) 0-4, JoinGroup (11) 0-7, Heartbeat (12) 0-4,
+"""What a member of a group says: FindCoordinator (10) 0-4, JoinGroup (11) 0-9, Heartbeat (12) 0-4,
 LeaveGroup (13) 0-4, SyncGroup (14) 0-5.
 
 FindCoordinator: 1 transactions, error texts. 2 the client throttles itself. 3 flexible. 4 several
 keys (KIP-699).
 JoinGroup: 1 rebalance timeout. 2 throttle time. 3 the client throttles itself. 4 error 79 possible
-(KIP-394). 5 static members. 6 flexible. 7 protocol type in the answer.
+(KIP-394). 5 static members. 6 flexible. 7 protocol type in the answer. 8 a reason (KIP-800). 9 a
+leader that assigns nothing (KIP-814).
 Heartbeat, SyncGroup: 1 throttle time. 2 the client throttles itself. 3 static members. 4 flexible.
 SyncGroup: 5 protocol type and name.
 LeaveGroup: 1 throttle time. 2 the client throttles itself. 3 several members. 4 flexible.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from pybroker.wire.schema import (
     Message,
     array,
+    boolean,
     int8,
     int16,
     int32,
@@ -100,6 +102,13 @@ class JoinGroupRequest(Message):
     protocols: list[JoinGroupRequestProtocol] = array(
         JoinGroupRequestProtocol, "The assignors that the member knows, best first."
     )
+    reason: str | None = string(
+        "Why it joins, for the log, or null.",
+        since=8,
+        nullable_since=8,
+        ignorable=True,
+        default=None,
+    )
 
 
 @message
@@ -139,6 +148,10 @@ class JoinGroupResponse(Message):
         "The assignor that was chosen; empty, later null, on error.", nullable_since=7
     )
     leader: str = string("The id of the member that assigns.")
+    skip_assignment: bool = boolean(
+        "Whether the leader has nothing to assign: it took its own place in a stable group.",
+        since=9,
+    )
     member_id: str = string("The member's id; empty before the coordinator gave one.")
     members: list[JoinGroupResponseMember] = array(
         JoinGroupResponseMember, "All members, for the leader only."

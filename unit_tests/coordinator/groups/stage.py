@@ -4,7 +4,7 @@ Clients have names. The ids that the coordinator gives them read `name#1`, `name
 order in which they were seen. Commands (`=` sets what is not as usual):
 
     join a [id=a#1] [instance=i] [protocols=range:meta,sticky] [session=10] [rebalance=60]
-           [type=consumer] [old] [from=client]  `old`: before error 79. Timeouts in seconds
+           [type=consumer] [old] [skip] `old`: before error 79, `skip`: KIP-814. Times in seconds
     sync a [id=] [instance=] [generation=1] [give=a:0,b:1] [type=] [protocol=]
     heartbeat a [id=] [instance=] [generation=1]
     leave a b [instance=i]
@@ -240,6 +240,7 @@ class Stage:
             client_id=who,
             client_host="/127.0.0.1",
             requires_known_id="old" not in flags and instance is None,
+            may_skip="skip" in flags,
         )
         self._begin(self._join(who, call))
 
@@ -262,6 +263,7 @@ class Stage:
             f"{who} < joined generation={joined.generation} id={told} {joined.protocol_type}"
             f" {joined.protocol} leader={self._name(joined.leader)}"
             + (f" members={members}" if members else "")
+            + (" skips" if joined.skips else "")
         )
 
     async def _on_sync(self, words: Words) -> None:
