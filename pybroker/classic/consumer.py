@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from pybroker.classic.claims import Claim
 from pybroker.classic.commits import Offsets, OffsetStore
-from pybroker.classic.errors import NotOwned
+from pybroker.classic.errors import NotOwned, RebalanceFailed
 from pybroker.classic.kafka_offsets import KafkaOffsets
 from pybroker.classic.nodes import GroupNodes
 from pybroker.classic.options import parse_classic_options
@@ -205,11 +205,13 @@ class ClassicConsumer:
 
         Raises NotOwned for partitions that are not this member's (the others are stored), and
         CoordError if ZooKeeper did not confirm it, with offsets.storage=kafka ClientError if the
-        coordinator did not.
+        coordinator did not; ValueError for a negative offset.
         """
         rebalancer, store = self._rebalancer, self._offsets
         if rebalancer is None or store is None or self._closed:
             raise Closed("the consumer is not in a group")
+        if offsets is not None and min(offsets.values(), default=0) < 0:
+            raise ValueError(f"offset is {min(offsets.values())}, expected 0 or more")
         claims = {claim.topic_partition: claim for claim in rebalancer.claims()}
         missing: list[TopicPartition] = []
         if offsets is None:
@@ -269,7 +271,11 @@ class ClassicConsumer:
             registration=lambda: encode_consumer(subscription.registration(self._clock.wall_ms())),
             on_outcome=self._rebalanced,
         )
-        await self._rebalancer.rebalance()
+        try:
+            await self._rebalancer.rebalance()
+        except RebalanceFailed:
+            await self._rebalancer.withdraw()
+            raise
         self._tasks.start(self._rebalancer.run(), "classic consumer rebalancer")
         if options.auto_commit_enable:
             self._tasks.start(self._commit_by_itself(), "classic consumer auto-commit")

@@ -167,7 +167,7 @@ class Rebalancer:
                 # Brokers show themselves first and look then, too: who was here before them stays
                 # until it is certain that they are not just about to be refused.
                 if not self._is_member or deadline.passed:
-                    await self._withdraw()
+                    await self.withdraw()
                     raise
                 obstacle, cause = str(error), error
             except _MAY_PASS as error:
@@ -214,11 +214,7 @@ class Rebalancer:
         if not self._reader.is_started:
             await self._reader.start(await self._nodes.broker_addresses())
         wanted = own_part(strategy, view, self._consumer_id)
-        foreign = [
-            claim
-            for key, claim in self.held.items()
-            if wanted.get(key) != claim.thread or view.topics[key.topic].czxid != claim.topic_czxid
-        ]
+        foreign = [claim for claim in self.held.values() if _is_foreign(claim, view, wanted)]
         await self._part_with(foreign, patience_ms=self._options.rebalance_backoff_ms)
         await self._let_go()
         missing = {key: thread for key, thread in wanted.items() if key not in self.held}
@@ -297,7 +293,8 @@ class Rebalancer:
             self._leaving.pop(key, None)
             self._uncertain.pop(key, None)
 
-    async def _withdraw(self) -> None:
+    async def withdraw(self) -> None:
+        """As `leave`; what cannot be done now ends with the session."""
         try:
             await self.leave()
         except (CoordError, ClientError) as error:
@@ -336,6 +333,17 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
     }
     assignment = STRATEGIES[strategy](view.streams, partitions)
     return {key: thread for key, thread in assignment.items() if thread.consumer == consumer_id}
+
+
+def _is_foreign(claim: Claim, view: GroupView, wanted: Assignment) -> bool:
+    """Whether it has to be given up. What belongs to a topic that is gone stores no offset any
+    more: a later topic of the same name would begin there."""
+    key = claim.topic_partition
+    topic = view.topics.get(key.topic)
+    if topic is None or topic.czxid != claim.topic_czxid:
+        claim.released = True
+        return True
+    return wanted.get(key) != claim.thread
 
 
 def names(partitions: Collection[TopicPartition]) -> str:

@@ -12,7 +12,7 @@ from pybroker.classic import ClassicConsumer, ConsumerIdTaken, NotOwned, Rebalan
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import CoordError
 from pybroker.model import TopicPartition
-from pybroker.ports import DeleteOp
+from pybroker.ports import CreateOp, DeleteOp
 from unit_tests.classic.stage import GROUP, only, read, stage, until, values
 
 T0 = TopicPartition("t", 0)
@@ -113,6 +113,7 @@ async def test_somebody_elses_partition_is_waited_for_and_nothing_half_claimed()
         with pytest.raises(RebalanceFailed, match="/consumers/g/owners/t/1 belongs to somebody"):
             await member.subscribe(["t"])
         assert scene.owner("t", 0) is None
+        assert "/consumers/g/ids/g_1" not in scene.tree.paths()
         patient = await scene.member("0", rebalance_backoff_ms=60_000)
         await member.close()
         joining = asyncio.ensure_future(only(patient))
@@ -209,6 +210,35 @@ async def test_a_listener_may_commit_before_a_partition_goes() -> None:
         assert diary.entries == ["+ t-0 t-1", "- t-1", "- t-0"]
         scene.append("t", 1, b"c")
         assert values(await read(two, 1)) == [b"c"]
+
+
+class Late(Diary):
+    """One who commits what is not its own any more."""
+
+    async def before_release(self, partitions: Collection[TopicPartition]) -> None:
+        with pytest.raises(NotOwned):
+            await super().before_release(partitions)
+
+
+async def test_a_topic_that_was_made_anew_begins_anew() -> None:
+    async with stage(t=1) as scene:
+        scene.append("t", 0, b"a", b"b")
+        diary = Late()
+        diary.member = await scene.member("1", listener=diary, auto_commit_enable=False)
+        stream = await only(diary.member)
+        await read(stream, 2)
+        await stream.getmany()
+        path = paths.topic("t")
+        node = scene.tree.node(path)
+        assert node is not None
+        scene.delete_topic("t")
+        scene.broker.topics["t"] = 1
+        del scene.broker.partitions[T0]
+        scene.append("t", 0, b"c")
+        scene.make("/consumers/g/offsets/t")
+        scene.apply(CreateOp(path, node[0]))
+        assert values(await read(stream, 1)) == [b"c"]
+        assert scene.offset("t", 0) is None
 
 
 async def test_a_listener_hears_what_went_with_the_session() -> None:
