@@ -58,12 +58,12 @@ def wants_no_answer(produce_frame: bytes) -> bool:
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("version", range(5))
-def test_no_coordinator_is_available(connection: Connection, version: int) -> None:
+@pytest.mark.parametrize("version", range(1, 5))
+def test_transactions_have_no_coordinator(connection: Connection, version: int) -> None:
     if version >= 4:
-        request = FindCoordinatorRequest(coordinator_keys=[NAME])
+        request = FindCoordinatorRequest(key_type=1, coordinator_keys=[NAME])
     else:
-        request = FindCoordinatorRequest(key=NAME)
+        request = FindCoordinatorRequest(key_type=1, key=NAME)
     answer: Any = connection.ask(version, request, FindCoordinatorResponse)
     found = answer.coordinators[0] if version >= 4 else answer
     assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

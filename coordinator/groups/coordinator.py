@@ -52,6 +52,7 @@ from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.groups.turn import Store, StoreAssignment, StoreReplacement, Turn
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord, Timer
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedInput
+from pybroker.log_limit import LogLimit
 from pybroker.ports import KeyValue
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,10 @@ log = logging.getLogger(__name__)
 LATE_S: Final = 2.0
 """A timer that is called so much later than it should says that this broker did not run, or hardly:
 then it has not listened to its members either, and nobody is to blame."""
+
+
+NOTES_MAX: Final = 100
+"""Lines in ten seconds about the groups of one shard; a rebalance of many members has dozens."""
 
 
 class GroupCoordinator:
@@ -76,6 +81,7 @@ class GroupCoordinator:
         self._membership = membership
         self._options = surroundings.options
         self._counters = surroundings.counters
+        self._log_limit = LogLimit(context.clock, lines=NOTES_MAX)
         self._recorded: dict[str, RecordedGroup] = {}
         """What was replayed; empty once it is loaded."""
         self._in_log: set[str] = set()
@@ -302,7 +308,7 @@ class GroupCoordinator:
         while turn.stores:
             self._store(group, turn.stores.pop(0), turn)
         for note in turn.notes:
-            log.info("%s", note)
+            self._note(note)
         self._counters.completed_rebalances += turn.rebalances
         for ticket, answer in turn.answers:
             future = self._waiting.get(ticket)
@@ -314,6 +320,14 @@ class GroupCoordinator:
             self._forget(group)
         else:
             self._set_timer(group)
+
+    def _note(self, text: str) -> None:
+        """Members can cause these lines at will."""
+        left_out = self._log_limit.allow()
+        if left_out:
+            log.info("%s left_out=%d", text, left_out)
+        elif left_out == 0:
+            log.info("%s", text)
 
     def _store(self, group: Group, store: Store, turn: Turn) -> None:
         record = KeyValue(encode_group_key(group.group_id), encode_group_value(store.record))

@@ -1,0 +1,159 @@
+"""What the coordinator of a shard does besides deciding: limits, records that cannot be read, and
+clients that go away while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from pybroker.coordinator.groups.calls import Identity, Join, Joined, Sync
+from pybroker.coordinator.groups.coordinator import NOTES_MAX, GroupCoordinator
+from pybroker.coordinator.groups.options import PENDING_MAX, GroupOptions
+from pybroker.coordinator.groups.records import encode_group_key
+from pybroker.coordinator.groups.seams import NobodyElse, Surroundings
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.errors import ErrorCode
+from pybroker.ports import KeyValue
+from unit_tests.coordinator.groups.stage import MemoryOffsets
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
+
+
+def hosted(shard: MemoryShard, offsets: MemoryOffsets | None = None) -> GroupCoordinator:
+    around = Surroundings(GroupOptions(initial_rebalance_delay_ms=0))
+    return shard.host(
+        lambda context: GroupCoordinator(context, offsets or MemoryOffsets(), NobodyElse(), around)
+    )
+
+
+def call(member_id: str = "", *, known: bool = True, session_ms: int = 1_800_000) -> Join:
+    return Join(
+        member_id,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=(("range", b""),),
+        client_id="c",
+        requires_known_id=known,
+    )
+
+
+async def joined(shard: MemoryShard, coordinator: GroupCoordinator, group: str = "g") -> Joined:
+    waiting = asyncio.ensure_future(coordinator.join(group, call(known=False)))
+    await ticks()
+    shard.advance(0)
+    return await waiting
+
+
+async def stable(shard: MemoryShard, coordinator: GroupCoordinator, group: str = "g") -> Joined:
+    answer = await joined(shard, coordinator, group)
+    synced = await coordinator.sync(group, Sync(answer.member_id, answer.generation))
+    assert synced.error is ErrorCode.NONE
+    return answer
+
+
+async def ticks() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("groups", [1, 500])
+async def test_a_flood_of_joins_fills_no_memory(groups: int) -> None:
+    shard = MemoryShard()
+    coordinator = hosted(shard)
+    await shard.load()
+    ids: list[tuple[str, str]] = []
+    for number in range(PENDING_MAX + 200):
+        group = f"g{number % groups}"
+        answer = await coordinator.join(group, call())
+        assert answer.error is ErrorCode.MEMBER_ID_REQUIRED
+        ids.append((group, answer.member_id))
+    known = sum(len(group.pending) for group in coordinator._groups.values())
+    assert known == PENDING_MAX
+    (group, first), (_, last) = ids[0], ids[-1]
+    assert (await coordinator.join(group, call(first))).error is ErrorCode.UNKNOWN_MEMBER_ID
+    waiting = asyncio.ensure_future(coordinator.join(ids[-1][0], call(last)))
+    await ticks()
+    assert last in coordinator._groups[ids[-1][0]].members
+    shard.end()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_ids_that_nobody_comes_back_with_leave_nothing_behind() -> None:
+    shard = MemoryShard()
+    coordinator = hosted(shard)
+    await shard.load()
+    for number in range(20):
+        await coordinator.join(f"g{number}", call(session_ms=6_000))
+    shard.advance(6)
+    assert coordinator._groups == {}
+    assert coordinator._timers == {}
+
+
+async def test_a_record_that_cannot_be_read_costs_that_group_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shard = MemoryShard()
+    coordinator = hosted(shard)
+    await shard.load()
+    member = await stable(shard, coordinator, "good")
+    for value in (b"\x00\x63", b"\x00\x03\xff"):
+        shard.log.append([KeyValue(encode_group_key("bad"), value)], NOW_MS)
+    shard.log.append([KeyValue(b"\x00\x63 of the future", b"?")], NOW_MS)
+    shard.log.append([KeyValue(b"\x00", b"?")], NOW_MS)
+    successor = shard.fail_over()
+    again = hosted(successor)
+    await successor.load()
+    assert [each.group_id for each in await again.overviews()] == ["good"]
+    assert again.heartbeat("good", Identity(member.member_id), 1) is ErrorCode.NONE
+    lines = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert len(lines) == 3 and all("offset=" in line for line in lines)
+
+
+async def test_a_client_that_goes_away_while_it_waits_disturbs_nobody() -> None:
+    shard = MemoryShard()
+    coordinator = hosted(shard)
+    await shard.load()
+    first = await stable(shard, coordinator)
+    gone = asyncio.ensure_future(coordinator.join("g", call(known=False)))
+    await ticks()
+    gone.cancel()
+    await ticks()
+    again = await coordinator.join("g", call(first.member_id))
+    assert (again.error, again.generation) == (ErrorCode.NONE, 2)
+    assert len(again.members) == 2  # it is waited for as long as its session lasts
+
+
+async def test_a_deletion_that_is_given_up_leaves_the_group_usable() -> None:
+    shard = MemoryShard()
+    offsets = MemoryOffsets()
+    coordinator = hosted(shard, offsets)
+    await shard.load()
+    member = await stable(shard, coordinator)
+    coordinator.leave("g", [Identity(member.member_id)])
+    offsets.groups.add("g")
+    offsets.go_on.clear()
+    deletion = asyncio.ensure_future(coordinator.delete("g"))
+    await ticks()
+    assert coordinator.states() == [GroupState.DEAD]
+    deletion.cancel()
+    await ticks()
+    assert coordinator.states() == [GroupState.EMPTY]
+    offsets.go_on.set()
+    assert await coordinator.delete("g") is ErrorCode.NONE
+
+
+async def test_members_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    shard = MemoryShard()
+    coordinator = hosted(shard)
+    await shard.load()
+    for _ in range(NOTES_MAX):
+        member = await joined(shard, coordinator)
+        coordinator.leave("g", [Identity(member.member_id)])
+    name = "pybroker.coordinator.groups.coordinator"
+    assert len([each for each in caplog.records if each.name == name]) == NOTES_MAX
+    shard.advance(10)
+    await joined(shard, coordinator)
+    assert any("left_out=" in each.getMessage() for each in caplog.records)
