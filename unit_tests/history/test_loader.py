@@ -57,6 +57,16 @@ def test_an_end_without_a_beginning_a_second_end_and_a_second_beginning_are_refu
         script.history()
 
 
+def test_the_end_of_a_commit_may_name_a_later_generation() -> None:
+    """A library may have begun the next one before it sent."""
+    script = Script()
+    for off in (1, 2):
+        where = {"group": "g", "tp": T0, "off": off}
+        script.add("m", "commit", "invoke", generation=4, **where)
+        script.add("m", "commit", "ok", **where, **({"generation": 5} if off == 2 else {}))
+    assert [commit.generation for commit in script.history().groups.commits] == [4, 5]
+
+
 def test_an_unknown_operation_is_refused() -> None:
     with pytest.raises(ValueError, match="nobody knows"):
         from_ops([{"t": 1, "f": "dance"}])

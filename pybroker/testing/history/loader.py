@@ -218,6 +218,7 @@ def _commit(history: History, op: Op) -> None:
         same = (each.group, each.client, each.partition) == key
         if same and each.offset == op["off"] and not each.ended:
             each.outcome, each.ended, each.error = op["type"], op["t"], op.get("err", "")
+            each.generation = op.get("generation", each.generation)
             return
     raise ValueError(f"an end without a beginning: {op}")
 

@@ -34,7 +34,8 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     holds      ok              group, member, generation, tps    what it holds from now on
     processed  ok              group, tp, offs [offset...]
     commit     invoke          group, generation, tp, off
-    commit     ok, fail, info  group, tp, off, err
+    commit     ok, fail, info  group, tp, off, err, and perhaps generation: a later one, in
+                               which it may have been sent
     committed  ok              group, tp, off (-1: nothing), asked
     committed  info            group, tp, err
     reign      ok              partition, broker    it begins to coordinate the partition's groups
