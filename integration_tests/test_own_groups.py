@@ -11,20 +11,31 @@ from typing import Any
 import pytest
 
 from integration_tests.apache import ApacheKafka
-from integration_tests.broker import Broker
+from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.conftest import or_skip
 from pybroker.client import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, TopicPartition
 
 PARTITIONS = 6
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
-OVERRIDES = {"group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "3"}
+OVERRIDES = {
+    "group.min.session.timeout.ms": "500",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "3",
+    "offsets.topic.replication.factor": "1",
+}
 
 
-@pytest.fixture(scope="module", params=["apache"])
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker."""
+@pytest.fixture(scope="module", params=["ours", "apache"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    """A running broker, ours and then Apache's."""
     folder = tmp_path_factory.mktemp("groups")
-    broker = or_skip(lambda: ApacheKafka(folder, overrides=OVERRIDES, heap_mib=512))
+    broker: Broker
+    if request.param == "ours":
+        broker = PybrokerProcess(folder / "ours", overrides=OVERRIDES)
+    else:
+        broker = or_skip(lambda: ApacheKafka(folder, overrides=OVERRIDES, heap_mib=512))
     try:
         broker.start()
         yield broker

@@ -241,7 +241,7 @@ class FakeGroup:
 
     def _commit(self, request: Message) -> Message:
         assert isinstance(request, OffsetCommitRequest)
-        code = self._refusal(ApiKey.OFFSET_COMMIT)
+        code = self._refusal(ApiKey.OFFSET_COMMIT, request.member_id)
         if not code and (request.generation_id >= 0 or self.members):
             code = self._check(request.member_id, request.generation_id)
         offsets = {
