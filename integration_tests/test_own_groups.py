@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from integration_tests.apache import ApacheKafka
 from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.conftest import or_skip
+from integration_tests.outside_members import MAKERS, OutsideMember
+from integration_tests.process import wait_until
 from pybroker.client import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, TopicPartition
 
 PARTITIONS = 6
@@ -103,9 +106,10 @@ class Members:
         async with asyncio.timeout(60), self._news:
             await self._news.wait_for(condition)
 
-    def shares(self, *names: str) -> bool:
+    def shares(self, *names: str, others: Sequence[OutsideMember] = ()) -> bool:
         """Whether these members have all partitions, evenly and once each."""
         found = [self.assigned.get(name, []) for name in names]
+        found += [other.assigned() for other in others]
         sizes = [len(mine) for mine in found]
         everything = sorted(number for mine in found for number in mine)
         return everything == list(range(PARTITIONS)) and max(sizes) - min(sizes) <= 1
@@ -163,3 +167,55 @@ async def test_offsets_are_committed_with_their_text_and_read_from_there(
         consumer.assign([first])
         record = await consumer.getone()
         assert (record.offset, consumer.lag(first)) == (4, 5)
+
+
+MIXED = [
+    ("confluent-kafka", "range"),
+    ("confluent-kafka", "roundrobin"),
+    ("confluent-kafka", "cooperative-sticky"),
+    ("kafka-python", "range"),
+    ("kafka-python", "cooperative-sticky"),
+    ("java", "range"),
+    ("java", "sticky"),
+    ("java", "cooperative-sticky"),
+]
+
+
+@pytest.mark.parametrize("ours_leads", [True, False], ids=["ours-leads", "theirs-leads"])
+@pytest.mark.parametrize(("client", "strategy"), MIXED)
+async def test_a_member_of_another_client_is_in_the_same_group(
+    server: Broker,
+    topic: str,
+    tmp_path: Path,
+    jars: str,
+    client: str,
+    strategy: str,
+    ours_leads: bool,
+) -> None:
+    """Who comes first divides the partitions for all. They share them, records are read by whom
+    they belong to, and ours take over when the other one leaves."""
+    group = Members(server, topic)
+    await group.make_topic()
+    options = {"partition_assignment_strategy": strategy}
+    async with contextlib.AsyncExitStack() as stay:
+        if ours_leads:
+            await stay.enter_async_context(group.member("a", **options))
+            await group.until(lambda: group.shares("a"))
+        other = MAKERS[client](group.bootstrap, topic, strategy, tmp_path)
+        stay.callback(other.close)
+        if not ours_leads:
+            await asyncio.to_thread(
+                wait_until, lambda: other.assigned() == [*range(PARTITIONS)], what="theirs has all"
+            )
+            await stay.enter_async_context(group.member("a", **options))
+        await stay.enter_async_context(group.member("b", **options))
+        await group.until(lambda: group.shares("a", "b", others=[other]))
+        await group.write(20)
+        await group.until(lambda: len(group.read | other.read()) == 20 * PARTITIONS)
+        assert {partition for partition, _ in other.read()} == set(other.assigned())
+        await asyncio.to_thread(other.close)
+        await group.until(lambda: group.shares("a", "b"))
+        await group.write(20)
+        await group.until(lambda: len(group.read | other.read()) == 40 * PARTITIONS)
+    assert set((group.read + other.read()).values()) == {1}
+    assert await group.committed() == dict.fromkeys(range(PARTITIONS), 40)

@@ -1,0 +1,210 @@
+"""Members of groups that are other people's clients: each reads a topic, in a thread or process of
+its own, from its start to `close`. Tests look at what it has been given and what it has read."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import confluent_kafka
+import kafka
+from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+from integration_tests import maven
+from integration_tests.process import ChildProcess
+
+HEARTBEAT_MS: Final = 200
+SESSION_MS: Final = 10_000
+STOP_SECONDS: Final = 60
+Reads = Counter[tuple[int, int]]
+"""How often each (partition, offset) was read."""
+
+
+class OutsideMember(Protocol):
+    """A member that reads `topic` in the group of the same name."""
+
+    def assigned(self) -> list[int]:
+        """The partitions that it has at the moment, sorted."""
+
+    def read(self) -> Reads: ...
+
+    def close(self) -> None:
+        """Commit and leave. Idempotent."""
+
+
+class _Threaded:
+    """A client that is polled by a thread. `_open` and `_poll` are the client's."""
+
+    def __init__(self) -> None:
+        self._reads: Reads = Counter()
+        self._assigned: list[int] = []
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._failure = error
+
+    def _work(self) -> None:
+        """Open, poll until `_stop`, close."""
+
+    def assigned(self) -> list[int]:
+        if self._failure is not None:
+            raise self._failure
+        return sorted(self._assigned)
+
+    def read(self) -> Reads:
+        return Counter(self._reads)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(STOP_SECONDS)
+        assert not self._thread.is_alive(), "the member does not end"
+        if self._failure is not None:
+            raise self._failure
+
+
+class ConfluentMember(_Threaded):
+    """librdkafka."""
+
+    def __init__(self, bootstrap: str, topic: str, strategy: str, instance_id: str = "") -> None:
+        self._topic = topic
+        self._options: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": strategy,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "session.timeout.ms": SESSION_MS,
+        }
+        if instance_id:
+            self._options["group.instance.id"] = instance_id
+        super().__init__()
+
+    def _work(self) -> None:
+        consumer = confluent_kafka.Consumer(self._options)
+        consumer.subscribe([self._topic])
+        try:
+            while not self._stop.is_set():
+                for message in consumer.consume(100, 0.1):
+                    offset = message.offset()
+                    if message.error() is None and offset is not None:
+                        self._reads[message.partition() or 0, offset] += 1
+                self._assigned = [item.partition for item in consumer.assignment()]
+        finally:
+            consumer.close()
+
+
+class KafkaPythonMember(_Threaded):
+    """kafka-python."""
+
+    ASSIGNORS: Final[Mapping[str, type[AbstractPartitionAssignor]]] = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "cooperative-sticky": CooperativeStickyAssignor,
+    }
+
+    def __init__(self, bootstrap: str, topic: str, strategy: str) -> None:
+        self._topic = topic
+        self._options: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "group_id": topic,
+            "auto_offset_reset": "earliest",
+            "partition_assignment_strategy": [self.ASSIGNORS[strategy]],
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "session_timeout_ms": SESSION_MS,
+        }
+        super().__init__()
+
+    def _work(self) -> None:
+        consumer = kafka.KafkaConsumer(**self._options)
+        consumer.subscribe([self._topic])
+        try:
+            while not self._stop.is_set():
+                for key, records in consumer.poll(timeout_ms=100).items():
+                    self._reads.update((key.partition, record.offset) for record in records)
+                self._assigned = [item.partition for item in consumer.assignment()]
+        finally:
+            consumer.close()
+
+
+class JavaMember:
+    """Apache's VerifiableConsumer: the Java client, which tells all that happens in JSON."""
+
+    CLASSES: Final[Mapping[str, str]] = {
+        "range": "RangeAssignor",
+        "roundrobin": "RoundRobinAssignor",
+        "sticky": "StickyAssignor",
+        "cooperative-sticky": "CooperativeStickyAssignor",
+    }
+
+    def __init__(self, bootstrap: str, topic: str, strategy: str, folder: Path) -> None:
+        config = folder / "java-member.properties"
+        config.write_text(f"heartbeat.interval.ms={HEARTBEAT_MS}\n")
+        self._closed = False
+        self._process = ChildProcess(
+            [
+                maven.java(),
+                "-Xmx128m",
+                "-XX:TieredStopAtLevel=1",
+                "-cp",
+                maven.class_path(),
+                "org.apache.kafka.tools.VerifiableConsumer",
+                *("--bootstrap-server", bootstrap, "--topic", topic, "--group-id", topic),
+                *("--session-timeout", str(SESSION_MS), "--consumer.config", str(config)),
+                "--assignment-strategy",
+                f"org.apache.kafka.clients.consumer.{self.CLASSES[strategy]}",
+            ]
+        )
+
+    def _events(self) -> list[dict[str, Any]]:
+        lines = self._process.output.splitlines()
+        return [json.loads(line) for line in lines if line.startswith('{"timestamp"')]
+
+    def assigned(self) -> list[int]:
+        mine: set[int] = set()
+        for event in self._events():
+            numbers = {row["partition"] for row in event.get("partitions", ())}
+            if event["name"] == "partitions_assigned":
+                mine |= numbers
+            elif event["name"] == "partitions_revoked":
+                mine -= numbers
+        return sorted(mine)
+
+    def read(self) -> Reads:
+        return Counter(
+            (row["partition"], offset)
+            for event in self._events()
+            if event["name"] == "records_consumed"
+            for row in event["partitions"]
+            for offset in range(row["minOffset"], row["maxOffset"] + 1)
+        )
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._process.stop()
+            self._process.close()
+
+
+MemberMaker = Callable[[str, str, str, Path], OutsideMember]
+MAKERS: Final[Mapping[str, MemberMaker]] = {
+    "confluent-kafka": lambda bootstrap, topic, strategy, _: ConfluentMember(
+        bootstrap, topic, strategy
+    ),
+    "kafka-python": lambda bootstrap, topic, strategy, _: KafkaPythonMember(
+        bootstrap, topic, strategy
+    ),
+    "java": JavaMember,
+}
