@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from integration_tests.apache import ApacheKafka
 from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.conftest import or_skip
-from integration_tests.outside_members import MAKERS, OutsideMember
+from integration_tests.outside_members import MAKERS
+from integration_tests.own_members import PARTITIONS, Members
 from integration_tests.process import wait_until
-from pybroker.client import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, TopicPartition
+from pybroker.client import OffsetAndMetadata, TopicPartition
 
-PARTITIONS = 6
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 OVERRIDES = {
     "group.min.session.timeout.ms": "500",
@@ -44,82 +42,6 @@ def server(
         yield broker
     finally:
         broker.close()
-
-
-class Members:
-    """Members of ours that read a topic in tasks of their own, and what they read together."""
-
-    def __init__(self, server: Broker, topic: str) -> None:
-        self.bootstrap = server.bootstrap
-        self.topic = topic
-        self.read: Counter[tuple[int, int]] = Counter()
-        self.assigned: dict[str, list[int]] = {}
-        self._news = asyncio.Condition()
-
-    async def make_topic(self, partitions: int = PARTITIONS) -> None:
-        async with Admin(self.bootstrap) as admin:
-            (made,) = await admin.create_topics([NewTopic(self.topic, partitions)])
-            made.check()
-
-    async def write(self, count: int) -> None:
-        """So many records to each partition."""
-        async with Producer(self.bootstrap, linger_ms=5) as producer:
-            sent = [
-                await producer.send(self.topic, b"%d" % number, partition=partition)
-                for number in range(count)
-                for partition in range(PARTITIONS)
-            ]
-            await asyncio.gather(*sent)
-
-    def consumer(self, **options: Any) -> Consumer:
-        defaults = {
-            "group_id": self.topic,
-            "auto_offset_reset": "earliest",
-            "heartbeat_interval_ms": 200,
-            "session_timeout_ms": 10_000,
-        }
-        return Consumer(self.bootstrap, **{**defaults, **options})
-
-    @contextlib.asynccontextmanager
-    async def member(self, name: str, **options: Any) -> AsyncIterator[Consumer]:
-        """A member that reads until the context ends."""
-        async with self.consumer(**options) as consumer:
-            consumer.subscribe([self.topic])
-            stop = asyncio.Event()
-            task = asyncio.create_task(self._read(name, consumer, stop))
-            try:
-                yield consumer
-            finally:
-                stop.set()
-                await task
-                del self.assigned[name]
-
-    async def _read(self, name: str, consumer: Consumer, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            for records in (await consumer.getmany(100)).values():
-                self.read.update((record.partition, record.offset) for record in records)
-            self.assigned[name] = sorted(item.partition for item in consumer.assignment())
-            async with self._news:
-                self._news.notify_all()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60), self._news:
-            await self._news.wait_for(condition)
-
-    def shares(self, *names: str, others: Sequence[OutsideMember] = ()) -> bool:
-        """Whether these members have all partitions, evenly and once each."""
-        found = [self.assigned.get(name, []) for name in names]
-        found += [other.assigned() for other in others]
-        sizes = [len(mine) for mine in found]
-        everything = sorted(number for mine in found for number in mine)
-        return everything == list(range(PARTITIONS)) and max(sizes) - min(sizes) <= 1
-
-    async def committed(self) -> dict[int, int | None]:
-        async with self.consumer() as consumer:
-            found = await consumer.committed(
-                [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
-            )
-        return {key.partition: offset.offset if offset else None for key, offset in found.items()}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
