@@ -49,10 +49,17 @@ def output_of(*words: str) -> str:
 
 
 def test_the_program_of_the_client_page(broker: Broker) -> None:
-    printed = run(program("docs/client.rst", "import asyncio"), broker).splitlines()
+    printed = run(program("docs/client.rst", "import time"), broker).splitlines()
     assert printed[9] == "stored at 9"
     assert printed[10] == "0 b'ACME' b'0'"
     assert printed[-1] == "from 5 s on: 5"
+
+
+def test_the_group_of_the_client_page(broker: Broker) -> None:
+    printed = run(program("docs/client.rst", "asyncio.TaskGroup"), broker).splitlines()
+    assert printed[-1] == "committed: [25, 25, 25, 25]"
+    assert {line.split()[0] for line in printed[:-1]} == {"ann", "bob"}
+    assert "ann gives back 2 partitions" in printed
 
 
 def test_the_kafka_python_program_of_the_readme(broker: Broker) -> None:
