@@ -26,6 +26,7 @@ from pybroker.wire.messages.groups import (
     JoinGroupRequest,
     LeaveGroupRequest,
 )
+from pybroker.wire.messages.metadata import MetadataRequest
 from unit_tests.client.fake_broker import LOSE_REQUEST, FakeBroker
 from unit_tests.client.fake_groups import FakeGroup
 from unit_tests.client.group_readers import QUICKLY, Reader, a_group, first, join, member, tp
@@ -284,6 +285,22 @@ async def test_new_partitions_make_the_leader_divide_anew() -> None:
         await one.until(0)
         group.broker.topics["t"] = 3
         await one.until(0, 1, 2)
+
+
+@pytest.mark.parametrize("pattern", [None, "t"])
+async def test_brokers_that_know_no_topics_for_a_moment_disturb_nobody(pattern: str | None) -> None:
+    async with a_group(t=1) as group:
+        options = {"metadata_max_age_ms": 1, "retry_backoff_max_ms": 1_000}
+        async with Reader(group, pattern=pattern, **options) as one:
+            await one.until(0)
+            topics = dict(group.broker.topics)
+            group.broker.topics.clear()
+            asked = len(group.seen(MetadataRequest))
+            await group.until(lambda: len(group.seen(MetadataRequest)) > asked + 3)
+            group.broker.topics |= topics
+            holding(group.broker.partition(), batch(b"a"))
+            await one.until_read(1)
+            assert one.calls == [("assigned", [0])]
 
 
 async def test_a_topic_that_comes_later_is_read_then() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
@@ -14,10 +15,14 @@ from pybroker.client.groups.link import CoordinatorLink
 from pybroker.client.groups.member import Membership
 from pybroker.client.groups.offsets import Committed, GroupOffsets, OffsetAndMetadata
 from pybroker.client.groups.session import GroupSession
+from pybroker.client.groups.topics import TopicMemory
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.subscription import ConsumerRecord
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
+
+DOUBT_LOOKS: Final = 5
+"""How many times as long as retry.backoff.max.ms a topic must be missing to count as gone."""
 
 
 class Group:
@@ -31,12 +36,13 @@ class Group:
         self._cluster = cluster
         self._fetcher = fetcher
         link = self._link = CoordinatorLink(cluster, group_id)
-        self._member = Membership(options, cluster, link, fetcher.news.set)
+        memory = TopicMemory(DOUBT_LOOKS * options.retry_backoff_max_ms / 1_000)
+        self._member = Membership(options, cluster, link, memory, fetcher.news.set)
         self._offsets = GroupOffsets(
             link, asker=self._asker, identity=self._identity, refused=self._commit_refused
         )
         self.committer = Committer(options, cluster, self._offsets, lambda: fetcher.readers)
-        self.session = GroupSession(options, cluster, fetcher, self._member, self.committer)
+        self.session = GroupSession(options, cluster, fetcher, self._member, self.committer, memory)
         fetcher.find_committed = self._find_committed
 
     def due(self) -> bool:

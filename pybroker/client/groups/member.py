@@ -34,7 +34,7 @@ from pybroker.client.groups.decisions import (
     refusal,
 )
 from pybroker.client.groups.link import GROUP_LANE, CoordinatorLink
-from pybroker.client.groups.topics import partition_counts
+from pybroker.client.groups.topics import TopicMemory
 from pybroker.client.metadata import error_code
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.tasks import TaskOwner
@@ -78,11 +78,13 @@ class Membership:
         options: ConsumerOptions,
         cluster: Cluster,
         link: CoordinatorLink,
+        memory: TopicMemory,
         news: Callable[[], None],
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._link = link
+        self._memory = memory
         self._news = news
         self._assignors = [make_assignor(name) for name in options.partition_assignment_strategy]
         self.cooperative = all(assignor.cooperative for assignor in self._assignors)
@@ -136,7 +138,7 @@ class Membership:
         """As leader: divide anew if there are more or fewer than when we did."""
         if self._divided is not None and self.state is MemberState.STABLE:
             topics, counts = self._divided
-            if partition_counts(self._cluster.view, topics, counts) != counts:
+            if self._memory.partition_counts(topics) != counts:
                 self._divided = None
                 self.request_rejoin("topics have other partitions than before")
 
@@ -265,10 +267,11 @@ class Membership:
         members = requests.members_of(answer)
         topics = {topic for member in members for topic in member.subscription.topics}
         self._cluster.watch(topics)
-        if not topics <= self._cluster.view.topics.keys():
+        if not topics <= self._memory.known.keys() | self._cluster.view.topics.keys():
             with contextlib.suppress(ClientError, TimeoutError):
                 await self._cluster.refreshed(self._options.request_timeout_ms / 1_000)
-        counts = partition_counts(self._cluster.view, topics, {})
+        self._memory.look(self._cluster.view, self._cluster.clock.monotonic())
+        counts = self._memory.partition_counts(topics)
         found = assignor.assign(counts, members)
         self._divided = topics, counts
         return found

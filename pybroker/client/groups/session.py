@@ -22,9 +22,8 @@ from pybroker.client.groups.committer import Committer
 from pybroker.client.groups.decisions import MemberState
 from pybroker.client.groups.member import JoinResult, Membership
 from pybroker.client.groups.offsets import Offsets
-from pybroker.client.groups.topics import RebalanceListener, TopicChoice
+from pybroker.client.groups.topics import RebalanceListener, TopicChoice, TopicMemory
 from pybroker.client.options import ConsumerOptions
-from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -43,12 +42,14 @@ class GroupSession:
         fetcher: Fetcher,
         member: Membership,
         committer: Committer,
+        memory: TopicMemory,
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._fetcher = fetcher
         self._member = member
         self._committer = committer
+        self._memory = memory
         self.choice: TopicChoice | None = None
         self._listener = RebalanceListener()
         self.topics: frozenset[str] | None = None
@@ -212,19 +213,14 @@ class GroupSession:
 
     def _resolve(self) -> None:
         assert self.choice is not None
-        view = self._cluster.view
-        topics = self.choice.resolve(view)
+        self._memory.look(self._cluster.view, self._cluster.clock.monotonic())
+        topics = self.choice.resolve(self._memory)
         if topics is None:
             return
         same = topics == self._joined_with
         self.topics = self._joined_with if same else topics
-        missing = [
-            name
-            for name in topics
-            if name not in view.topics
-            or view.topics[name].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        ]
-        if missing and self._looking is None:
+        in_doubt = self._memory.in_doubt or not topics <= self._memory.known.keys()
+        if in_doubt and self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(
                 self._options.retry_backoff_max_ms / 1_000, self._look_again
             )

@@ -6,11 +6,15 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from pybroker.client.metadata import ClusterView
+from pybroker.client.metadata import ClusterView, TopicInfo
 from pybroker.errors import ErrorCode
 from pybroker.model import INTERNAL_TOPICS, TopicPartition
 
+GONE: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+)
 Callback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 """A plain or an async function of partitions, sorted."""
 
@@ -55,33 +59,56 @@ class TopicChoice:
     internal: bool = False
     """Whether the pattern may match topics that are internal."""
 
-    def resolve(self, view: ClusterView) -> frozenset[str] | None:
+    def resolve(self, memory: TopicMemory) -> frozenset[str] | None:
         """The names of the topics; None while a pattern has not seen all topics."""
         if self.pattern is None:
             return self.topics
-        if not view.complete:
+        if not memory.complete:
             return None
         return frozenset(
             name
-            for name, topic in view.topics.items()
+            for name, topic in memory.known.items()
             if self.pattern.fullmatch(name)
-            and topic.error != ErrorCode.TOPIC_AUTHORIZATION_FAILED
             and (self.internal or not (topic.internal or name in INTERNAL_TOPICS))
         )
 
 
-def partition_counts(
-    view: ClusterView, topics: Iterable[str], before: dict[str, int]
-) -> dict[str, int]:
-    """How many partitions each of the topics has. One that cannot be told at the moment has as many
-    as `before`; one that does not exist is left out."""
-    counts = {}
-    for name in sorted(topics):
-        topic = view.topics.get(name)
-        if topic is not None and topic.partitions:
-            counts[name] = len(topic.partitions)
-        elif name in before and (
-            topic is None or topic.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        ):
-            counts[name] = before[name]
-    return counts
+class TopicMemory:
+    """The topics that exist, as far as can be told.
+
+    A broker that has just started answers for a moment that it knows no topics. To believe it would
+    cost the group a rebalance and the members their partitions; so a topic that was there is gone
+    only when that has been said for `patience_s`. Any other error says nothing about existence.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self.known: dict[str, TopicInfo] = {}
+        """Those with partitions, by name."""
+        self.complete = False
+        """Whether all topics were asked for, ever."""
+        self._patience_s = patience_s
+        self._missing: dict[str, float] = {}
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a topic may be gone: look again soon."""
+        return bool(self._missing)
+
+    def look(self, view: ClusterView, now: float) -> None:
+        """Take note of what the brokers say at this moment of the monotonic clock."""
+        self.complete = self.complete or view.complete
+        for name, topic in view.topics.items():
+            if topic.partitions:
+                self.known[name] = topic
+                self._missing.pop(name, None)
+        for name in list(self.known):
+            found = view.topics.get(name)
+            gone = view.complete if found is None else found.error in GONE
+            if gone and now - self._missing.setdefault(name, now) >= self._patience_s:
+                del self.known[name], self._missing[name]
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many partitions each of these topics has; those that do not exist are left out."""
+        return {
+            name: len(self.known[name].partitions) for name in sorted(topics) if name in self.known
+        }
