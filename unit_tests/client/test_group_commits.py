@@ -21,7 +21,9 @@ from pybroker.client.groups.offsets import OffsetAndMetadata, Turnstile
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.groups import HeartbeatRequest
 from pybroker.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import LOSE_REQUEST
 from unit_tests.client.fake_groups import FakeGroup
 from unit_tests.client.group_readers import a_group, first, join, member, tp
@@ -189,6 +191,30 @@ async def test_waiting_for_records_commits_those_before() -> None:
         await a_member_with_records(group, consumer)
         assert [await first(consumer), await first(consumer)] == [b"b", b"c"]
         waiting = asyncio.ensure_future(consumer.getone())
+        await group.until(lambda: group.committed == {tp(0): 3})
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+async def test_a_late_answer_does_not_hold_up_the_next_commit() -> None:
+    async with a_group(t=1) as group, member(group, auto_commit_interval_ms=1) as consumer:
+        released = asyncio.Event()
+
+        async def late(request: Message) -> Message:
+            await released.wait()
+            found = behaving(request)
+            assert isinstance(found, Message)
+            return found
+
+        behaving = group.broker.handlers[ApiKey.OFFSET_COMMIT]
+        group.broker.handlers[ApiKey.OFFSET_COMMIT] = late
+        await a_member_with_records(group, consumer)
+        assert [await first(consumer), await first(consumer)] == [b"b", b"c"]
+        waiting = asyncio.ensure_future(consumer.getone())
+        await group.until(lambda: bool(group.seen(OffsetCommitRequest)))
+        beats = len(group.seen(HeartbeatRequest))
+        await group.until(lambda: len(group.seen(HeartbeatRequest)) > beats + 2)
+        released.set()
         await group.until(lambda: group.committed == {tp(0): 3})
         waiting.cancel()
         await asyncio.wait([waiting])

@@ -32,7 +32,8 @@ CommitCallback = Callable[
 
 
 class Committer:
-    """One a consumer with a group. `readers` gives how far its partitions have been read."""
+    """One a consumer with a group. `readers` gives how far its partitions have been read; `news` is
+    called when an automatic commit has ended, since the next one may be due."""
 
     def __init__(
         self,
@@ -40,11 +41,13 @@ class Committer:
         cluster: Cluster,
         offsets: GroupOffsets,
         readers: Callable[[], Mapping[TopicPartition, PartitionReader]],
+        news: Callable[[], None],
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._offsets = offsets
         self._readers = readers
+        self._news = news
         self._interval_s = options.auto_commit_interval_ms / 1_000
         self._next_s = cluster.clock.monotonic() + self._interval_s
         self._running = False
@@ -105,6 +108,7 @@ class Committer:
             self._next_s = self._cluster.clock.monotonic() + self._cluster.pause_s(1)
         if error is not None and not isinstance(error, RebalanceInProgress):
             logger.warning("event=auto-commit-failed reason=%s", error)
+        self._news()
 
     async def commit_last(self, offsets: Offsets, limit_ms: int = LAST_COMMIT_LIMIT_MS) -> None:
         """If commits are automatic: before partitions are given back, and at the end. A failure is

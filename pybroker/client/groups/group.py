@@ -41,7 +41,9 @@ class Group:
         self._offsets = GroupOffsets(
             link, asker=self._asker, identity=self._identity, refused=self._commit_refused
         )
-        self.committer = Committer(options, cluster, self._offsets, lambda: fetcher.readers)
+        self.committer = Committer(
+            options, cluster, self._offsets, lambda: fetcher.readers, fetcher.news.set
+        )
         self.session = GroupSession(options, cluster, fetcher, self._member, self.committer, memory)
         fetcher.find_committed = self._find_committed
 
