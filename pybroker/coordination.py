@@ -16,6 +16,7 @@ from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.groups.classic_offsets import ClassicOffsets
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.fence import Claim, take_fence
+from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.kept_offsets import KeptOffsets, OffsetOptions
 from pybroker.coordinator.groups.offset_removal import RemovalOptions
 from pybroker.coordinator.groups.options import GroupOptions
@@ -90,6 +91,7 @@ class GroupCoordination:
             rooms.offsets, timeout_s=rooms.config.offsets_commit_timeout_ms / 1000
         )
         """For requests of version 0, which no coordinator answers."""
+        self._joint = JointMultis(rooms.offsets)
         self._kept: dict[int, KeptOffsets] = {}
         """By partition, of its newest shard."""
         rooms.replicas.on_internal = self._role_changed
@@ -133,7 +135,9 @@ class GroupCoordination:
             return self.topic.partition_of(group_id) == partition
 
         options = _offset_options(self._rooms.config)
-        offsets = KeptOffsets(context, self._rooms.offsets, is_mine=is_mine, options=options)
+        offsets = KeptOffsets(
+            context, self._rooms.offsets, is_mine=is_mine, options=options, joint=self._joint
+        )
         coordinator = GroupCoordinator(context, offsets, offsets.mirror, self._surroundings)
         offsets.facts = coordinator.facts
         self._kept[partition] = offsets

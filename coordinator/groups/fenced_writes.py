@@ -20,6 +20,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from pybroker.coordinator.groups.gathering import for_each
+from pybroker.coordinator.groups.joint_multis import (
+    BYTES_PER_MULTI_MAX,
+    OPERATIONS_PER_MULTI_MAX,
+    JointMultis,
+)
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.limits import operation_bytes
@@ -38,8 +43,6 @@ from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, DeleteOp, SetOp
 
 logger = logging.getLogger(__name__)
 
-OPERATIONS_PER_MULTI_MAX: Final = 1000
-BYTES_PER_MULTI_MAX: Final = 256 * 1024
 KNOWN_NODES_MAX: Final = 200_000
 ATTEMPTS_ALONE_MAX: Final = 3
 RETRY_S: Final = 0.05
@@ -105,8 +108,17 @@ Batch = dict[object, list[_Pending]]
 class FencedWrites:
     """The writes of one shard. Owns one task while there is something to write; `end` ends it."""
 
-    def __init__(self, coord: Coord, shard: ShardContext, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        coord: Coord,
+        shard: ShardContext,
+        *,
+        timeout_s: float,
+        joint: JointMultis | None = None,
+    ) -> None:
+        """`joint`: shared with other shards over the same `coord`."""
         self._coord = coord
+        self._joint = joint or JointMultis(coord)
         self._shard = shard
         self._fence = paths.coordinator(shard.partition)
         self._timeout_s = timeout_s
@@ -330,7 +342,7 @@ class FencedWrites:
         was done."""
         self.multis += 1
         try:
-            await self._coord.multi([CheckOp(self._fence, self._shard.fence_version), *ops])
+            await self._joint.multi([CheckOp(self._fence, self._shard.fence_version), *ops])
         except MultiFailed as error:
             if error.index > 0:
                 raise

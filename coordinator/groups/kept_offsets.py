@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.logged_offsets import LoggedOffsets
 from pybroker.coordinator.groups.mirror import GroupMirror
 from pybroker.coordinator.groups.offset_removal import OffsetRemoval, RemovalOptions
@@ -49,11 +50,15 @@ class KeptOffsets:
         *,
         is_mine: Callable[[str], bool],
         options: OffsetOptions,
+        joint: JointMultis,
     ) -> None:
+        """`coord` and `joint` are those of all shards of the broker."""
         timeout_s = options.commit_timeout_s
         self.store: Store
-        self.store = _STORES[options.storage](shard, coord, is_mine=is_mine, timeout_s=timeout_s)
-        self.mirror = GroupMirror(shard, coord, timeout_s=timeout_s)
+        self.store = _STORES[options.storage](
+            shard, coord, is_mine=is_mine, timeout_s=timeout_s, joint=joint
+        )
+        self.mirror = GroupMirror(shard, coord, timeout_s=timeout_s, joint=joint)
         self.removal = OffsetRemoval(shard, coord, self.store, options.removal)
         self.facts: Callable[[str], GroupFacts | None] = lambda _: None
 

@@ -23,6 +23,7 @@ from pybroker.coordinator.groups.group_nodes import (
     remove_empty_topics,
     remove_group_nodes,
 )
+from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.offset_nodes import OffsetNodes, removal
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.offset_watches import Touched, Watches
@@ -66,6 +67,7 @@ class LoggedOffsets:
         *,
         is_mine: Callable[[str], bool],
         timeout_s: float = COMMIT_TIMEOUT_S,
+        joint: JointMultis | None = None,
     ) -> None:
         self._shard = shard
         self._coord = coord
@@ -74,12 +76,12 @@ class LoggedOffsets:
         self._recorded = RecordedOffsets()
         self._appended: deque[tuple[int, OffsetKey, CommittedOffset | None]] = deque()
         """(offset, key, value) of records that are not known to be committed, in log order."""
-        self._is_loaded = False
+        self._is_loaded = self._has_ended = False
         self._imports: dict[str, _Turn] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._watches = Watches()
         self._nodes = OffsetNodes(coord)
-        self.writes = FencedWrites(coord, shard, timeout_s=timeout_s)
+        self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
 
     # ---- records
 
@@ -105,6 +107,7 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     def ended(self) -> None:
+        self._has_ended = True
         self.writes.end()
         if self._watcher is not None:
             self._watcher.cancel()
@@ -206,7 +209,8 @@ class LoggedOffsets:
         try:
             await self._shard.committed(end)
         except BaseException:
-            if self._watcher is None or self._watcher.done():
+            is_watched = self._watcher is not None and not self._watcher.done()
+            if not (is_watched or self._has_ended):
                 self._watcher = asyncio.ensure_future(self._watch())
             raise
         self._settle_to(end)

@@ -21,6 +21,7 @@ from pybroker.coordinator.groups.calls import GroupView
 from pybroker.coordinator.groups.fenced_writes import Change, FencedWrites
 from pybroker.coordinator.groups.gathering import for_each
 from pybroker.coordinator.groups.group_nodes import children_of, classic_members
+from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.runtime.shard import ShardContext, Timer
 from pybroker.coordinator.zookeeper import paths
@@ -89,11 +90,18 @@ class GroupMirror:
     """The `Membership` of one shard. Owns one task while there is something to show; `end` ends
     it."""
 
-    def __init__(self, shard: ShardContext, coord: Coord, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        shard: ShardContext,
+        coord: Coord,
+        *,
+        timeout_s: float,
+        joint: JointMultis | None = None,
+    ) -> None:
         self._shard = shard
         self._coord = coord
         self._timeout_s = timeout_s
-        self._writes = FencedWrites(coord, shard, timeout_s=timeout_s)
+        self._writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
         self._wanted: dict[str, Picture] = {}
         self._populated: set[str] = set()
         """The groups that have members, as we were told last."""

@@ -23,6 +23,7 @@ from pybroker.coordinator.groups.group_nodes import (
     remove_empty_topics,
     remove_group_nodes,
 )
+from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.offset_nodes import OffsetNodes, commit_change, removal
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.offset_watches import Touched, Watches
@@ -53,6 +54,7 @@ class ZookeeperOffsets:
         *,
         is_mine: Callable[[str], bool],
         timeout_s: float = COMMIT_TIMEOUT_S,
+        joint: JointMultis | None = None,
     ) -> None:
         self._shard = shard
         self._coord = coord
@@ -61,7 +63,7 @@ class ZookeeperOffsets:
         self._recorded = RecordedOffsets()
         self._watches = Watches()
         self._nodes = OffsetNodes(coord)
-        self.writes = FencedWrites(coord, shard, timeout_s=timeout_s)
+        self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
 
     # ---- loading
 

@@ -69,6 +69,17 @@ async def test_what_nobody_waits_for_any_more_is_shown_all_the_same() -> None:
     assert await stage.fetch() == {"a-0": 2}
 
 
+async def test_the_end_of_a_shard_leaves_nothing_running() -> None:
+    stage = await begin()
+    stage.shard.log.holds = True
+    waiting = asyncio.ensure_future(stage.commit(GROUP, a=2))
+    await until(lambda: stage.shard.log.end_offset == 1)
+    stage.shard.end()
+    with pytest.raises(BrokerError):
+        await waiting
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS])
 async def test_a_refused_append_is_no_commit(code: ErrorCode) -> None:
     stage = await begin()
