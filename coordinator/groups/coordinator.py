@@ -308,7 +308,7 @@ class GroupCoordinator:
         while turn.stores:
             self._store(group, turn.stores.pop(0), turn)
         for note in turn.notes:
-            self._note(note)
+            self._say(logging.INFO, note)
         self._counters.completed_rebalances += turn.rebalances
         for ticket, answer in turn.answers:
             future = self._waiting.get(ticket)
@@ -321,20 +321,20 @@ class GroupCoordinator:
         else:
             self._set_timer(group)
 
-    def _note(self, text: str) -> None:
-        """Members can cause these lines at will."""
-        left_out = self._log_limit.allow()
+    def _say(self, level: int, text: str) -> None:
+        """What members can cause at will."""
+        left_out = self._log_limit.allow(logging.getLevelName(level))
         if left_out:
-            log.info("%s left_out=%d", text, left_out)
+            log.log(level, "%s left_out=%d", text, left_out)
         elif left_out == 0:
-            log.info("%s", text)
+            log.log(level, "%s", text)
 
     def _store(self, group: Group, store: Store, turn: Turn) -> None:
         record = KeyValue(encode_group_key(group.group_id), encode_group_value(store.record))
         try:
             end = self.context.append([record])
         except BrokerError as error:
-            log.warning("group %s could not be stored: %s", group.group_id, error)
+            self._say(logging.WARNING, f"group not stored group={group.group_id} error={error}")
             if isinstance(store, StoreAssignment):
                 sync.appended_or_not(group, store, error.code, turn)
             elif isinstance(store, StoreReplacement):
@@ -349,7 +349,7 @@ class GroupCoordinator:
         except BrokerError as error:
             if error.code is ErrorCode.NOT_COORDINATOR:
                 return
-            log.warning("group %s was stored, but not committed: %s", group.group_id, error)
+            self._say(logging.WARNING, f"group not committed group={group.group_id} error={error}")
             code = ErrorCode.REBALANCE_IN_PROGRESS
         turn = self._turn()
         if isinstance(store, StoreAssignment):
@@ -432,6 +432,6 @@ class GroupCoordinator:
                     self._append_tombstone(group.group_id)
                     delete.delete(group, self.context.clock.wall_ms())
                     self._forget(group)
-                    log.info("group is over: no members, no offsets group=%s", group.group_id)
+                    log.info("group ends group=%s reason=no members, no offsets", group.group_id)
         except (BrokerError, CoordError) as error:
-            log.info("groups without offsets were not looked for: %s", error)
+            log.info("groups without offsets not looked for error=%s", error)

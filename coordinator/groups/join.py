@@ -159,7 +159,7 @@ def _replace(
     member.client_id, member.client_host = call.client_id, call.client_host
     if not member.is_new:
         member.heard(turn.now)
-    turn.note(group, f"has {new_id} in the place of {before.member_id}")
+    turn.note(group, "replaces", member=before.member_id, by=new_id)
     if group.state is GroupState.STABLE and group.protocol == group.elected_protocol():
         assert leader is not None
         record = group.recorded(assignments_of(group.members.values()), turn.wall_ms)

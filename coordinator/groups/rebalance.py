@@ -32,9 +32,7 @@ def prepare(group: Group, turn: Turn, why: str) -> None:
         group.initial_rest_s = None
         group.join_deadline = turn.now + timeout_s
     group.move_to(GroupState.PREPARING_REBALANCE, turn.wall_ms)
-    turn.notes.append(
-        f"group {group.group_id} rebalances after generation {group.generation}: {why}"
-    )
+    turn.note(group, "rebalances", generation=group.generation, reason=why)
     try_complete(group, turn)
 
 
@@ -76,7 +74,7 @@ def complete(group: Group, turn: Turn) -> None:
         return
     group.protocol = group.elected_protocol()
     group.move_to(GroupState.COMPLETING_REBALANCE, turn.wall_ms)
-    turn.note(group, f"has generation {group.generation} with {len(group.members)} members")
+    turn.note(group, "begins", generation=group.generation, members=len(group.members))
     group.sync_deadline = turn.now + group.rebalance_timeout_s
     group.owes_sync = set(group.members)
     for member in group.members.values():
@@ -124,7 +122,7 @@ def take_out(group: Group, turn: Turn, member: Member, why: str) -> None:
     """Remove a member; whatever it waits for, it is none any more."""
     group.remove(member.member_id)
     dismiss(turn, member, ErrorCode.UNKNOWN_MEMBER_ID)
-    turn.note(group, f"removes member {member.member_id}: {why}")
+    turn.note(group, "removes", member=member.member_id, reason=why)
     turn.has_new_members = True
 
 
@@ -160,5 +158,5 @@ def _become_empty(group: Group, turn: Turn) -> None:
     group.protocol = None
     group.leader = None
     group.move_to(GroupState.EMPTY, turn.wall_ms)
-    turn.note(group, f"is empty in generation {group.generation}")
+    turn.note(group, "is empty", generation=group.generation)
     turn.stores.append(StoreEmpty(group.recorded({}, turn.wall_ms)))

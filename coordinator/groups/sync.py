@@ -71,7 +71,7 @@ def _fault_of(group: Group, call: Sync) -> ErrorCode:
 def _hand_over(group: Group, call: Sync, turn: Turn) -> None:
     left_out = [member_id for member_id in group.members if member_id not in call.assignments]
     if left_out:
-        turn.note(group, f"has {len(left_out)} members whom the leader gives nothing")
+        turn.note(group, "gives nothing to some", members=len(left_out))
     group.is_storing = True
     turn.rebalances += 1
     turn.stores.append(StoreAssignment(group.recorded(call.assignments, turn.wall_ms)))

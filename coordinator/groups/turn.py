@@ -66,5 +66,7 @@ class Turn:
     def answer(self, ticket: Ticket, answer: Joined | Synced) -> None:
         self.answers.append((ticket, answer))
 
-    def note(self, group: Group, text: str) -> None:
-        self.notes.append(f"group {group.group_id} {text}")
+    def note(self, group: Group, what: str, **facts: object) -> None:
+        words = [f"group {what}", f"group={group.group_id}"]
+        words += (f"{name}={value}" for name, value in facts.items())
+        self.notes.append(" ".join(words))
