@@ -244,3 +244,20 @@ def test_the_offsets_of_a_topic_go_with_it(start: Starter, storage: str) -> None
         assert not tree(cluster.zookeeper, "/consumers/g/offsets/t")
         create_topic(connection, "t", partitions=3)
         assert client.fetch(0) == {0: -1}
+
+
+def test_zookeeper_goes_away_in_mid_commit(start: Starter) -> None:
+    cluster = start(1)
+    with committer(cluster) as client:
+        client.commit({0: 1})
+        cluster.pause_zookeeper()
+        try:
+            assert client.try_commit({0: 2, 1: 2}) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        finally:
+            cluster.resume_zookeeper()
+        assert client.fetch(0)[0] in (1, 2)
+        client.commit({0: 3})
+        assert client.fetch(0) == {0: 3}
+        cluster.kill_zookeeper()
+        client.commit({0: 4})  # it is started again at once
+        assert client.fetch(0) == {0: 4}

@@ -92,8 +92,6 @@ class GroupCoordination:
         )
         """For requests of version 0, which no coordinator answers."""
         self._joint = JointMultis(rooms.offsets)
-        self._kept: dict[int, KeptOffsets] = {}
-        """By partition, of its newest shard."""
         rooms.replicas.on_internal = self._role_changed
         rooms.metadata.on_deleted = self._topics_deleted
 
@@ -140,12 +138,12 @@ class GroupCoordination:
         )
         coordinator = GroupCoordinator(context, offsets, offsets.mirror, self._surroundings)
         offsets.facts = coordinator.facts
-        self._kept[partition] = offsets
         return coordinator
 
     def _topics_deleted(self, names: Collection[str]) -> None:
-        for partition in self.shards.serving():
-            self._kept[partition].removal.topics_deleted(names)
+        for coordinator in self.shards.serving().values():
+            if isinstance(coordinator.offsets, KeptOffsets):
+                coordinator.offsets.removal.topics_deleted(names)
 
     def _role_changed(self, key: TopicPartition) -> None:
         if key.topic != GROUP_TOPIC:

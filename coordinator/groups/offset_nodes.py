@@ -8,7 +8,7 @@ Reading here, and what a commit means as nodes; who may write them is `fenced_wr
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
 from pybroker.coordinator.groups.fenced_writes import Change
@@ -89,7 +89,7 @@ class OffsetNodes:
 
         async def read() -> dict[TopicPartition, CommittedOffset]:
             keys = await self._all(group_id) if partitions is None else list(partitions)
-            with_details = await self._details(group_id) if keys else set()
+            with_details = await self._details(group_id, {key.topic for key in keys})
             found = await for_each(lambda key: self._one(group_id, key, key in with_details), keys)
             pairs = zip(keys, found, strict=True)
             return {key: committed for key, committed in pairs if committed is not None}
@@ -144,13 +144,16 @@ class OffsetNodes:
     async def _all(self, group_id: str) -> list[TopicPartition]:
         return await self._partitions_below(paths.group_offsets(group_id))
 
-    async def _details(self, group_id: str) -> set[TopicPartition]:
-        return set(await self._partitions_below(paths.group_details(group_id)))
+    async def _details(self, group_id: str, topics: Collection[str]) -> set[TopicPartition]:
+        root = paths.group_details(group_id)
+        found = await self._partitions_of(root, [paths.encode_name(topic) for topic in topics])
+        return set(found)
 
     async def _partitions_below(self, root: str) -> list[TopicPartition]:
-        topics = await self.children(root)
-        if not topics:
-            return []
+        return await self._partitions_of(root, await self.children(root))
+
+    async def _partitions_of(self, root: str, topics: Sequence[str]) -> list[TopicPartition]:
+        """`topics` as they stand in paths."""
         numbers = await for_each(lambda name: self.children(f"{root}/{name}"), topics)
         return [
             TopicPartition(paths.decode_name(name), number)

@@ -39,6 +39,10 @@ logger = logging.getLogger(__name__)
 
 RECORDS_PER_APPEND_MAX: Final = 500
 """Tombstones of names of 249 bytes each stay far below the largest batch."""
+READ_S: Final = 0.002
+"""How much longer a fetch may take for each partition."""
+OFFSETS_OF_GROUP_MAX: Final = 10_000
+"""What a fetch of everything counts with."""
 COMMIT_TIMEOUT_S: Final = 5.0
 """offsets.commit.timeout.ms"""
 
@@ -138,7 +142,8 @@ class ZookeeperOffsets:
         """What the nodes say when all earlier commits of the group are decided."""
         await self.writes.settled(group_id)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)
+            async with asyncio.timeout(self._timeout_s + count * READ_S):
                 return await self._nodes.read(group_id, partitions)
         except (CoordError, TimeoutError) as error:
             raise unavailable(error) from error
