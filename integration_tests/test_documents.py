@@ -78,9 +78,10 @@ def test_the_tests_of_the_page_about_testing(tmp_path: Path) -> None:
     assert "2 passed" in printed
 
 
-def test_the_simulation_of_the_page_about_testing(tmp_path: Path) -> None:
-    tests = tmp_path / "test_orders.py"
-    tests.write_text(program("docs/testing.rst", "from pybroker.testing.simulation import"))
+@pytest.mark.parametrize("name", ["test_every_order_is_kept_once", "test_no_mail_is_left_out"])
+def test_the_simulations_of_the_page_about_testing(name: str, tmp_path: Path) -> None:
+    tests = tmp_path / "test_simulated.py"
+    tests.write_text(program("docs/testing.rst", f"def {name}("))
     assert "5 passed" in output_of("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests))
 
 

@@ -11,14 +11,18 @@ from typing import Final
 import pytest
 
 from pybroker.coordinator.controller.writes import ControllerMoved, FencedWriter, Write
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.zookeeper_offsets import ZookeeperOffsets
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
 from pybroker.ports import CreateOp
 from pybroker.records.batch import read_header
 from pybroker.records.builder import BatchBuilder
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 from pybroker.testing.simulation.planted import BY_NAME, PLANTED, planted
 from pybroker.wire.api import ApiKey
+from unit_tests.coordinator.groups.offset_stage import Stage as OffsetStage
 from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, produce_request
 from unit_tests.handlers.test_produce import shared
 from unit_tests.handlers.test_replica_fetch import follow, lead
@@ -152,6 +156,18 @@ async def a_deposed_controller_writes_nothing(_home: Path) -> bool:
     return False
 
 
+async def what_a_deposed_coordinator_asks_for_is_refused(_home: Path) -> bool:
+    stage = await OffsetStage.begin(ZookeeperOffsets)
+    await stage.commit("g", t=5)
+    old = stage.store
+    await stage.take_over()
+    await stage.commit("g", t=8)
+    late = {TopicPartition("t", 0): CommittedOffset(6)}
+    codes = await old.commit("g", late)
+    assert stage.node("t-0") in (b"6", b"8")
+    return [*codes.values()] == [ErrorCode.NOT_COORDINATOR] and stage.node("t-0") == b"8"
+
+
 RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
     "no-epoch-truncation": epochs_decide_where_a_log_is_cut,
     "no-fetch-fencing": a_fetch_of_an_earlier_epoch_is_refused,
@@ -163,12 +179,14 @@ RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
     "truncation-below-high-watermark": what_is_committed_is_kept,
     "duplicate-after-fail-over": a_new_leader_knows_the_producers,
     "controller-without-epoch-check": a_deposed_controller_writes_nothing,
+    "old-coordinator-commits": what_a_deposed_coordinator_asks_for_is_refused,
+    "offset-write-without-fence": what_a_deposed_coordinator_asks_for_is_refused,
 }
 
 
 def test_every_planted_bug_is_tried() -> None:
     assert RULES.keys() == BY_NAME.keys()
-    assert len(PLANTED) == len(BY_NAME) == 10
+    assert len(PLANTED) == len(BY_NAME) == 12
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -220,8 +220,8 @@ class Silence:
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a member of a group holds from `at` on: after an assignment, or after it gave some back.
-    `member` is its id, or that of its instance if it is static; `generation` is the latest that it
-    was told of."""
+    `member` is its id, or that of its instance if it is static; `generation` is that of its last
+    assignment."""
 
     group: str
     client: str

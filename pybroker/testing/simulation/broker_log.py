@@ -29,16 +29,20 @@ _EXPLAINED: Final = {
     "blackout": _STORAGE,
 }
 """What a kind of fault makes brokers say."""
+_FENCED: Final = "another member has taken over group.instance.id"
+"""What a static member is told by the next coordinator, if its id was given to it by one that could
+not store it any more; its clients' processes are started again."""
 _LOSS: Final = "loss_receipt|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """What errors may look like where these faults came; nothing matches where none excuses
-    any. `is_lossy`: whether unclean elections are allowed, of which brokers tell, or cannot yet."""
-    found = [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
+    """What errors may look like where these faults came, and what may always be said.
+    `is_lossy`: whether unclean elections are allowed, of which brokers tell, or cannot yet."""
+    found = [_FENCED]
+    found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
     if is_lossy:
         found.append(_LOSS)
-    return re.compile("|".join(found) or r"(?!)")
+    return re.compile("|".join(found))
 
 
 class BrokerLog(logging.Handler):

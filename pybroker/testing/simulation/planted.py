@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pybroker.coordinator.controller.writes import FencedWriter
+from pybroker.coordinator.groups.fenced_writes import FencedWrites
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import CoordError
 from pybroker.handlers import fetch_reading, produce
@@ -183,6 +184,24 @@ def _unfenced(_multi: Any) -> Any:
     return changed
 
 
+def _unchecked(_multi: Any) -> Any:
+    async def changed(self: FencedWrites, ops: Any) -> None:
+        await self._coord.multi([*ops])
+
+    return changed
+
+
+def _whoever_has_it(_look: Any) -> Any:
+    """Takes the fence that somebody else has taken meanwhile for its own."""
+
+    async def changed(self: FencedWrites) -> None:
+        # Shards of tests and of brokers keep it under names of their own.
+        (kept,) = [name for name in vars(self._shard) if name.endswith("fence_version")]
+        setattr(self._shard, kept, (await self._coord.get(self._fence))[1].version)
+
+    return changed
+
+
 # ---- the table
 
 PLANTED: Final = (
@@ -244,6 +263,16 @@ PLANTED: Final = (
         "controller-without-epoch-check",
         "a deposed controller changes nothing",
         (Replacement(FencedWriter, "_multi", _unfenced),),
+    ),
+    Planted(
+        "old-coordinator-commits",
+        "a coordinator that finds another's fence commits nothing any more",
+        (Replacement(FencedWrites, "_look_at_fence", _whoever_has_it),),
+    ),
+    Planted(
+        "offset-write-without-fence",
+        "every write of offsets checks the coordinator's fence",
+        (Replacement(FencedWrites, "_multi", _unchecked),),
     ),
 )
 

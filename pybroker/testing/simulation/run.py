@@ -342,6 +342,7 @@ def _load(options: Options) -> WorkloadOptions:
         # A batch has to fit into a segment, with what its header takes and what its estimate lacks.
         batch_bytes=min(options.batch_bytes, options.segment_bytes // 2),
         readers=options.readers,
+        askers=options.askers,
         fetch_wait_ms=options.fetch_wait_ms,
         crash_mean_s=options.crash_mean_s,
         churn_mean_s=options.churn_mean_s,

@@ -53,6 +53,8 @@ class Options:
     batch_bytes: int = 16_384
     linger_ms: int = 5
     readers: int = 1
+    askers: int = 1
+    """Of those who ask where partitions end."""
     crash_mean_s: float = 0.0
     """How long a client lives until it is killed; 0: for ever."""
     churn_mean_s: float = 0.0

@@ -60,8 +60,10 @@ class GroupPlan:
     @classmethod
     def drawn(cls, name: str, rng: random.Random, options: WorkloadOptions) -> GroupPlan:
         assignors = rng.choice(_ASSIGNORS)
-        # A static member that comes back is not asked to divide anew what has grown meanwhile.
+        # A static member that comes back does not make the group divide anew what has grown
+        # meanwhile, or what it had given back without joining again.
         is_static = rng.random() < 0.3 and not options.churn_mean_s
+        is_static = is_static and "cooperative-sticky" not in assignors
         return cls(name, assignors, is_static, not is_static and rng.random() < 0.3)
 
 
@@ -172,13 +174,16 @@ class MemberClient(_OfGroup):
         )
 
     def _subscribe(self, consumer: Consumer) -> None:
+        told = _identity(consumer)
+
         def hold(given: Sequence[TopicPartition] = ()) -> None:
-            identity = _identity(consumer)
             kept = sorted(consumer.assignment() - {*given})
-            member = identity.instance_id or identity.member_id
-            self.recorder.holds(self.plan.name, self._who, member, identity.generation, kept)
+            member = told.instance_id or told.member_id
+            self.recorder.holds(self.plan.name, self._who, member, told.generation, kept)
 
         def assigned(_added: list[TopicPartition]) -> None:
+            nonlocal told
+            told = _identity(consumer)
             hold()
 
         wanted: dict[str, Any] = {"topics": [TOPIC]}
