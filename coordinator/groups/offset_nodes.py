@@ -33,6 +33,8 @@ COMMIT_TIME_TOLERANCE_MS: Final = 60_000
 """A commit time nearer than that to the present is left to ZooKeeper, which notes when a node was
 written."""
 READ_ATTEMPTS_MAX: Final = 3
+FEW: Final = 8
+"""So many offsets are asked for without a look at which ones there are."""
 
 
 def commit_change(
@@ -88,7 +90,10 @@ class OffsetNodes:
             return {}
 
         async def read() -> dict[TopicPartition, CommittedOffset]:
-            keys = await self._all(group_id) if partitions is None else list(partitions)
+            if partitions is None:
+                keys = await self._all(group_id)
+            else:
+                keys = await self._those_of(group_id, list(dict.fromkeys(partitions)))
             with_details = await self._details(group_id, {key.topic for key in keys})
             found = await for_each(lambda key: self._one(group_id, key, key in with_details), keys)
             pairs = zip(keys, found, strict=True)
@@ -143,6 +148,18 @@ class OffsetNodes:
 
     async def _all(self, group_id: str) -> list[TopicPartition]:
         return await self._partitions_below(paths.group_offsets(group_id))
+
+    async def _those_of(self, group_id: str, wanted: list[TopicPartition]) -> list[TopicPartition]:
+        """Of many that are asked for only those that there are: their number is the asker's choice,
+        and each costs a request."""
+        if len(wanted) <= FEW:
+            return wanted
+        root = paths.group_offsets(group_id)
+        topics = {paths.encode_name(key.topic) for key in wanted}
+        existing = set(
+            await self._partitions_of(root, sorted(topics.intersection(await self.children(root))))
+        )
+        return [key for key in wanted if key in existing]
 
     async def _details(self, group_id: str, topics: Collection[str]) -> set[TopicPartition]:
         root = paths.group_details(group_id)

@@ -154,18 +154,18 @@ async def handle_offset_fetch(
     try:
         found = await _fetch(services, message.group_id, wanted, message.require_stable)
     except BrokerError as error:
-        return _failed_fetch(request.version, message, error.code)
-    return OffsetFetchResponse(topics=_topics(message.topics, found))
+        return await _failed_fetch(request.version, message, error.code)
+    return OffsetFetchResponse(topics=await _topics(message.topics, found))
 
 
-def _failed_fetch(
+async def _failed_fetch(
     version: int, message: OffsetFetchRequest, code: ErrorCode
 ) -> OffsetFetchResponse:
     """As Kafka: an error for all, or, where the answer has no room for one, at each partition."""
     if version >= _FIRST_WITH_ERROR_FOR_ALL:
         return OffsetFetchResponse(error_code=code)
     return OffsetFetchResponse(
-        topics=_topics(message.topics, dict.fromkeys(_keys(message.topics or []), code))
+        topics=await _topics(message.topics, dict.fromkeys(_keys(message.topics or []), code))
     )
 
 
@@ -196,7 +196,7 @@ async def _fetch_group(
                     for part in topic.partitions
                 ],
             )
-            for topic in _topics(topics, found)
+            for topic in await _topics(topics, found)
         ],
     )
 
@@ -233,7 +233,7 @@ async def _fetch_classic(services: Services, message: OffsetFetchRequest) -> Off
                 found[key] = CommittedOffset(value)
     except BrokerError as error:
         found = dict.fromkeys(keys, error.code)
-    return OffsetFetchResponse(topics=_topics(message.topics, found))
+    return OffsetFetchResponse(topics=await _topics(message.topics, found))
 
 
 def _keys(
@@ -244,28 +244,26 @@ def _keys(
     ]
 
 
-def _topics(
+async def _topics(
     wanted: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None, found: Found
 ) -> list[OffsetFetchResponseTopic]:
     """An answer for every partition that was asked for, or (None) for all that were found."""
-    if wanted is not None:
-        return [
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    _answer(number, found.get(TopicPartition(topic.name, number)))
-                    for number in topic.partition_indexes
-                ],
-            )
-            for topic in wanted
-        ]
-    by_topic: dict[str, list[OffsetFetchResponsePartition]] = {}
-    for key in sorted(found):
-        by_topic.setdefault(key.topic, []).append(_answer(key.partition, found[key]))
-    return [
-        OffsetFetchResponseTopic(name=name, partitions=partitions)
-        for name, partitions in by_topic.items()
-    ]
+    turns = Turns()
+    if wanted is None:
+        by_name: dict[str, list[int]] = {}
+        for key in sorted(found):
+            by_name.setdefault(key.topic, []).append(key.partition)
+        asked = list(by_name.items())
+    else:
+        asked = [(topic.name, topic.partition_indexes) for topic in wanted]
+    topics = []
+    for name, numbers in asked:
+        partitions = []
+        for number in numbers:
+            partitions.append(_answer(number, found.get(TopicPartition(name, number))))
+            await turns.item()
+        topics.append(OffsetFetchResponseTopic(name=name, partitions=partitions))
+    return topics
 
 
 def _answer(

@@ -219,6 +219,11 @@ async def test_answers_are_as_long_as_requests_though_keys_are_doubled(asker: As
     fetched = await asker.bench.ask(ApiKey.OFFSET_FETCH, 5, request_all)
     offsets = [[part.committed_offset for part in each.partitions] for each in fetched.topics]
     assert offsets == [[2, 2, -1], [2, 2, -1]]
+    many = OffsetFetchRequestTopic(name="a", partition_indexes=[0, *range(-9, 2500), 0])
+    request_many = OffsetFetchRequest(group_id="g", topics=[many, wanted])
+    fetched = await asker.bench.ask(ApiKey.OFFSET_FETCH, 5, request_many)
+    offsets = [[part.committed_offset for part in each.partitions] for each in fetched.topics]
+    assert offsets == [[2, *[-1] * 9, 2, *[-1] * 2499, 2], [2, 2, -1]]
 
 
 async def test_ids_that_no_group_can_have(asker: Asker) -> None:

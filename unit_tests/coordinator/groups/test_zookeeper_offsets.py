@@ -178,6 +178,26 @@ async def test_one_bad_node_does_not_stop_the_others() -> None:
     assert stage.node("t-0", "one") == stage.node("t-0", "two") == b"1"
 
 
+async def test_partitions_that_are_made_up_cost_no_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = await begin()
+    await stage.commit(GROUP, a=1, b=2)
+    asked: list[str] = []
+    for name in ("get", "children", "exists"):
+        method = getattr(stage.coord, name)
+
+        async def noted(path: str, method: Any = method) -> object:
+            asked.append(path)
+            return await method(path)
+
+        monkeypatch.setattr(stage.coord, name, noted)
+    wanted = [TopicPartition(f"made-up-{number}", 0) for number in range(5000)]
+    found = await stage.store.fetch(GROUP, [*wanted, tp("b-0"), tp("b-7"), tp("b-0")])
+    assert {str(key): committed.offset for key, committed in found.items()} == {"b-0": 2}
+    assert len(asked) < 6
+
+
 async def test_what_was_given_up_is_not_written_later() -> None:
     stage = await begin(timeout_s=0.05)
     await stage.commit(GROUP, a=1)
