@@ -75,6 +75,8 @@ class Consumer:
             else Group(self.options, self._cluster, self._fetcher, self.options.group_id)
         )
         self._running = False
+        self._ending: asyncio.Event | None = None
+        self._closer: asyncio.Task[object] | None = None
         self._in_hand: tuple[ConsumerRecord, ...] = ()
         """The first record of each partition that the last call gave out."""
 
@@ -95,6 +97,11 @@ class Consumer:
         await self._close(())
 
     async def _close(self, in_hand: Iterable[ConsumerRecord]) -> None:
+        if self._ending is not None:
+            if self._closer is not asyncio.current_task():  # a callback must not wait for itself
+                await self._ending.wait()
+            return
+        self._ending, self._closer = asyncio.Event(), asyncio.current_task()
         was_running, self._running = self._running, False
         self._fetcher.news.set()
         try:
@@ -103,6 +110,7 @@ class Consumer:
         finally:
             await self._fetcher.close()
             await self._cluster.close()
+            self._ending.set()
 
     async def __aenter__(self) -> Self:
         await self.start()

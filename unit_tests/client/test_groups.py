@@ -312,6 +312,34 @@ async def test_a_topic_that_comes_later_is_read_then() -> None:
             await one.until(0)
 
 
+async def test_a_topic_that_was_not_there_is_waited_for_again_after_unsubscribing() -> None:
+    async with FakeBroker({}) as broker:
+        group = FakeGroup(broker).attach()
+        async with member(group) as consumer:
+            for _ in range(2):
+                consumer.subscribe(["t"])
+                await consumer.getmany(20)
+                await consumer.unsubscribe()
+            consumer.subscribe(["t"])
+            await consumer.getmany(20)
+            broker.topics["t"] = 1
+            await join(consumer)
+
+
+async def test_all_who_close_wait_for_the_last_commit() -> None:
+    async with a_group(t=1) as group, member(group) as consumer:
+        holding(group.broker.partition(), batch(b"a"))
+
+        async def on_revoked(_: list[TopicPartition]) -> None:
+            await consumer.close()
+
+        consumer.subscribe(["t"], on_revoked=on_revoked)
+        assert await first(consumer) == b"a"
+        await asyncio.gather(consumer.close(), consumer.close())
+        assert group.committed == {tp(0): 1}
+        assert not group.members
+
+
 async def test_another_subscription_replaces_the_first() -> None:
     async with a_group(t=1, u=2) as group, Reader(group) as one:
         await one.until(0)

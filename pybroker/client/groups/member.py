@@ -112,7 +112,9 @@ class Membership:
         return self.identity.generation != NO_GENERATION
 
     def for_commit(self) -> Identity:
-        """As whom to commit. Raises CommitFailed."""
+        """As whom to commit. Raises CommitFailed, or what made membership impossible."""
+        if self.failure is not None:
+            raise self.failure
         if self.state is MemberState.STABLE:
             return self.identity
         if self.state is MemberState.JOINING:

@@ -102,6 +102,7 @@ class GroupSession:
         whatever the callbacks raise, having left."""
         if self._looking is not None:
             self._looking.cancel()
+            self._looking = None
         async with self._own_turn():
             if self.choice is None:
                 return
