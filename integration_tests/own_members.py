@@ -15,6 +15,7 @@ from integration_tests.broker import Broker
 from integration_tests.outside_members import OutsideMember, Reads
 from integration_tests.process import ChildProcess
 from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pybroker.testing.cluster import Cluster
 
 PARTITIONS: Final = 6
 
@@ -22,7 +23,7 @@ PARTITIONS: Final = 6
 class Members:
     """Members of ours that read a topic in tasks of their own, and what they read together."""
 
-    def __init__(self, server: Broker, topic: str) -> None:
+    def __init__(self, server: Broker | Cluster, topic: str) -> None:
         self.bootstrap = server.bootstrap
         self.topic = topic
         self.read: Counter[tuple[int, int]] = Counter()

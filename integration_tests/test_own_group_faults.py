@@ -16,6 +16,7 @@ from integration_tests.conftest import or_skip
 from integration_tests.own_members import PARTITIONS, MemberProcess, Members
 from pybroker.client import Consumer
 from pybroker.client.errors import CommitFailed, FencedInstance
+from pybroker.testing.cluster import Cluster
 
 OVERRIDES = {
     "group.min.session.timeout.ms": "500",
@@ -80,6 +81,33 @@ async def test_a_coordinator_that_is_killed_disturbs_nobody(server: Broker, topi
         assert group.rebalances == before
     assert set(group.read.values()) == {1}
     assert await group.committed() == dict.fromkeys(range(PARTITIONS), 40)
+
+
+@pytest.mark.ours
+async def test_another_broker_takes_over_as_coordinator_without_a_rebalance(
+    tmp_path: Path, topic: str
+) -> None:
+    config = {
+        "default.replication.factor": 3,
+        "min.insync.replicas": 2,
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": 3,
+    }
+    with Cluster(data=tmp_path, config=config) as cluster:
+        group = Members(cluster, topic)
+        await group.make_topic()
+        options = {"session_timeout_ms": 60_000, "auto_commit_interval_ms": 200}
+        async with group.member("a", **options), group.member("b", **options):
+            await group.until(lambda: group.shares("a", "b"))
+            await group.write(20)
+            await group.until(lambda: len(group.read) == 20 * PARTITIONS)
+            before = Counter(group.rebalances)
+            coordinator = await asyncio.to_thread(cluster.leader, "__consumer_offsets", 0)
+            await asyncio.to_thread(cluster.kill, coordinator)
+            await group.write(20)
+            await group.until(lambda: len(group.read) == 40 * PARTITIONS)
+            assert group.rebalances == before
+        assert await group.committed() == dict.fromkeys(range(PARTITIONS), 40)
 
 
 async def test_a_static_member_that_restarts_disturbs_nobody(server: Broker, topic: str) -> None:
