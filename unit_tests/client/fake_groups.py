@@ -65,6 +65,8 @@ class FakeGroup:
     commits: list[dict[TopicPartition, int]] = field(default_factory=list)
     """What was stored, in order."""
     assignment_override: bytes | None = None
+    phantoms: list[JoinGroupResponseMember] = field(default_factory=list)
+    """Members that only the leader is told of; they never say anything."""
     _ids: int = 0
     _given: dict[str, bytes] = field(default_factory=dict)
 
@@ -190,7 +192,7 @@ class FakeGroup:
                 metadata=next(r.metadata for r in member.request.protocols if r.name == protocol),
             )
             for member_id, member in self.members.items()
-        ]
+        ] + self.phantoms
 
     def _check(self, member_id: str, generation: int) -> ErrorCode:
         if member_id not in self.members:
@@ -208,6 +210,8 @@ class FakeGroup:
         if code:
             return SyncGroupResponse(error_code=code)
         for row in request.assignments:
+            if row.member_id not in self.members:
+                continue
             given = self.assignment_override or row.assignment
             self._given[row.member_id] = given
             waiting = self.members[row.member_id].synced

@@ -20,10 +20,12 @@ from pybroker.client.errors import (
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
+from pybroker.wire.consumer_protocol import Subscription, encode_subscription
 from pybroker.wire.messages.groups import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
+    JoinGroupResponseMember,
     LeaveGroupRequest,
 )
 from pybroker.wire.messages.metadata import MetadataRequest
@@ -301,6 +303,21 @@ async def test_brokers_that_know_no_topics_for_a_moment_disturb_nobody(pattern: 
             holding(group.broker.partition(), batch(b"a"))
             await one.until_read(1)
             assert one.calls == [("assigned", [0])]
+
+
+async def test_what_a_vanished_owner_did_not_give_back_is_divided_again() -> None:
+    """As when a static member dies before it joins again, and its successor takes its place."""
+    async with a_group() as group:
+        told = Subscription(("t",), owned_partitions=tuple(map(tp, range(4))), generation_id=1)
+        group.phantoms.append(
+            JoinGroupResponseMember(member_id="gone", metadata=encode_subscription(told))
+        )
+        async with Reader(
+            group, partition_assignment_strategy="cooperative-sticky", session_timeout_ms=50
+        ) as one:
+            await one.until_called(("assigned", []))
+            group.phantoms.clear()
+            await one.until(0, 1, 2, 3)
 
 
 async def test_a_topic_that_comes_later_is_read_then() -> None:

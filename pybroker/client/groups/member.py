@@ -95,6 +95,8 @@ class Membership:
         self.joined: JoinResult | None = None
         self._divided: tuple[set[str], dict[str, int]] | None = None
         """As leader: the topics of all members, and how many partitions we divided of each."""
+        self._withheld_until: float | None = None
+        """As leader: when to divide again what was given to nobody because it had an owner."""
         self.reading = False
         """Whether the user is inside of a call that reads."""
         self.last_read = cluster.clock.monotonic()
@@ -149,7 +151,7 @@ class Membership:
         self.state = MemberState.JOINING
         self._stable.clear()
         self.rejoin = None
-        self._divided = None
+        self._divided = self._withheld_until = None
         work = self._join(tuple(sorted(topics)), tuple(sorted(owned)))
         self._tasks.start(work, "join group")
         if self._heartbeats is None:
@@ -276,6 +278,10 @@ class Membership:
         counts = self._memory.partition_counts(topics)
         found = assignor.assign(counts, members)
         self._divided = topics, counts
+        if sum(map(len, found.values())) < sum(counts.values()):
+            self._withheld_until = (
+                self._cluster.clock.monotonic() + self._options.session_timeout_ms / 1_000
+            )
         return found
 
     async def _sync(
@@ -321,10 +327,18 @@ class Membership:
             if self._silent_s() <= 0:
                 await self._leave_for_silence()
                 continue
+            self._divide_what_was_withheld(clock.monotonic())
             if clock.monotonic() >= due:
                 pause_s = await self._beat_once()
                 due = clock.monotonic() + pause_s
             await asyncio.sleep(max(min(due - clock.monotonic(), self._silent_s()), 0.001))
+
+    def _divide_what_was_withheld(self, now: float) -> None:
+        """Its owner, who should have given it back and joined again, may have died: a static member
+        takes the place of its predecessor without a rebalance, and knows nothing of that."""
+        if self._withheld_until is not None and now >= self._withheld_until:
+            self._withheld_until = None
+            self.request_rejoin("partitions were given to nobody")
 
     async def _beat_once(self) -> float:
         """Send one; after how many seconds the next is due."""
