@@ -280,7 +280,7 @@ NOT_HERE = re.compile(
 """Names that Apache tells and that have no row here: security, tiers, KRaft, classes of Java."""
 ONLY_OURS = re.compile(
     r"pybroker\..*|producer\.id\.expiration\.check\.interval\.ms"
-    r"|unclean\.leader\.election\.interval\.ms"
+    r"|unclean\.leader\.election\.interval\.ms|offsets\.storage"
 )
 """Names that are ours alone, or that Apache has and does not tell."""
 FIXED_HERE = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
