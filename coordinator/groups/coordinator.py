@@ -350,13 +350,22 @@ class GroupCoordinator:
             if error.code is ErrorCode.NOT_COORDINATOR:
                 return
             self._say(logging.WARNING, f"group not committed group={group.group_id} error={error}")
-            code = ErrorCode.REBALANCE_IN_PROGRESS
+            code = self._code_of_uncommitted()
         turn = self._turn()
         if isinstance(store, StoreAssignment):
             sync.appended_or_not(group, store, code, turn)
         elif isinstance(store, StoreReplacement):
             join.stored(group, store, code, turn)
         self._carry_out(group, turn)
+
+    def _code_of_uncommitted(self) -> ErrorCode:
+        """Members join again here, unless another broker may coordinate them: who is cut off from
+        ZooKeeper commits nothing, and would keep those who know no better."""
+        try:
+            self.context.require_current()
+        except BrokerError as error:
+            return error.code
+        return ErrorCode.REBALANCE_IN_PROGRESS
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -14,6 +14,7 @@ order in which they were seen. Commands (`=` sets what is not as usual):
     late 10                time passes in which the broker does not run
     hold | release         nothing is committed from now on; everything is
     give-up                what is not committed by now has taken too long
+    cut-off | reached      ZooKeeper is not heard from: another broker may coordinate
     refuse CODE            the next append fails
     fail-over              the next leader takes over, over the same log
     offsets | forget-offsets               whether the group has committed offsets
@@ -379,6 +380,12 @@ class Stage:
     async def _on_release(self, words: Words) -> None:
         self.shard.log.holds = False
         self.shard.log.commit()
+
+    async def _on_cut_off(self, words: Words) -> None:
+        self.shard.log.is_heard = False
+
+    async def _on_reached(self, words: Words) -> None:
+        self.shard.log.is_heard = True
 
     async def _on_give_up(self, words: Words) -> None:
         self._impatient.give_up()
