@@ -270,10 +270,11 @@ class Cluster:
         except ConnectFailed as error:
             raise _advertised(node, error) from error
 
-    async def any_connection(self) -> Connection:
-        """A connection to whichever broker answers, known ones first. Raises NoBrokers."""
+    async def any_connection(self, *, last: Address | None = None) -> Connection:
+        """A connection to whichever broker answers, known ones first, and `last` only if there is
+        no other. Raises NoBrokers."""
         attempts = []
-        for address in self._addresses():
+        for address in sorted(self._addresses(), key=lambda each: each == last):
             try:
                 return await self.connect(address)
             except ConnectFailed as error:

@@ -213,6 +213,22 @@ async def test_a_coordinator_that_moves_is_found_again() -> None:
         assert one.calls == [("assigned", [0])], "the member stays in its generation"
 
 
+async def test_a_coordinator_that_was_lost_is_not_asked_who_it_is_if_another_broker_is_there() -> (
+    None
+):
+    """Cut off from the cluster it would name itself for ever."""
+    async with a_group(t=1) as group, FakeBroker({"t": 1}) as other:
+        other.handlers[ApiKey.FIND_COORDINATOR] = group.broker.handlers[ApiKey.FIND_COORDINATOR]
+        both = f"{group.broker.address},{other.address}"
+        async with Consumer(both, group_id="g", retry_backoff_ms=1) as consumer:
+            await consumer.committed([TopicPartition("t", 0)])
+            assert not other.requests(FindCoordinatorRequest)
+            group.will(ApiKey.OFFSET_FETCH, ErrorCode.NOT_COORDINATOR)
+            await consumer.committed([TopicPartition("t", 0)])
+            assert len(group.seen(FindCoordinatorRequest)) == 1
+            assert len(other.requests(FindCoordinatorRequest)) == 1
+
+
 async def test_a_broken_connection_is_no_reason_to_rebalance() -> None:
     async with a_group(t=1) as group, Reader(group) as one:
         await one.until(0)

@@ -44,6 +44,7 @@ class CoordinatorLink:
         self.cluster = cluster
         self.group_id = group_id
         self._address: Address | None = None
+        self._lost: Address | None = None
         self._finding = asyncio.Lock()
 
     @property
@@ -54,6 +55,7 @@ class CoordinatorLink:
         """It is not the coordinator, or does not answer: look again before the next request."""
         if self._address is not None:
             logger.info("event=coordinator-lost group=%s reason=%s", self.group_id, reason)
+            self._lost = self._address
         self._address = None
 
     async def send(
@@ -81,7 +83,8 @@ class CoordinatorLink:
         """Raises ClientError."""
         async with self._finding:
             if self._address is None:
-                connection = await self.cluster.any_connection()
+                # Who is cut off from the cluster goes on naming itself.
+                connection = await self.cluster.any_connection(last=self._lost)
                 self._address = await self._ask(connection)
             return self._address
 
