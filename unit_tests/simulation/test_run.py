@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pybroker.testing.simulation.broker_log import explained_by
 from pybroker.testing.simulation.run import _load, simulate
 from pybroker.testing.simulation.schedule import Options, parse
 from pybroker.testing.simulation.swarm import generate
 from unit_tests.simulation.processes import output_of
 
-SEEDS = ("2", "3")
+SEEDS = ("2", "3", "7")
+"""The last one has a group of consumers."""
 PROGRAM = """
 import sys
 from pybroker.testing.simulation.run import simulate
@@ -50,6 +53,19 @@ def test_a_trace_that_is_kept_changes_nothing_and_shows_everything() -> None:
     assert "INFO pybroker" in text
     assert kept.counters["fault_kill"] == 1
     assert kept.counters["acked"] > 20
+
+
+@pytest.mark.parametrize("offsets_in_log", [0, 1])
+def test_groups_read_everything_past_the_death_of_their_coordinator(offsets_in_log: int) -> None:
+    options = f"option groups 2\noption offsets_in_log {offsets_in_log}\noption partitions 3\n"
+    faults = "1 kill coordinator/0 until=2\n2.5 pause coordinator/1 until=6.5\n"
+    result = simulate(parse(f"seed 1\n{options}{faults}"))
+    assert result.is_clean, result.report()
+    counters = result.counters
+    assert counters["fault_kill"] == counters["fault_pause"] == 1
+    assert counters["processed"] >= 2 * counters["acked"]
+    assert counters["committed"] > 10
+    assert counters["generations"] > 2
 
 
 def test_batches_fit_into_segments_however_long_nobody_could_send() -> None:
