@@ -20,6 +20,7 @@ from pybroker.ports import Coord, CoordOp
 
 OPERATIONS_PER_MULTI_MAX: Final = 1000
 BYTES_PER_MULTI_MAX: Final = 256 * 1024
+AT_ONCE_MAX: Final = 2
 
 
 class _Part(NamedTuple):
@@ -30,31 +31,40 @@ class _Part(NamedTuple):
 
 
 class JointMultis:
-    """Of one session. One multi is under way at a time, and takes along what was asked for while
-    the one before it was. Owns a task as long as something is asked for."""
+    """Of one session. AT_ONCE_MAX multis are under way at a time, so that ZooKeeper and this broker
+    need not wait for each other; each takes along what was asked for meanwhile. A shard asks for
+    one thing after the other, so they may be answered in any order. Owns its tasks, which end when
+    nothing is asked for."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord
         self._queue: deque[_Part] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running = 0
+        """The tasks that will look at the queue again."""
 
     async def multi(self, ops: Sequence[CoordOp]) -> None:
         """As `Coord.multi`. Who is cancelled before it was sent has asked for nothing."""
         part = _Part(ops, asyncio.get_running_loop().create_future())
         self._queue.append(part)
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._run())
+        if self._running < AT_ONCE_MAX:
+            self._running += 1
+            task = asyncio.ensure_future(self._run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         await part.done
 
     async def _run(self) -> None:
         try:
             while self._queue:
                 await self._send(self._take())
-        finally:
-            self._task = None
+        except asyncio.CancelledError:
             for part in self._queue:
                 part.done.cancel()
             self._queue.clear()
+            raise
+        finally:
+            self._running -= 1
 
     def _take(self) -> list[_Part]:
         """As many as go into one multi, and at least one."""

@@ -59,6 +59,20 @@ async def test_while_one_is_under_way_the_next_gather(coord: Counting) -> None:
     assert coord.sizes == [2, 8]
 
 
+async def test_nobody_is_left_behind_whenever_he_asks(coord: Counting) -> None:
+    joint = JointMultis(coord)
+
+    async def ask(number: int, turns: int) -> None:
+        for value in range(30):
+            await joint.multi(part(number, str(value).encode()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(ask(number, number) for number in range(5)))
+    assert {await value(coord, number) for number in range(5)} == {b"29"}
+
+
 async def test_who_is_refused_does_not_stop_the_others(coord: Counting) -> None:
     joint = JointMultis(coord)
     results = await asyncio.gather(
