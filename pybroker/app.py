@@ -220,6 +220,7 @@ class BrokerApp:
             metrics=self._world.metrics,
             session=self._session,
             groups=self.groups.numbers,
+            progress=self.groups.lags.report,
             is_registered=lambda: self._membership.is_registered,
             connections=self._server.connections_by_listener,
             unsent_bytes=lambda: self._server.unsent_bytes,

@@ -27,9 +27,10 @@ from pybroker.coordinator.runtime.shards import Shards
 from pybroker.handlers.context import TopicAdmin
 from pybroker.handlers.internal_topic import InternalTopic, NewTopic
 from pybroker.handlers.metadata_view import MetadataView
+from pybroker.lag_watch import LagWatch, ask_leaders
 from pybroker.log_limit import LogLimit
 from pybroker.metrics import GroupCounters
-from pybroker.model import TopicPartition
+from pybroker.model import Endpoint, TopicPartition
 from pybroker.ports import Blocking, Clock, Coord, PartitionLog, Rng
 from pybroker.records.compression import Codec
 from pybroker.replication.internal_log import InternalLog
@@ -87,6 +88,8 @@ class GroupCoordination:
             is_fenced=lambda: rooms.replicas.is_fenced,
         )
         self.service = GroupService(self.shards, self.topic.partition_of)
+        ask = ask_leaders(rooms.broker_id, self._own_endpoint)
+        self.lags = LagWatch(self.service, ask, rooms.clock)
         self.classic_offsets = ClassicOffsets(
             rooms.offsets, timeout_s=rooms.config.offsets_commit_timeout_ms / 1000
         )
@@ -104,6 +107,7 @@ class GroupCoordination:
 
     async def stop(self) -> None:
         """Idempotent."""
+        await self.lags.close()
         await self.shards.stop()
 
     def numbers(self) -> GroupNumbers:
@@ -144,6 +148,11 @@ class GroupCoordination:
         for coordinator in self.shards.serving().values():
             if isinstance(coordinator.offsets, KeptOffsets):
                 coordinator.offsets.removal.topics_deleted(names)
+
+    def _own_endpoint(self) -> Endpoint | None:
+        """Where other brokers reach this one, once it is known to be there."""
+        own = self._rooms.metadata.brokers.get(self._rooms.broker_id)
+        return None if own is None else own.endpoint(self._rooms.config.inter_broker_listener)
 
     def _role_changed(self, key: TopicPartition) -> None:
         if key.topic != GROUP_TOPIC:

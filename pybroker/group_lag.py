@@ -9,10 +9,11 @@ offset), nothing is left to read and the lag is 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from pybroker.model import NO_TIMESTAMP
+from pybroker.model import NO_TIMESTAMP, TopicPartition
 
 NO_OFFSET: Final = -1
 
@@ -29,6 +30,34 @@ class LogSpan:
     stable: int
     end: int
     size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is behind in a partition. None: not known."""
+
+    records: int
+    bytes: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """A group, what it has committed of each partition, and how far that is behind; partitions of
+    which the lag is not known have none."""
+
+    group_id: str
+    members: int = 0
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    lags: Mapping[TopicPartition, Lag] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReport:
+    """The groups of a broker as they were `age_s` seconds ago."""
+
+    groups: tuple[GroupProgress, ...]
+    age_s: float
 
 
 def records_behind(committed: int, end: int) -> int:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
 from pybroker import __version__
+from pybroker.admin.group_rows import group_lines
 from pybroker.admin.loop_watch import LoopWatch
 from pybroker.admin.partition_rows import AT_A_TIME, LogRow, PartitionRow, Picture, look
 from pybroker.admin.readiness import conditions
@@ -31,6 +32,7 @@ from pybroker.admin.text_format import (
     summary,
 )
 from pybroker.admin.view import BrokerView, Rooms
+from pybroker.group_lag import ProgressReport
 from pybroker.metrics import TimeMeter
 from pybroker.model import NO_LEADER
 from pybroker.wire.api import ApiKey
@@ -90,6 +92,8 @@ class MetricsPage:
         async for chunk in _many(_of_topics(rooms, picture)):
             yield chunk
         async for chunk in _many(_of_partitions(rooms, picture)):
+            yield chunk
+        async for chunk in _many(_of_progress(await rooms.progress())):
             yield chunk
 
     async def _of_process(self) -> str:
@@ -328,6 +332,15 @@ def _of_partitions(rooms: Rooms, picture: Picture) -> _Many:
             return [(row.labels, fact(row)) for row in told[start:end]]
 
         yield f"kafka_topic_partition_{word}", len(told), of_row
+
+
+def _of_progress(report: ProgressReport | None) -> _Many:
+    for name, found in group_lines(report):
+
+        def lines(start: int, end: int, found: list[Line] = found) -> list[Line]:
+            return found[start:end]
+
+        yield name, len(found), lines
 
 
 def _is_told_here(rooms: Rooms, row: PartitionRow) -> bool:

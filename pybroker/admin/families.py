@@ -97,6 +97,15 @@ _ROWS: Final = (
     ("kafka_topic_partition_leader_is_preferred", GAUGE, "topic partition", "1 if the first replica leads."),
     ("kafka_topic_partition_replicas", GAUGE, "topic partition", "How many replicas the partition has."),
     ("kafka_topic_partition_under_replicated_partition", GAUGE, "topic partition", "1 if fewer are in sync."),
+    # kafka_exporter's names: the groups that this broker coordinates
+    ("kafka_consumergroup_members", GAUGE, "consumergroup", "Members of the group; told, as all of these, by the group's coordinator only, and at most 10 s old."),
+    ("kafka_consumergroup_current_offset", GAUGE, "consumergroup topic partition", "What the group has committed: the offset of the next record that it reads."),
+    ("kafka_consumergroup_current_offset_sum", GAUGE, "consumergroup topic", "The sum of these over the partitions of a topic."),
+    ("kafka_consumergroup_lag", GAUGE, "consumergroup topic partition", "Offsets from what is committed to the high watermark, which is read after it; never negative."),
+    ("kafka_consumergroup_lag_sum", GAUGE, "consumergroup topic", "The sum of these over the partitions of a topic."),
+    ("pybroker_group_lag_bytes", GAUGE, "consumergroup topic partition", "The lag in bytes of the log, estimated as if all its offsets were of the same size. This and the next are left out where groups have committed offsets of more than 1,000 partitions here."),
+    ("pybroker_group_lag_seconds", GAUGE, "consumergroup topic partition", "The age of the oldest record that the group has not consumed, by its timestamp; 0 if it has consumed all."),
+    ("pybroker_group_lag_age_seconds", GAUGE, "", "How long ago the offsets of groups were read."),
     # what only this broker has
     ("pybroker_build_info", GAUGE, "version python broker_id cluster_id", "Always 1; the labels say what runs."),
     ("pybroker_ready", GAUGE, "condition", "1 for each condition of /readyz that holds, else 0."),

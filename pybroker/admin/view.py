@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pybroker.broker_config import BrokerConfig
+from pybroker.group_lag import ProgressReport
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.layered_config import LayeredConfig
 from pybroker.metrics import Metrics
@@ -86,6 +87,8 @@ class Rooms:
     metrics: Metrics
     session: SessionWatch
     groups: Callable[[], GroupNumbers]
+    progress: Callable[[], Awaitable[ProgressReport | None]]
+    """How far the groups that are coordinated here have read; None if that is not known yet."""
     is_registered: Callable[[], bool]
     connections: Callable[[], Mapping[str, int]]
     """Listener -> open connections."""

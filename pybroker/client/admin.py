@@ -366,3 +366,16 @@ class Admin:
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )
+
+    async def position_lag(
+        self,
+        positions: Sequence[lag.Position],
+        *,
+        details: bool = True,
+        timeout_ms: int | None = None,
+    ) -> list[PartitionLag]:
+        """As `partition_lag`, for any number of offsets of each partition. One result a position,
+        in their order. Raises Closed."""
+        return await lag.position_lag(
+            self._calls, positions, details=details, timeout_ms=timeout_ms
+        )

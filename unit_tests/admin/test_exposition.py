@@ -16,6 +16,7 @@ from pybroker.admin.text_format import labels
 from pybroker.admin.view import BrokerView, GroupNumbers
 from pybroker.broker_config import BrokerConfig
 from pybroker.errors import BrokerError
+from pybroker.group_lag import GroupProgress, Lag, ProgressReport
 from pybroker.metrics import FetcherCounters
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
@@ -240,3 +241,33 @@ async def test_thousands_of_partitions_do_not_stall_the_loop(shown: Shown) -> No
     await breathing
     assert text.count("\nkafka_topic_partitions{") == 500
     assert len(waits) > 20 and max(waits) < 0.2
+
+
+async def test_groups_are_told_by_partition_and_by_topic(shown: Shown) -> None:
+    a0, a1 = TopicPartition("a", 0), TopicPartition("a", 1)
+    behind = GroupProgress('g"', 2, {a0: 5, a1: 7}, {a0: Lag(3, 300, 1.5), a1: Lag(4, None, None)})
+    shown.progress = ProgressReport((behind, GroupProgress("h")), 2.5)
+    found = samples(await page(shown.view))
+
+    def of(name: str, **where: str) -> float | None:
+        return found.get((name, frozenset(where.items())))
+
+    start = "kafka_consumergroup"
+    where = {"consumergroup": 'g"', "topic": "a", "partition": "0"}
+    assert of(f"{start}_members", consumergroup='g"') == 2
+    assert of(f"{start}_members", consumergroup="h") == 0
+    assert of(f"{start}_current_offset", **where) == 5
+    assert of(f"{start}_current_offset_sum", consumergroup='g"', topic="a") == 12
+    assert of(f"{start}_lag", **where) == 3
+    assert of(f"{start}_lag_sum", consumergroup='g"', topic="a") == 7
+    assert of("pybroker_group_lag_bytes", **where) == 300
+    assert of("pybroker_group_lag_seconds", **where) == 1.5
+    assert of("pybroker_group_lag_seconds", **{**where, "partition": "1"}) is None
+    assert of("pybroker_group_lag_age_seconds") == 2.5
+
+
+async def test_groups_that_are_not_known_have_no_lines(shown: Shown) -> None:
+    assert not any(
+        name.startswith("kafka_consumergroup") for name, _ in samples(await page(shown.view))
+    )
+    assert await value(shown, "pybroker_group_lag_age_seconds") is None

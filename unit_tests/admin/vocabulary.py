@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pybroker.admin.view import BrokerView, GroupNumbers, Phase, Rooms, SessionWatch
 from pybroker.broker_config import BrokerConfig
+from pybroker.group_lag import ProgressReport
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.layered_config import LayeredConfig
 from pybroker.metrics import Metrics
@@ -34,6 +35,7 @@ class Shown:
     session: SessionWatch = field(default_factory=SessionWatch)
     registered: bool = True
     groups: GroupNumbers = field(default_factory=lambda: GroupNumbers({}, 0, 0, 0.0, 0.0))
+    progress: ProgressReport | None = None
     given: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -49,12 +51,16 @@ class Shown:
             metrics=self.metrics,
             session=self.session,
             groups=lambda: self.groups,
+            progress=self._progress,
             is_registered=lambda: self.registered,
             connections=lambda: {"PLAINTEXT": 3},
             unsent_bytes=lambda: 17,
             layers=lambda: LayeredConfig(self.view.config),
             journal=self._journal,
         )
+
+    async def _progress(self) -> ProgressReport | None:
+        return self.progress
 
     async def _journal(self, partition: str | None, limit: int) -> list[dict[str, object]]:
         return [{"partition": partition, "limit": limit}]
