@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from pybroker.client.backoff import Deadline
-from pybroker.client.cluster import Cluster
+from pybroker.client.cluster import Address, Cluster
 from pybroker.client.connection import Connection
 from pybroker.client.errors import ClientError, DeadlinePassed, ResponseError
 from pybroker.client.leader_calls import request_limit_s, response_error
@@ -66,10 +66,12 @@ async def ask_coordinators(
             note(group, answers.get(group, _NOT_ANSWERED), repeatable)
 
     failures = 0
+    doubted: Address | None = None
     while True:
         missing = [group for group in wanted if group not in final]
         by_node: dict[Node, list[str]] = {}
-        for group, found in (await find_coordinators(cluster, missing, deadline)).items():
+        located = await find_coordinators(cluster, missing, deadline, last=doubted)
+        for group, found in located.items():
             if isinstance(found, Node):
                 by_node.setdefault(found, []).append(group)
             else:
@@ -77,6 +79,8 @@ async def ask_coordinators(
         await asyncio.gather(*(one(node, tuple(chosen)) for node, chosen in by_node.items()))
         if len(final) == len(wanted):
             break
+        # Who is cut off from the cluster goes on naming itself.
+        doubted = next(((node.host, node.port) for node in by_node), None)
         failures += 1
         pause = cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
@@ -93,14 +97,15 @@ async def ask_coordinators(
 
 
 async def find_coordinators(
-    cluster: Cluster, groups: Sequence[str], deadline: Deadline
+    cluster: Cluster, groups: Sequence[str], deadline: Deadline, *, last: Address | None = None
 ) -> dict[str, Node | ClientError]:
-    """Ask once: for each group its coordinator, or why it has none at the moment. A broker that
-    takes one group a request (FindCoordinator below 4) is asked for one after the other."""
+    """Ask once, `last` only if there is no other broker: for each group its coordinator, or why it
+    has none at the moment. A broker that takes one group a request (FindCoordinator below 4) is
+    asked for one after the other."""
     if not groups:
         return {}
     try:
-        connection = await cluster.any_connection()
+        connection = await cluster.any_connection(last=last)
         if connection.version_of(ApiKey.FIND_COORDINATOR) >= SEVERAL_KEYS_VERSION:
             return await _find_several(cluster, connection, groups, deadline)
     except ClientError as error:
