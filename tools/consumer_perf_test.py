@@ -132,7 +132,7 @@ class Tally:
 def command(**flags: Any) -> None:
     """Read a topic as fast as it goes and print how long it took.
 
-    There are no consumer groups yet: all partitions of the topic are read by assignment, from the
+    No group is joined: all partitions of the topic are read by assignment, from the
     first record on, and no offset is committed. rebalance.time.ms is the time until the partitions
     were known. MB are of 2^20 bytes.
 
