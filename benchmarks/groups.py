@@ -1,4 +1,5 @@
 """What groups cost beside Apache Kafka 3.9.1: python benchmarks/groups.py [--rounds N] [--quick]
+[--delay MS]
 
 In turn with each broker, the same members for both (ours on the wire, one connection each):
 
@@ -7,8 +8,9 @@ again   50 members of a stable group join again at once, with other metadata
 leave   one of 50 leaves, until the other 49 have the next generation
 idle    1,000 groups with one member each that heartbeats every 3 s: CPU time of the broker
 
-`join` and `leave` include the time until members hear of it, by heartbeats every 100 ms. Printed
-are medians, the smallest and largest of the rounds, and our median in parts of Apache's.
+`join` includes group.initial.rebalance.delay.ms, for both, twice: it begins anew once when somebody
+has come meanwhile. `leave` includes the time until members hear of it, by heartbeats every 100 ms.
+Printed are medians, the smallest and largest of the rounds, and our median in parts of Apache's.
 """
 
 from __future__ import annotations
@@ -63,7 +65,6 @@ SESSION_MS: Final = 30_000
 PART: Final = bytes(100)
 """Of the size of an assignment of a few partitions."""
 OPTIONS: Final = {
-    "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "50",
     "offsets.topic.replication.factor": "1",
 }
@@ -275,13 +276,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="three rounds, ten seconds idle")
+    parser.add_argument("--delay", type=int, default=200, help="ms")
     given = parser.parse_args()
+    options = {**OPTIONS, "group.initial.rebalance.delay.ms": str(given.delay)}
     rounds, seconds = (3, 10.0) if given.quick else (given.rounds, 30.0)
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         brokers: dict[str, Broker] = {
-            "pybroker": PybrokerProcess(Path(folder) / "ours", overrides=OPTIONS),
-            "apache": ApacheKafka(Path(folder), overrides=OPTIONS, java_options=KAFKA_JAVA_OPTIONS),
+            "pybroker": PybrokerProcess(Path(folder) / "ours", overrides=options),
+            "apache": ApacheKafka(Path(folder), overrides=options, java_options=KAFKA_JAVA_OPTIONS),
         }
         for broker in brokers.values():
             stack.callback(broker.close)
