@@ -320,3 +320,33 @@ def test_the_record_has_lives_states_offices_and_losses() -> None:
     assert [(loss.partition, loss.reason) for loss in history.losses] == [(T0, "unclean-election")]
     assert [(office.epoch, office.broker) for office in history.offices] == [(7, 2)]
     assert [(state.version, state.isr) for state in history.states] == [(0, (1, 2, 3))]
+
+
+@pytest.mark.parametrize("is_admitted", (True, False))
+def test_what_the_next_topic_of_a_name_may_lose_is_written_down_anew(is_admitted: bool) -> None:
+    """The receipts go with their topic; its successor counts leader epochs from the begin."""
+    course = Course()
+
+    def lose(is_told: bool) -> None:
+        """All of them the power: nobody counts any more. One transaction elects and admits it."""
+        course.state(-1, 1, [])
+        course.state(3, 2, [3])
+        if is_told:
+            receipts = {"version": 1, "receipts": [{"leader_epoch": 2, "reason": "power-loss"}]}
+            data = json.dumps(receipts).encode()
+            zxid = course.changes
+            course.record.committed(Node(zxid, "/pybroker/losses/t/0", data, 0, float(zxid)))
+
+    lose(True)
+    course.change("/admin/delete_topics/t", {})
+    course.change("/pybroker/losses/t/0", None)
+    course.change("/brokers/topics/t/partitions/0/state", None)
+    course.change("/brokers/topics/t", None)
+    course.make_topic("second")
+    lose(is_admitted)
+    found = [each.text for each in check(course.record.history, ["clean-elections"])]
+    assert found == (
+        []
+        if is_admitted
+        else ["version 2 makes 3 the leader, version 1 has () in sync and () eligible"]
+    )

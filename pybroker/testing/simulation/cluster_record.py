@@ -151,8 +151,10 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """A receipt is completed later; it counts when it is first written."""
+        """A receipt is completed later; it counts when it is first written. They go with their
+        topic, and the leader epochs of the next one of its name begin anew."""
         if data is None:
+            self._admitted = {each for each in self._admitted if each[0] != partition}
             return
         for receipt in json.loads(data)["receipts"]:
             key = (partition, int(receipt["leader_epoch"]))
