@@ -118,7 +118,7 @@ async def read_topics(
             damaged.add(name)
             return None
 
-    return await read_each(one, names), damaged
+    return await read_each(one, sorted(names)), damaged
 
 
 async def read_states(
