@@ -12,6 +12,8 @@ FRAMES ?= 200000
 SEED ?=
 SEEDS ?= 200
 SCHEDULE ?=
+# Unit tests of whole clusters and of the model, which take their time: a stage of their own.
+SIMULATED := unit_tests/simulation unit_tests/replication/test_model.py
 
 .PHONY: run test lint test-unit test-simulation test-integration test-faults simulate fuzz bench docs install clean
 
@@ -26,11 +28,11 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 test-unit: $(VENV)/.installed-test
-	$(BIN)/pytest unit_tests --ignore=unit_tests/simulation $(TESTS)
+	$(BIN)/pytest unit_tests $(addprefix --ignore=,$(SIMULATED)) $(TESTS)
 
 # Seeds, what they rest on, and the bugs that they have found or have to find.
 test-simulation: simulate
-	$(BIN)/pytest unit_tests/simulation $(TESTS)
+	$(BIN)/pytest $(SIMULATED) $(TESTS)
 
 test-integration: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests --ignore-glob='*/test_faults_*.py' $(TESTS)
