@@ -37,6 +37,12 @@ def fault_of(call: Join, options: GroupOptions) -> ErrorCode:
     return ErrorCode.NONE
 
 
+def only_wants_an_id(call: Join) -> bool:
+    """Nobody comes in by such a join: it is told under which id to ask again (KIP-394)."""
+    is_new = call.member_id == NO_MEMBER_ID and call.instance_id is None
+    return is_new and call.requires_known_id
+
+
 def join(group: Group, call: Join, ticket: Ticket, turn: Turn) -> None:
     """Decide about a join that `fault_of` has let pass. It is answered now or later, but it is."""
     if group.state is GroupState.DEAD:
@@ -85,7 +91,7 @@ def _join_as_somebody_new(group: Group, call: Join, ticket: Ticket, turn: Turn) 
             _replace(group, group.members[known], new_id, call, ticket, turn)
         return
     new_id = turn.new_id(call.client_id)
-    if not call.requires_known_id:
+    if not only_wants_an_id(call):
         _admit(group, call, new_id, ticket, turn)
         return
     group.pending[new_id] = turn.now + call.session_timeout_ms / 1000

@@ -107,6 +107,8 @@ class GroupMirror:
         """The groups that have members, as we were told last."""
         self._claimed: set[str] = set()
         """Those whose first members may be joining."""
+        self._asking: dict[str, asyncio.Task[ErrorCode]] = {}
+        """What `may_begin` finds out at the moment, by group."""
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._retry_s = RETRY_S
@@ -126,7 +128,24 @@ class GroupMirror:
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Puts a node of ours among the members first and then looks for others, as classic
-        consumers do: of two at once at least one sees the other. Raises BrokerError."""
+        consumers do: of two at once at least one sees the other. All who come to an empty group at
+        the same time are told what the first one finds. Raises BrokerError."""
+        asking = self._asking.get(group_id)
+        if asking is None:
+            asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
+            asking.add_done_callback(lambda done: self._asked(group_id, done))
+        await asyncio.wait([asking])
+        if asking.cancelled():
+            raise BrokerError(ErrorCode.NOT_COORDINATOR, "the group has moved to another broker")
+        return asking.result()
+
+    def _asked(self, group_id: str, asking: asyncio.Task[ErrorCode]) -> None:
+        del self._asking[group_id]
+        if not asking.cancelled():
+            asking.exception()  # whoever asked may be gone: nobody has to look at it
+
+    async def _ask(self, group_id: str) -> ErrorCode:
+        """Raises BrokerError."""
         self._claimed.add(group_id)
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -148,6 +167,8 @@ class GroupMirror:
         self._has_ended = True
         self._writes.end()
         self._wanted.clear()
+        for asking in self._asking.values():
+            asking.cancel()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()

@@ -18,6 +18,7 @@ from pybroker.coordinator.zookeeper.schemas import (
     encode_consumer,
 )
 from pybroker.errors import BrokerError, ErrorCode
+from pybroker.ports import Watch
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 from pybroker.wire.consumer_protocol import (
     Assignment,
@@ -195,6 +196,38 @@ async def test_a_classic_consumer_sees_a_group_whose_first_member_is_joining() -
     stage.shard.advance(CLAIM_KEPT_S + 1)
     await stage.mirror.settled()
     assert stage.members() == {}
+
+
+async def test_all_who_come_at_once_are_told_what_the_first_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fifty members that each looked for themselves were three times as slow as Apache's."""
+    stage = await Stage.begin()
+    looks = []
+    children = stage.coord.children
+
+    async def look(path: str, watch: Watch | None = None) -> list[str]:
+        looks.append(path)
+        return await children(path, watch)
+
+    monkeypatch.setattr(stage.coord, "children", look)
+    waiting = [asyncio.create_task(stage.mirror.may_begin(GROUP)) for _ in range(50)]
+    await asyncio.sleep(0)
+    waiting.pop(0).cancel()
+    assert set(await asyncio.gather(*waiting)) == {NONE}
+    assert looks == [paths.group_members(GROUP)]
+    await stage.register_classic()
+    assert await stage.mirror.may_begin(GROUP) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+async def test_who_waits_at_the_end_of_a_shard_is_told() -> None:
+    stage = await Stage.begin()
+    waiting = asyncio.create_task(stage.mirror.may_begin(GROUP))
+    await asyncio.sleep(0)
+    stage.mirror.end()
+    with pytest.raises(BrokerError) as caught:
+        await waiting
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR
 
 
 async def test_a_claim_goes_with_its_broker() -> None:
