@@ -1,7 +1,8 @@
-"""Copies that are not complete, and are all that counts: elected uncleanly because nobody else was
-there, or in sync again a moment before they were complete. They may not lead, and while they count
-nobody else does. So they leave when another replica is there: then nobody counts, and each says
-what it has (`claims.py`), or an unclean election takes another.
+"""Copies that are not complete, and count nevertheless: elected uncleanly because nobody else was
+there, or in sync again a moment before they were complete. They may not lead. Where others count
+they leave it to them: if those cannot lead either, leadership would go round among them for ever.
+Where one is all that counts it leaves when another replica is there: then nobody counts, and each
+says what it has (`claims.py`), or an unclean election takes another.
 """
 
 from __future__ import annotations
@@ -75,30 +76,37 @@ class UnfitCopies:
         path = paths.partition_state(key)
         data, stat = await self._coord.get(path)
         state = decode_state(path, data)
-        if {*state.isr, *state.eligible} != {self._broker_id}:
-            return True, False
-        if state.leader not in (NO_LEADER, self._broker_id):
-            return True, False
-        if not await self._is_another_there(key):
-            return False, False
         changed = without(state, self._broker_id)
-        assert changed is not None
+        if changed is None:
+            return True, False
+        # Whoever else counts has all; whether another leads by now does not matter to them.
+        others = {*changed.isr, *changed.eligible}
+        is_alone = not others
+        if is_alone:
+            if state.leader not in (NO_LEADER, self._broker_id):
+                return True, False
+            others = await self._others(key)
+        if others.isdisjoint(self._live()):
+            return False, False
         await self._coord.set(path, encode_state(changed, data), stat.version)
         state_change.warning(
-            "replica steps aside partition=%s reason=incomplete leader=%d leader_epoch=%d isr="
-            " eligible=",
+            "replica steps aside partition=%s reason=incomplete leader=%d leader_epoch=%d isr=%s"
+            " eligible=%s",
             key,
             changed.leader,
             changed.leader_epoch,
+            ",".join(map(str, changed.isr)),
+            ",".join(map(str, changed.eligible)),
         )
-        if key in self._left:
-            # It was chosen again, so nobody else can lead either: next time it is to.
-            self._logs.incomplete.released.add(key)
-        self._left.add(key)
+        if is_alone:
+            if key in self._left:
+                # It was chosen again, so nobody else can lead either: next time it is to.
+                self._logs.incomplete.released.add(key)
+            self._left.add(key)
         return True, True
 
-    async def _is_another_there(self, key: TopicPartition) -> bool:
+    async def _others(self, key: TopicPartition) -> set[int]:
+        """All that have a replica, besides this broker."""
         path = paths.topic(key.topic)
         topic = decode_topic(path, (await self._coord.get(path))[0])
-        others = {*topic.replicas.get(key.partition, ())} - {self._broker_id}
-        return not others.isdisjoint(self._live())
+        return {*topic.replicas.get(key.partition, ())} - {self._broker_id}

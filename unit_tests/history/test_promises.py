@@ -241,13 +241,23 @@ def forgets_what_is_old(script: Script) -> None:
     script.deletion()
 
 
+def forgets_what_is_old_and_is_not_read_at_the_end(script: Script) -> None:
+    """Where the log begins, and so whether the reader was only late, is not known then."""
+    script.assign()
+    script.add("reader", "poll", "fail", err="out of range", tp=script.partition, off=0)
+
+
 def keeps_the_second_try_of_what_is_old(script: Script) -> None:
     """The first one, on a connection that was given up, came last."""
     old, new = script.sent(2, "b")
     script.final(new, old, start=1)
 
 
-EXPIRING = {forgets_what_is_old, keeps_the_second_try_of_what_is_old}
+EXPIRING = {
+    forgets_what_is_old,
+    forgets_what_is_old_and_is_not_read_at_the_end,
+    keeps_the_second_try_of_what_is_old,
+}
 GOOD = (
     is_well_soon_after_the_faults,
     is_over_before_it_has_to_be_well,
@@ -262,6 +272,7 @@ GOOD = (
     admits_a_loss_of_a_topic_that_is_made_anew,
     forgets_a_producer_with_the_topic,
     forgets_what_is_old,
+    forgets_what_is_old_and_is_not_read_at_the_end,
     keeps_the_second_try_of_what_is_old,
     has_fewer_partitions_than_the_topic_had_before,
 )

@@ -189,7 +189,7 @@ async def test_who_steps_aside_in_office_becomes_another_incarnation(
 
 
 async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker: Broker) -> None:
-    """When another replica is there; while others count, or lead, that is no matter of its own."""
+    """When another replica is there. Where it does not count it has nothing to leave."""
     await broker.begin(state(ME, (ME, 2)))
     topic = schemas.encode_topic(TopicAssignment({0: (ME, 2)}))
     await broker.coord.set(paths.topic("t"), topic)
@@ -200,13 +200,13 @@ async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker:
     await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
     broker.live = (ME, 3)
     unfit = broker.quarantine._unfit
-    for epoch, stored in enumerate((state(ME, (ME, 2)), state(ME, (ME,), (2,)), state(2, (2,))), 7):
-        await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
-        await broker.replicas.told(facts(epoch=epoch, replicas=(ME, 2)))
-        assert unfit.waits
-        assert not await unfit.look()
-        assert not unfit.waits
-        assert (await broker.stored())[0] == stored
+    stored = state(2, (2,))
+    await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
+    await broker.replicas.told(facts(epoch=9, replicas=(ME, 2)))
+    assert unfit.waits
+    assert not await unfit.look()
+    assert not unfit.waits, "it does not count"
+    assert (await broker.stored())[0] == stored
     await broker.coord.set(paths.partition_state(T0), schemas.encode_state(state(ME, (ME,))))
     await broker.replicas.told(facts(epoch=10, isr=(ME,), replicas=(ME, 2)))
     assert not await unfit.look()
@@ -219,6 +219,37 @@ async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker:
         facts(leader=NO_LEADER, epoch=11, isr=(), replicas=(ME, 2))
     ) == [ErrorCode.NONE]
     assert T0 not in broker.replicas.logs.incomplete
+
+
+@pytest.mark.parametrize(
+    ("stored", "left"),
+    [
+        (state(ME, (ME, 2)), state(NO_LEADER, (2,), epoch=5)),
+        (state(ME, (ME,), (2,)), state(NO_LEADER, (), (2,), epoch=5)),
+        (state(2, (2,), (ME,)), state(2, (2,))),
+    ],
+)
+async def test_a_copy_that_is_not_complete_leaves_it_to_others_who_count(
+    broker: Broker, stored: PartitionState, left: PartitionState
+) -> None:
+    """Once one of them is there; also if it has been chosen by then."""
+    await broker.begin(state(2, (ME, 2)))
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+    await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
+    await broker.replicas.told(facts(epoch=7, replicas=(ME, 2)))
+    await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
+    unfit = broker.quarantine._unfit
+    broker.live = (ME, 3)
+    assert not await unfit.look()
+    assert unfit.waits
+    assert (await broker.stored())[0] == stored
+    broker.live = EVERYBODY
+    assert await unfit.look()
+    assert not unfit.waits
+    assert (await broker.stored())[0] == left
 
 
 async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Broker) -> None:

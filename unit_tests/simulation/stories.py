@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pybroker.testing.simulation import Simulation
+from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.view import stored_states
 
 PARTITION = TopicPartition("orders", 0)
 
@@ -37,3 +42,23 @@ async def read_all(bootstrap: str, count: int) -> list[bytes | None]:
         consumer.assign([PARTITION])
         consumer.seek_to_beginning()
         return [(await consumer.getone()).value for _ in range(count)]
+
+
+def begins_anew(broker: SimBroker) -> bool:
+    """Whether its replica is a copy that is not complete."""
+    return broker.rooms is not None and PARTITION in broker.rooms.logs.incomplete
+
+
+def begin_with_empty_disks(
+    simulation: Simulation, leader: int, brokers: Sequence[SimBroker]
+) -> None:
+    """Each gets a new disk, begins a copy on it, and is cut off from the leader then."""
+    cluster = simulation.cluster
+    for broker in brokers:
+        simulation.kill(broker.id)
+        broker.disk.replace_medium()
+    simulation.wait(lambda: stored_states(cluster)[PARTITION].isr == (leader,))
+    for broker in brokers:
+        simulation.start_broker(broker.id)
+        simulation.wait(lambda broker=broker: begins_anew(broker))  # type: ignore[misc]
+        simulation.cut(leader, [broker.id])

@@ -12,8 +12,17 @@ from pybroker.standing import Level
 from pybroker.testing.simulation import ZOOKEEPER, Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.links import Delay
+from pybroker.testing.simulation.upkeep import look_after
 from pybroker.testing.simulation.view import is_whole, stored_states
-from unit_tests.simulation.stories import PARTITION, create, produce, read_all, read_on
+from unit_tests.simulation.stories import (
+    PARTITION,
+    begin_with_empty_disks,
+    begins_anew,
+    create,
+    produce,
+    read_all,
+    read_on,
+)
 
 
 @pytest.mark.parametrize("seed", (0, 7, 8))
@@ -206,11 +215,6 @@ def test_a_copy_that_was_not_complete_says_what_it_has_when_nobody_counts(seed: 
     assert values == [b"%d" % number for number in range(20)]
 
 
-def begins_anew(broker: SimBroker) -> bool:
-    """Whether its replica is a copy that is not complete."""
-    return broker.rooms is not None and PARTITION in broker.rooms.logs.incomplete
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_who_has_said_what_it_has_and_is_back_need_not_say_it_again(seed: int) -> None:
     """When the last one answered, another that had done so was between two sessions, and all were
@@ -381,6 +385,27 @@ def test_of_two_copies_that_are_not_complete_one_leads_where_that_is_allowed(see
         simulation.run(produce, simulation.bootstrap, 5)
         simulation.mend()
         simulation.wait(lambda: is_whole(simulation.cluster))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_that_are_all_that_count_leave_one_after_the_other(seed: int) -> None:
+    """Two disks were lost, and given up after copies had begun in their places, which counted for
+    them. Each refused to lead, and the other was chosen, for ever, though who had all was there."""
+    config = {"min.insync.replicas": 3, "log.flush.interval.messages": 1}
+    with Simulation(seed, config=config) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 20)
+        leader = simulation.leader("orders", 0)
+        brokers = simulation.cluster.brokers
+        others = [broker for broker in brokers.values() if broker.id != leader]
+        begin_with_empty_disks(simulation, leader, others)
+        simulation.lose_power(leader)
+        simulation.mend()
+        simulation.pass_time(5)
+        look_after(simulation.cluster)
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        values = simulation.run(read_all, simulation.bootstrap, 20)
+    assert values == [b"%d" % number for number in range(20)]
 
 
 def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> None:

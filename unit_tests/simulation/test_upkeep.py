@@ -7,7 +7,13 @@ import pytest
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.upkeep import look_after
 from pybroker.testing.simulation.view import is_whole, leader_of, stored_states
-from unit_tests.simulation.stories import PARTITION, create, produce, read_all
+from unit_tests.simulation.stories import (
+    PARTITION,
+    begin_with_empty_disks,
+    create,
+    produce,
+    read_all,
+)
 
 _A_BIT_OF_A_VALUE = 8 * (10 * 69 + 66)
 _EACH_SYNCED = {"log.flush.interval.messages": 1}
@@ -45,6 +51,24 @@ def test_a_partition_waits_for_its_damaged_log_until_that_is_given_up(seed: int)
         cluster.brokers[damaged].disk.flip(path, _A_BIT_OF_A_VALUE)
         for broker in {1, 2, 3} - {damaged}:
             simulation.lose_power(broker)
+        _wait_for_the_operator(simulation)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_up(
+    seed: int,
+) -> None:
+    """It follows, and so seems to be there; but it may not lead, and nobody else counts."""
+    with Simulation(seed, config=_EACH_SYNCED) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 20)
+        cluster = simulation.cluster
+        leader = simulation.leader("orders", 0)
+        other, last = (cluster.brokers[(leader + step) % 3 + 1] for step in (0, 1))
+        simulation.kill(other.id)
+        simulation.wait(lambda: other.id not in stored_states(cluster)[PARTITION].isr)
+        begin_with_empty_disks(simulation, leader, [last])
+        simulation.lose_power(leader)
         _wait_for_the_operator(simulation)
 
 

@@ -195,8 +195,9 @@ def consumer_order(history: History) -> Iterator[Violation]:
         read = None if lost.partition is None else final.get(lost.partition)
         if read is not None and lost.offset < read.start:
             continue
-        if history.expires and lost.partition is not None and is_past(lost.partition):
-            continue  # nobody knows where it began
+        is_unknown = read is None or (lost.partition is not None and is_past(lost.partition))
+        if history.expires and lost.partition is not None and is_unknown:
+            continue  # nobody knows where it began: it was deleted, or is not read at the end
         text = f"{lost.client} lost its position: {lost.error}"
         yield Violation(rule, lost.partition, lost.offset, text)
     offsets = {key: sorted(record.offset for record in read.records) for key, read in final.items()}

@@ -39,9 +39,12 @@ def _awaited_in_vain(cluster: SimCluster) -> Mapping[int, set[str]]:
 
 
 def _name_of_loss(broker: SimBroker, key: TopicPartition) -> str | None:
-    """None if it has the partition, or may have it soon."""
+    """None if it has the partition, or may have it soon. A copy that is not complete is no more
+    than a beginning of what was lost."""
     rooms = broker.rooms
-    if not broker.serves or rooms is None or key in rooms.replicas.partitions:
+    if not broker.serves or rooms is None:
+        return None
+    if key in rooms.replicas.partitions and key not in rooms.logs.incomplete:
         return None
     if rooms.logs.lost_directories:
         return broker.properties["log.dirs"]
