@@ -86,3 +86,19 @@ async def test_what_the_controller_cannot_read_is_not_left_over(cluster: Cluster
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.told(2, "metadata orders-0 leader=1 epoch=0")
     assert not names_all(cluster)
+
+
+async def test_topics_that_are_found_are_told_of_in_the_order_of_their_names(
+    cluster: Cluster,
+) -> None:
+    """That of a set is another one in every process: simulated runs could not be repeated."""
+    names = [f"orders-{letter}" for letter in "abcdefgh"]
+    first = await cluster.member(1)
+    await cluster.member(2)
+    for name in reversed(names):
+        await cluster.create(name, {0: (2,)})
+        await cluster.told(2, f"metadata {name}-0 leader=2 epoch=0")
+    await first.kill()
+    cluster.notes.clear()
+    await cluster.told(2, f"metadata {names[-1]}-0 leader=2 epoch=0")
+    assert full(cluster, 2, LeaderAndIsr) == [f"{name}-0" for name in names]
