@@ -78,9 +78,8 @@ class Loader:
 
     async def add_topics(self, names: Iterable[str]) -> set[str]:
         """Read topics that are new to the context. Gives those that could not be taken up only for
-        now; a damaged one is read again when somebody changes it. In the order of their names, in
-        which brokers are told of them, too: that of a set differs from run to run."""
-        nodes, damaged = await read_topics(self._coord, sorted(names), self._watches.topic)
+        now; a damaged one is read again when somebody changes it."""
+        nodes, damaged = await read_topics(self._coord, names, self._watches.topic)
         identified = await self.identify(nodes.values())
         left_out = nodes.keys() - identified.keys()
         self._context.damaged.difference_update(identified)

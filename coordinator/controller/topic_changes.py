@@ -37,7 +37,7 @@ class TopicChanges:
         fresh = names - self._context.topics.keys()
         left_out = await self._loader.add_topics(fresh)
         self._office.retries.repeat_if(left_out, TopicsChanged())
-        await self._open(sorted(fresh & self._context.topics.keys()))
+        await self._open(fresh & self._context.topics.keys())
         return names
 
     async def _open(self, names: Iterable[str]) -> None:
