@@ -32,6 +32,9 @@ class GroupShards(Protocol):
         """Raises BrokerError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE."""
 
+    def may_be_elsewhere(self, partition: int) -> bool:
+        """Whether another broker may have taken over what this one coordinated."""
+
     def serving(self) -> Mapping[int, GroupCoordinator]: ...
 
     @property
@@ -60,6 +63,11 @@ class GroupService:
                 f"the group id has {len(group_id)} characters, expected 1 to {GROUP_ID_LENGTH_MAX} "
                 "(of those that a node's name cannot have, a third of that)",
             )
+
+    def may_be_elsewhere(self, partition: int) -> bool:
+        """Whether a shard of this broker may have another coordinator by now, because the broker
+        does not hear from ZooKeeper: nobody who looks for the coordinator should be sent here."""
+        return self._shards.may_be_elsewhere(partition)
 
     # members
 

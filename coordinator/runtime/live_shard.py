@@ -135,9 +135,14 @@ class LiveShard(Generic[C]):
     def rng(self) -> Rng:
         return self._around.rng
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it is certain that nobody else coordinates this partition by now."""
+        return self.phase is not Phase.ENDED and self._source.is_surely_led
+
     def require_current(self) -> None:
         self._check()
-        if not self._source.is_surely_led:
+        if not self.is_current:
             raise not_coordinator(f"{self._key} may be coordinated elsewhere by now")
 
     def append(self, records: Sequence[KeyValue]) -> int:

@@ -148,6 +148,11 @@ class Shards(Generic[C]):
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded"
         )
 
+    def may_be_elsewhere(self, partition: int) -> bool:
+        """Whether another broker may have taken over what this one coordinated."""
+        shard = self._shards.get(partition)
+        return shard is not None and not shard.is_current
+
     def serving(self) -> Mapping[int, C]:
         """The coordinators that are loaded, by partition."""
         return {

@@ -69,8 +69,7 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
             )
         if key_type != _GROUP:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"key type is {key_type}, expected 0 or 1")
-        topic = services.group_topic
-        broker_id = topic.leader_of(topic.partition_of(key))
+        broker_id = _coordinator_of(services, key)
         broker = services.metadata.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(request.listener)
         if endpoint is None:
@@ -85,3 +84,17 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
         return Coordinator(
             key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.detail
         )
+
+
+def _coordinator_of(services: Services, group_id: str) -> int:
+    """The broker's id. Raises BrokerError COORDINATOR_NOT_AVAILABLE: then whoever asks will ask
+    again, and another broker if it can."""
+    topic = services.group_topic
+    partition = topic.partition_of(group_id)
+    broker_id = topic.leader_of(partition)
+    if broker_id == services.broker_id and services.groups.may_be_elsewhere(partition):
+        raise BrokerError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"broker {broker_id} cannot tell at the moment whether it still coordinates the group",
+        )
+    return broker_id

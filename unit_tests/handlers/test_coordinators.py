@@ -18,6 +18,7 @@ from pybroker.handlers.internal_topic import InternalTopic, NewTopic
 from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
 from pybroker.log_limit import LogLimit
 from pybroker.model import Endpoint
+from pybroker.replication.internal_log import InternalLog
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.groups import (
     FindCoordinatorRequest,
@@ -106,6 +107,21 @@ async def test_the_leader_loads_its_shards_and_fences_them(tmp_path: Path) -> No
             content = json.loads(node[0])
             assert (content["broker"], content["leader_epoch"]) == (BROKER_ID, 0)
             assert shards.shard_for(partition).context.fence_version == node[1].version
+
+
+async def test_who_may_have_been_replaced_sends_nobody_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New members would wait at a coordinator that can store nothing, as long as it is cut off."""
+    async with Bench(tmp_path, properties=SMALL) as bench:
+        assert (await find(bench)).error_code == ErrorCode.NONE
+        await bench.app.groups.shards.settled()
+        with monkeypatch.context() as cut_off:
+            cut_off.setattr(InternalLog, "is_surely_led", property(lambda _: False))
+            answer = await find(bench)
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)
+        assert (await find(bench)).error_code == ErrorCode.NONE
 
 
 async def test_the_topic_deleted_and_made_again_with_other_partitions(tmp_path: Path) -> None:

@@ -112,6 +112,21 @@ async def test_the_shard_outlives_new_epochs_of_the_same_leader() -> None:
         await waiting
 
 
+async def test_who_may_have_been_replaced_says_so() -> None:
+    async with Stage() as stage:
+        assert not stage.shards.may_be_elsewhere(0)
+        words = await stage.led()
+        assert not stage.shards.may_be_elsewhere(0)
+        stage.log.is_heard = False
+        assert stage.shards.may_be_elsewhere(0)
+        stage.log.is_heard = True
+        assert not stage.shards.may_be_elsewhere(0)
+        words.context.resign("a test")
+        assert stage.shards.may_be_elsewhere(0)
+        stage.shards.resigned(0)
+        assert not stage.shards.may_be_elsewhere(0), "whoever leads now is known"
+
+
 async def test_a_broker_that_may_answer_nothing_does_not_coordinate() -> None:
     async with Stage() as stage:
         await stage.led()
