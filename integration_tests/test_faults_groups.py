@@ -186,7 +186,7 @@ def test_coordinator_cut_from_zookeeper(rig: Rig) -> None:
             trial.wait_for_commits()
             trial.run.wait(SESSION_S)
             assert {name: member.held for name, member in trial.present.items()} == before
-            trial.join("e", session_ms=OUTLASTING_MS)
+            trial.join("b", "e", session_ms=OUTLASTING_MS)
             trial.wait_until_shared()
             trial.wait_for_commits()
         rig.cluster.heal()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +64,10 @@ class _Link:
     connection: Connection | None = None
     opening: asyncio.Task[None] | None = None
     failures: int = 0
+    was_lost: bool = False
+    """There was a connection, and the next attempt at one has not come to an end."""
+    told: int = 0
+    """The number of the last metadata that was asked for here; 0: none yet."""
     next_try: float = 0.0
     last_failure: Attempt | None = None
 
@@ -95,6 +99,10 @@ class Cluster:
         self._all_topics = False
         self._listeners: list[Callable[[], None]] = []
         self._wanted = asyncio.Event()
+        self._asked = 0
+        """How often we have asked for metadata."""
+        self._was_no_help = False
+        """The last answer, asked for as something seemed to be old, told nothing new."""
         self._refreshes: list[asyncio.Future[None]] = []
         self._tasks = TaskOwner()
         self._closed = False
@@ -194,19 +202,24 @@ class Cluster:
         names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=auto_create)
         connection = await self.any_connection()
+        self._asked += 1
+        for link in self._links.values():
+            if link.connection is connection:
+                link.told = self._asked
         answer = await connection.send(
             ApiKey.METADATA, request, MetadataResponse, timeout_s=timeout_s
         )
         return view_of(answer, complete=topics is None)
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, *, was_wanted: bool = False) -> None:
         asked = set(self._topics), self._all_topics
         view = await self.metadata(
             None if self._all_topics else sorted(self._topics),
             auto_create=self._auto_create_topics,
             timeout_s=self.options.request_timeout_ms / 1_000,
         )
-        self.view = newer(self.view, view)
+        before, self.view = self.view, newer(self.view, view)
+        self._was_no_help = was_wanted and self.view == before
         if asked != (self._topics, self._all_topics):
             self._wanted.set()
 
@@ -218,11 +231,12 @@ class Cluster:
                     await self._wanted.wait()
             except TimeoutError:
                 pass
+            was_wanted = self._wanted.is_set()
             self._wanted.clear()
             waiters, self._refreshes = self._refreshes, []
             problem: ClientError | None = None
             try:
-                await self._refresh()
+                await self._refresh(was_wanted=was_wanted)
                 failures = 0
             except ClientError as error:
                 problem = error
@@ -271,8 +285,8 @@ class Cluster:
             raise _advertised(node, error) from error
 
     async def any_connection(self, *, last: Address | None = None) -> Connection:
-        """A connection to whichever broker answers, known ones first, and `last` only if there is
-        no other. Raises NoBrokers."""
+        """A connection to whichever broker answers, one after the other in turn as they tell us of
+        the cluster, and `last` only if there is no other. Raises NoBrokers."""
         attempts = []
         for address in sorted(self._addresses(), key=lambda each: each == last):
             try:
@@ -285,15 +299,26 @@ class Cluster:
         """The addresses that cannot be reached at the moment, and why."""
         return [link.last_failure for link in self._links.values() if link.last_failure]
 
-    def _addresses(self) -> Iterator[Address]:
+    def _addresses(self) -> list[Address]:
+        """In turn, so that a broker that is cut off from the cluster, and names leaders of old, is
+        not believed for ever: who is connected comes first, and among these whoever told us of the
+        cluster longest ago. While what we are told does not help, brokers that we never had reason
+        to connect to take part."""
+
+        def order(address: Address) -> tuple[bool, int]:
+            link = self._link(address)
+            is_new = link.opening is None and not (link.failures or link.was_lost)
+            is_in_turn = link.connection is not None or (self._was_no_help and is_new)
+            return not is_in_turn, link.told
+
         nodes = [(node.host, node.port) for node in self.view.nodes.values()]
-        known = list(dict.fromkeys([*nodes, *self.options.bootstrap_servers]))
-        yield from sorted(known, key=lambda address: self._link(address).connection is None)
+        return sorted(dict.fromkeys([*nodes, *self.options.bootstrap_servers]), key=order)
 
     def _link(self, address: Address, lane: str = "") -> _Link:
         link = self._links.setdefault((address, lane), _Link())
         if link.connection is not None and not link.connection.usable:
             link.connection = None
+            link.was_lost = True
         return link
 
     async def connect(self, address: Address, lane: str = "") -> Connection:
@@ -337,6 +362,7 @@ class Cluster:
             self.request_refresh()
         finally:
             link.opening = None
+            link.was_lost = False
             self._notify()
 
     def _notify(self) -> None:

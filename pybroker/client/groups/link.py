@@ -103,6 +103,8 @@ class CoordinatorLink:
         row = answer.coordinators[0] if several and answer.coordinators else answer
         code = error_code(row.error_code)
         if code != ErrorCode.NONE:
+            # Who is cut off from the cluster cannot say: a refresh moves on to the next broker.
+            self.cluster.request_refresh()
             raise _refused(self.group_id, code)
         logger.info("event=coordinator-found group=%s broker=%d", self.group_id, row.node_id)
         return row.host, row.port

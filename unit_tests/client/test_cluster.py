@@ -1,0 +1,138 @@
+"""Whom a client asks about the cluster: not the same broker again and again, which may know no
+better."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from pybroker.client.cluster import Cluster
+from pybroker.client.connection import Connection
+from pybroker.client.consumer import Consumer
+from pybroker.client.options import ClientOptions, parse_options
+from pybroker.clock import SystemClock
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from pybroker.wire.schema import Message
+from unit_tests.client.fake_broker import FakeBroker
+from unit_tests.client.test_consumer import QUICK, batch
+
+T0 = TopicPartition("t", 0)
+
+
+def tells(brokers: Sequence[FakeBroker], leader: int, epoch: int) -> Any:
+    """Metadata of brokers 1, 2, ... that says who leads the one partition."""
+
+    def answer(_: Message) -> Message:
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=number, host="127.0.0.1", port=broker.port)
+                for number, broker in enumerate(brokers, 1)
+            ],
+            cluster_id="fake",
+            controller_id=1,
+            topics=[
+                MetadataResponseTopic(
+                    name="t",
+                    partitions=[
+                        MetadataResponsePartition(
+                            partition_index=0,
+                            leader_id=leader,
+                            leader_epoch=epoch,
+                            replica_nodes=[1, 2, 3],
+                            isr_nodes=[1, 2, 3],
+                        )
+                    ],
+                )
+            ],
+        )
+
+    return answer
+
+
+def options_for(broker: FakeBroker) -> ClientOptions:
+    quick = {name: value for name, value in QUICK.items() if not name.startswith("fetch")}
+    return parse_options(ClientOptions, {"bootstrap_servers": broker.address, **quick})
+
+
+@contextlib.asynccontextmanager
+async def three_brokers() -> AsyncIterator[list[FakeBroker]]:
+    async with FakeBroker({"t": 1}) as a, FakeBroker({"t": 1}) as b, FakeBroker({"t": 1}) as c:
+        brokers = [a, b, c]
+        for broker in brokers:
+            broker.handlers[ApiKey.METADATA] = tells(brokers, leader=1, epoch=1)
+        yield brokers
+
+
+async def test_a_broker_that_is_cut_off_is_not_believed_for_ever() -> None:
+    """It led the partition, refuses to be read, and goes on naming itself."""
+    async with three_brokers() as brokers:
+        cut_off, successor, _ = brokers
+        async with Consumer(cut_off.address, **QUICK, auto_offset_reset="earliest") as consumer:
+            cut_off.partition().append(batch(b"a"))
+            consumer.assign([T0])
+            async with asyncio.timeout(5):
+                assert (await consumer.getone()).value == b"a"
+            for broker in brokers[1:]:
+                broker.handlers[ApiKey.METADATA] = tells(brokers, leader=2, epoch=2)
+                broker.partition().append(batch(b"a"))
+            cut_off.partition_faults.extend([ErrorCode.NOT_LEADER_OR_FOLLOWER] * 10_000)
+            successor.partition().append(batch(b"b"))
+            async with asyncio.timeout(5):
+                assert (await consumer.getone()).value == b"b"
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+async def test_all_brokers_are_asked_in_turn(is_connected: bool) -> None:
+    async with three_brokers() as brokers:
+        cluster = Cluster(options_for(brokers[0]), clock=SystemClock(), rng=random.Random(0))
+        await cluster.start()
+        try:
+            cluster.watch(["t"])
+            if is_connected:
+                for node in (1, 2, 3):
+                    await cluster.connection(node)
+            for _ in range(9):
+                await cluster.refreshed(5)
+            counts = [len(broker.requests(MetadataRequest)) for broker in brokers]
+            assert min(counts) >= 2, counts
+        finally:
+            await cluster.close()
+
+
+async def test_a_broker_that_cannot_be_reached_is_not_tried_with_every_refresh() -> None:
+    """To a machine without power each attempt takes long."""
+    async with FakeBroker() as gone:
+        pass
+    attempts: list[int] = []
+
+    async def connect(host: str, port: int, **options: Any) -> Connection:
+        attempts.append(port)
+        return await Connection.open(host, port, **options)
+
+    async with FakeBroker({"t": 1}) as living:
+        living.handlers[ApiKey.METADATA] = tells([living, gone], leader=1, epoch=1)
+        cluster = Cluster(
+            options_for(living), clock=SystemClock(), rng=random.Random(0), connector=connect
+        )
+        await cluster.start()
+        try:
+            for _ in range(9):
+                await cluster.refreshed(5)
+        finally:
+            await cluster.close()
+        assert len(living.requests(MetadataRequest)) >= 9
+        assert attempts.count(gone.port) == 1
