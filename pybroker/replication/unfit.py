@@ -47,8 +47,7 @@ class UnfitCopies:
 
     def refused(self, key: TopicPartition) -> bool:
         """This replica could not be opened; whether that is for being such a copy."""
-        # A lost disk may come back: its operator decides.
-        is_unfit = key in self._logs.incomplete and not self._logs.lost_directories
+        is_unfit = key in self._logs.incomplete
         if is_unfit:
             self._refused.add(key)
         return is_unfit
@@ -83,7 +82,8 @@ class UnfitCopies:
         others = {*changed.isr, *changed.eligible}
         is_alone = not others
         if is_alone:
-            if state.leader not in (NO_LEADER, self._broker_id):
+            # A lost disk may come back: its operator decides.
+            if self._logs.lost_directories or state.leader not in (NO_LEADER, self._broker_id):
                 return True, False
             others = await self._others(key)
         if others.isdisjoint(self._live()):

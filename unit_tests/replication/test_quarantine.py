@@ -252,6 +252,33 @@ async def test_a_copy_that_is_not_complete_leaves_it_to_others_who_count(
     assert (await broker.stored())[0] == left
 
 
+async def test_a_copy_in_the_place_of_what_is_lost_leaves_to_others_only(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lost directory may come back: where nobody else counts, its operator decides."""
+    await broker.begin(state(2, (ME, 2)))
+    topic = schemas.encode_topic(TopicAssignment({0: (ME, 2)}))
+    await broker.coord.set(paths.topic("t"), topic)
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+    await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
+    monkeypatch.setattr(type(broker.replicas.logs), "lost_directories", ["/gone"])
+    broker.live = EVERYBODY
+    unfit = broker.quarantine._unfit
+    left = state(NO_LEADER, (), (2,), epoch=5)
+    for epoch, (before, after) in enumerate(
+        ((state(ME, (ME,), (2,)), left), (state(ME, (ME,)), state(ME, (ME,)))), 7
+    ):
+        await broker.coord.set(paths.partition_state(T0), schemas.encode_state(before))
+        await broker.replicas.told(facts(epoch=epoch, isr=before.isr, replicas=(ME, 2)))
+        assert unfit.waits
+        assert await unfit.look() is (before != after)
+        assert not unfit.waits
+        assert (await broker.stored())[0] == after
+
+
 async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Broker) -> None:
     await broker.begin(state(ME, (ME,)))
     broker.killed()
