@@ -23,5 +23,5 @@ class Copy:
         """In a row."""
         self.not_before = 0.0
         """In the loop's time."""
-        self.told: ErrorCode | None = None
-        """The failure that has been logged."""
+        self.told: tuple[ErrorCode, int] | None = None
+        """The failure that has been logged, and at which level."""

@@ -55,7 +55,8 @@ next fetch."""
 _GRACE_S: Final = 0.01
 """How long a fetch that waits is left to itself when partitions are added: others may come."""
 _QUIET_FAILURES: Final = 4
-"""So many failures of one partition in a row are what a change of leaders looks like."""
+"""So many failures of one partition in a row are what a change of leaders looks like, or a batch
+that a leader finds rotten only when it is asked for it again."""
 
 _OF_CHANGES: Final = frozenset(
     {
@@ -308,11 +309,13 @@ class Fetcher:
         pause_s = self._pause_s(copy.failures)
         copy.not_before = asyncio.get_running_loop().time() + pause_s
         copy.failures += 1
-        quiet = step.error in _OF_CHANGES and copy.failures <= _QUIET_FAILURES
-        if copy.told is step.error or quiet:
+        is_young = copy.failures <= _QUIET_FAILURES
+        passes = step.error in _OF_CHANGES or (is_young and step.error is ErrorCode.CORRUPT_MESSAGE)
+        level = logging.WARNING if passes else logging.ERROR
+        told = (step.error, level)
+        if copy.told == told or (is_young and step.error in _OF_CHANGES):
             return
-        copy.told = step.error
-        level = logging.WARNING if step.error in _OF_CHANGES else logging.ERROR
+        copy.told = told
         log.log(
             level,
             "copying pauses partition=%s leader=%d leader_epoch=%d offset=%d error=%s reason=%s",

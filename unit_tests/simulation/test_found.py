@@ -428,3 +428,29 @@ def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> Non
         simulation.start_broker(broker.id)
         simulation.mend()
         assert disk.read(path) == data[: 8 * size] + data[9 * size :], "else it was copied anew"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_leader_that_is_asked_for_a_rotten_batch_makes_way(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The follower that lacks it refuses it and asks again, so that the leader looks itself and
+    tells of it. The follower called it an error before that."""
+    config = {"pybroker.log.scrub.io.max.bytes.per.second": 0}
+    with Simulation(seed, config=config) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 10)
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        bent = simulation.leader("orders", 0)
+        follower = min({1, 2, 3} - {bent})
+        simulation.kill(follower)
+        simulation.run(produce, simulation.bootstrap, 20)
+        path = f"/broker-{bent}/data/orders-0/00000000000000000000.log"
+        simulation.cluster.brokers[bent].disk.flip(path, 8 * (15 * 69 + 66))
+        simulation.start_broker(follower)
+        simulation.wait(lambda: simulation.leader("orders", 0) != bent)
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        assert len(simulation.run(read_all, simulation.bootstrap, 30)) == 30
+    rotten = [each for each in caplog.records if "error=CORRUPT_MESSAGE" in each.getMessage()]
+    assert {each.levelname for each in rotten} == {"WARNING"}

@@ -84,6 +84,13 @@ def test_a_broker_tells_of_losses_where_unclean_elections_are_allowed_only() -> 
     assert not explained_by(["power"]).search(line)
 
 
+def test_a_follower_complains_of_bent_batches_where_bits_were_bent_only() -> None:
+    """Nobody else has what the leader's log had there, so that it leads on."""
+    line = "ERROR pybroker.replication.fetcher copying pauses partition=t-0 error=CORRUPT_MESSAGE"
+    assert explained_by(["flip"]).search(line)
+    assert not explained_by(["wipe", "power", "sync-error", "disk-full"]).search(line)
+
+
 def test_no_batch_is_larger_than_a_segment() -> None:
     """A producer that was behind after a full disk filled its batches, and all were refused."""
     load = _load(Options(segment_bytes=4_096, batch_bytes=16_384))

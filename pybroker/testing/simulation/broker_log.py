@@ -20,10 +20,12 @@ _STORAGE: Final = (
     r"|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
     r"|log cannot be"
 )
+_ROTTEN: Final = r"|copying pauses .* error=CORRUPT_MESSAGE"
+"""From a leader whose batch is bent, and whom nobody can replace."""
 _EXPLAINED: Final = {
     "disk-full": _STORAGE,
     "sync-error": _STORAGE,
-    "flip": _STORAGE,
+    "flip": _STORAGE + _ROTTEN,
     "wipe": _STORAGE,
     "power": _STORAGE,
     "blackout": _STORAGE,
