@@ -397,6 +397,14 @@ class PartitionLog(Protocol):
         """Whether nobody else can lead it at this moment, as far as ZooKeeper was heard of in time.
         Never raises."""
 
+    @property
+    def has_other_copies(self) -> bool:
+        """Whether other replicas are in sync or eligible: they have what is committed, and one of
+        them can lead instead. Never raises."""
+
+    def suspect(self, offset: int) -> None:
+        """What was read there is not what was written: let it be looked at."""
+
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
         """Whole batches from the one that holds `offset` on up to the log end, committed or not,
         about `bytes_max` of them and at least one; empty only at the end. Each buffer holds one or

@@ -33,6 +33,9 @@ C = TypeVar("C", bound=Coordinator)
 
 _RETRY_S: Final = 0.1
 _RETRY_S_MAX: Final = 5.0
+HAND_OVER_S: Final = 30.0
+"""How long a shard whose log is damaged waits for another replica to lead: the quarantine takes
+seconds. Then none is there, and what is whole is served."""
 
 
 class Phase(enum.Enum):
@@ -84,6 +87,7 @@ class LiveShard(Generic[C]):
         self._timers: set[_Timer] = set()
         self._committing: set[asyncio.Timeout] = set()
         self._task: asyncio.Task[None] | None = None
+        self._damaged_since: float | None = None
         self.phase = Phase.LOADING
         self.coordinator = around.make(self)
 
@@ -213,7 +217,11 @@ class LiveShard(Generic[C]):
         """Until it serves. Whatever is out of reach is tried again for as long as it leads."""
         begun = self._around.clock.monotonic()
         replay = Replay(
-            self._source, self.coordinator, self._around.blocking, self._around.bytes_per_read()
+            self._source,
+            self.coordinator,
+            self._around.blocking,
+            self._around.bytes_per_read(),
+            self._may_leave_out,
         )
         try:
             await self._insist("read", lambda: self._replay(replay))
@@ -279,6 +287,14 @@ class LiveShard(Generic[C]):
             async with self._around.loads:
                 await replay.run()
             await source.committed(source.end_offset)
+
+    def _may_leave_out(self) -> bool:
+        if not self._source.has_other_copies:
+            return True
+        now = self._around.clock.monotonic()
+        if self._damaged_since is None:
+            self._damaged_since = now
+        return now - self._damaged_since >= HAND_OVER_S
 
     async def _take_fence(self) -> None:
         version = None

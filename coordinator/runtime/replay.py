@@ -1,14 +1,16 @@
 """Loading a shard: everything that the log holds goes to the coordinator's `replay`, in order.
 
-A batch that cannot be read is left out with a line in the log: what it held is lost either way, and
-all the others of its partition shall not be lost with it.
+A damaged batch is left out, with a line in the log, only where no other replica has what it held:
+all the others of its partition shall not be lost with it. Else the broker is about to hand over the
+partition (`replication/quarantine.py`), and nothing may be answered meanwhile as if there had never
+been more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -32,13 +34,20 @@ _UNREADABLE: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
 """Reading it again gives the same."""
 
 
+class Fault(NamedTuple):
+    """Why a batch cannot be used; `is_damage` if another replica may have it whole."""
+
+    offset: int
+    reason: str
+    is_damage: bool = False
+
+
 class Decoded(NamedTuple):
-    """What some batches hold, from an offset on, and where to go on; `faults`: offset and reason of
-    each batch that cannot be used."""
+    """What some batches hold, from an offset on, and where to go on."""
 
     stored: list[Stored]
     next_offset: int
-    faults: list[tuple[int, str]]
+    faults: list[Fault]
 
 
 @dataclass(slots=True)
@@ -49,6 +58,8 @@ class Replay:
     coordinator: Coordinator
     blocking: Blocking
     bytes_per_read: int
+    may_leave_out: Callable[[], bool] = lambda: True
+    """Asked where something is damaged."""
     offset: int = -1
     """Where it is; -1: nowhere yet."""
     records: int = 0
@@ -59,7 +70,8 @@ class Replay:
 
     async def run(self) -> None:
         """Up to the log end; goes on where an earlier call was broken off. Raises BrokerError where
-        the log cannot be read for now, or by us."""
+        the log cannot be read for now, or by us: CORRUPT_MESSAGE where it is damaged and that may
+        not be left out."""
         source = self.source
         if self.offset < source.start_offset:
             self.offset = source.start_offset
@@ -68,8 +80,11 @@ class Replay:
             if decoded is None:
                 await self._step_over()
                 continue
-            for offset, reason in decoded.faults:
-                self._leave_out(f"batch at offset {offset}: {reason}")
+            for fault in decoded.faults:
+                if fault.is_damage:
+                    self._damaged(fault.offset, fault.reason)
+            for fault in decoded.faults:
+                self._leave_out(f"batch at offset {fault.offset}: {fault.reason}")
             await self._hand_on(decoded.stored)
             self.offset = decoded.next_offset
 
@@ -95,6 +110,7 @@ class Replay:
         if begin < start:  # deleted meanwhile
             self.offset = start
             return
+        self._damaged(begin, "it cannot be read")
         bad, step = begin, 1
         while bad + step < end and await self._read(bad + step) is None:
             bad, step = bad + step, step * 2
@@ -121,6 +137,16 @@ class Replay:
                 await asyncio.sleep(0)
         self.records += len(stored)
 
+    def _damaged(self, offset: int, reason: str) -> None:
+        """Raises BrokerError if another replica may have what was there."""
+        self.source.suspect(offset)
+        if not self.may_leave_out():
+            raise BrokerError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{self.source.topic_partition} is damaged at offset {offset} ({reason}); other"
+                " replicas may have what was there, and one of them should lead",
+            )
+
     def _leave_out(self, what: str) -> None:
         self.left_out += 1
         if self._lines < _LINES_MAX:
@@ -131,21 +157,26 @@ class Replay:
 def decode(batches: Sequence[Buffer], offset: int, end: int) -> Decoded:
     """What the batches hold from `offset` on; those that reach beyond `end` are none of ours."""
     stored: list[Stored] = []
-    faults: list[tuple[int, str]] = []
+    faults: list[Fault] = []
     try:
         for data in batches:
             for position, header in whole_batches(data):
                 if header.next_offset <= offset:
                     continue
                 if header.next_offset > end:
-                    faults.append((offset, f"it says that it ends at {header.next_offset}"))
+                    reason = f"it says that it ends at {header.next_offset}"
+                    faults.append(Fault(offset, reason, is_damage=True))
                     return Decoded(stored, offset, faults)
                 batch = memoryview(data)[position : position + header.size]
-                try:
-                    found = _stored_in(batch, header)
-                    stored += [each for each in found if each.offset >= offset]
-                except (CorruptionError, BrokerError) as error:
-                    faults.append((header.base_offset, str(error)))
+                if crc_matches(batch, 0, header.size):
+                    try:
+                        found = _stored_in(batch, header)
+                        stored += [each for each in found if each.offset >= offset]
+                    except (CorruptionError, BrokerError) as error:
+                        faults.append(Fault(header.base_offset, str(error)))
+                else:
+                    reason = "its checksum is wrong"
+                    faults.append(Fault(header.base_offset, reason, is_damage=True))
                 offset = header.next_offset
     except CorruptionError:
         pass  # a header that is none: whoever reads on from here finds it at the beginning
@@ -153,8 +184,6 @@ def decode(batches: Sequence[Buffer], offset: int, end: int) -> Decoded:
 
 
 def _stored_in(batch: memoryview, header: BatchHeader) -> list[Stored]:
-    if not crc_matches(batch, 0, header.size):
-        raise CorruptionError("its checksum is wrong")
     records = decode_records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
     producer_id, producer_epoch = header.producer_id, header.producer_epoch
     if not header.is_control:

@@ -85,6 +85,14 @@ class InternalLog:
             return False
         return not partition.is_replaced and (is_full or not partition.is_replicated)
 
+    @property
+    def has_other_copies(self) -> bool:
+        state = self._partition.state
+        return state is not None and len({*state.isr, *state.eligible}) > 1
+
+    def suspect(self, offset: int) -> None:
+        self._replicas.on_suspicion(self._key, offset)
+
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
         source = self._require().log
         read = partial(
@@ -100,7 +108,7 @@ class InternalLog:
         except BrokerError as error:
             self._require()
             if error.code is ErrorCode.CORRUPT_MESSAGE:
-                self._replicas.on_suspicion(self._key, offset)
+                self.suspect(offset)
             raise
         except StorageError as error:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

@@ -272,6 +272,12 @@ async def test_followers_and_readers_are_woken(real: OnReplicas) -> None:
     await reader
 
 
+async def test_other_copies_are_those_in_sync_or_eligible(real: OnReplicas) -> None:
+    assert real.log.has_other_copies
+    await real.shrink()
+    assert not real.log.has_other_copies
+
+
 async def test_a_damaged_batch_is_told_to_the_scrubber(real: OnReplicas) -> None:
     suspected: list[tuple[TopicPartition, int]] = []
     real.replicas.manager.on_suspicion = lambda key, offset: suspected.append((key, offset))

@@ -40,6 +40,7 @@ class Stage:
     """The shards of broker ME, over a log in memory and a ZooKeeper that both brokers see."""
 
     def __init__(self) -> None:
+        self.clock = ManualClock(NOW_MS)
         self.tree = MemoryTree()
         self.coord = MemoryCoord(self.tree)
         self.log = MemoryPartitionLog()
@@ -55,7 +56,7 @@ class Stage:
             open_log=self._open_log,
             fence=self,
             options=lambda: self.options,
-            clock=ManualClock(NOW_MS),
+            clock=self.clock,
             rng=random.Random(0),
             blocking=ImmediateBlocking(),
             log_limit=LogLimit(ManualClock()),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pybroker.coordinator.runtime.live_shard import HAND_OVER_S
 from pybroker.coordinator.runtime.shard import StoredMarker
 from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NoNode
 from pybroker.ports import KeyValue
@@ -53,15 +54,91 @@ async def test_damaged_batches_and_records_are_left_out(caplog: pytest.LogCaptur
         for number in range(6):
             stage.log.append([KeyValue(b"%d" % number, b"v")], NOW_MS)
         stage.log.append([KeyValue(b"bad", b"poison"), KeyValue(b"7", b"v")], NOW_MS)
-        flipped = bytearray(stage.log.batches[2])
-        flipped[-1] ^= 1
-        stage.log.batches[2] = bytes(flipped)
+        damage(stage.log, 2)
         words = await stage.led()
         assert set(words.values) == {b"0", b"1", b"3", b"4", b"5", b"7"}
         lines = [line for line in caplog.messages if "left out while loading" in line]
         assert len(lines) == 2
         assert "batch at offset 2: its checksum is wrong" in lines[0]
         assert "record at offset 6" in lines[1] and "poison" in lines[1]
+
+
+def damage(log: MemoryPartitionLog, batch: int) -> None:
+    flipped = bytearray(log.batches[batch])
+    flipped[-1] ^= 1
+    log.batches[batch] = bytes(flipped)
+
+
+async def suspected(log: MemoryPartitionLog) -> int:
+    """The next offset at which somebody suspects damage."""
+    async with asyncio.timeout(10):
+        return await log.suspects.get()
+
+
+class Refusing(MemoryPartitionLog):
+    """Cannot read what lies at offset 3."""
+
+    async def read(self, offset: int, bytes_max: int) -> Any:
+        found = await super().read(offset, 1)
+        if offset == 3:
+            raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "a test")
+        return found
+
+
+@pytest.mark.parametrize("kind", [MemoryPartitionLog, Refusing])
+async def test_a_damaged_log_is_left_to_another_replica(
+    kind: type[MemoryPartitionLog], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was lost here must not be answered as never written: "no offset is committed" sends a
+    consumer to the beginning, or to the end."""
+    async with Stage() as stage:
+        stage.log = kind()
+        stage.log.has_other_copies = True
+        for number in range(6):
+            stage.log.append([KeyValue(b"%d" % number, b"v")], NOW_MS)
+        if kind is MemoryPartitionLog:
+            damage(stage.log, 3)
+        stage.shards.led(0, 0)
+        assert [await suspected(stage.log) for _ in range(3)] == [3, 3, 3]
+        assert stage.refusal() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert "left out" not in caplog.text
+        stage.log.depose()
+        await stage.shards.settled()
+        assert stage.refusal() is ErrorCode.NOT_COORDINATOR
+        assert stage.made[0].has_ended and stage.fence == -1
+
+
+@pytest.mark.parametrize("why", ["nobody takes over", "the others are gone"])
+async def test_a_damaged_log_that_nobody_can_take_over_is_served_as_far_as_it_is_whole(
+    why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Stage() as stage:
+        stage.log.has_other_copies = True
+        for number in range(6):
+            stage.log.append([KeyValue(b"%d" % number, b"v")], NOW_MS)
+        damage(stage.log, 2)
+        stage.shards.led(0, 0)
+        await suspected(stage.log)
+        stage.clock.advance(HAND_OVER_S - 1)
+        await suspected(stage.log)
+        assert stage.refusal() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if why == "nobody takes over":
+            stage.clock.advance(1)
+        else:
+            stage.log.has_other_copies = False
+        await stage.shards.settled()
+        assert set(stage.shards.shard_for(0).values) == {b"0", b"1", b"3", b"4", b"5"}
+        lines = [line for line in caplog.messages if "left out while loading" in line]
+        assert len(lines) == 1 and "batch at offset 2: its checksum is wrong" in lines[0]
+
+
+async def test_what_is_no_damage_is_left_out_at_once() -> None:
+    """Another replica would not have it either."""
+    async with Stage() as stage:
+        stage.log.has_other_copies = True
+        stage.log.append([KeyValue(b"bad", b"poison"), KeyValue(b"7", b"v")], NOW_MS)
+        assert set((await stage.led()).values) == {b"7"}
+        assert stage.log.suspects.empty()
 
 
 async def test_what_cannot_be_read_is_stepped_over(caplog: pytest.LogCaptureFixture) -> None:

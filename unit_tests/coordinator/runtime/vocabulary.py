@@ -102,6 +102,9 @@ class MemoryPartitionLog:
         """Whether what is appended stays uncommitted until `commit`."""
         self.is_heard = True
         """Whether the broker hears from ZooKeeper."""
+        self.has_other_copies = False
+        self.suspects: asyncio.Queue[int] = asyncio.Queue()
+        """The offsets that somebody suspected."""
         self.reads = 0
         self._refusals: list[BrokerError] = []
         self._is_deposed = False
@@ -124,6 +127,9 @@ class MemoryPartitionLog:
     @property
     def is_surely_led(self) -> bool:
         return self.is_heard and not self._is_deposed
+
+    def suspect(self, offset: int) -> None:
+        self.suspects.put_nowait(offset)
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
         self._check()
