@@ -252,10 +252,18 @@ async def test_a_partition_that_is_gone_holds_up_no_rebalance() -> None:
     """Its offset cannot be committed any more; the others' can."""
     async with a_group(t=1) as group, member(group) as consumer:
         await a_member_with_records(group, consumer)
-        group.will(ApiKey.OFFSET_COMMIT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        del group.broker.topics["t"]
+        group.will(ApiKey.OFFSET_COMMIT, *[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000)
         await consumer.unsubscribe()
-        assert not group.refusals[ApiKey.OFFSET_COMMIT]
         assert not group.commits
+
+
+async def test_a_partition_that_the_coordinator_does_not_know_yet_is_committed_later() -> None:
+    async with a_group(t=1) as group, member(group) as consumer:
+        await a_member_with_records(group, consumer)
+        group.will(ApiKey.OFFSET_COMMIT, *[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3)
+        await consumer.unsubscribe()
+        assert group.committed == {tp(0): 1}
 
 
 async def test_partitions_by_hand_keep_their_offsets_in_the_group() -> None:

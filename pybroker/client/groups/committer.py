@@ -149,7 +149,7 @@ class Committer:
 
     @staticmethod
     async def _report(
-        work: Awaitable[None],
+        work: Awaitable[object],
         offsets: dict[TopicPartition, OffsetAndMetadata],
         callback: CommitCallback | None,
     ) -> None:

@@ -107,9 +107,10 @@ class GroupOffsets:
 
     def commit(
         self, offsets: Offsets, deadline: Deadline, *, once: bool = False, automatic: bool = False
-    ) -> Coroutine[Any, Any, None]:
+    ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
         """Store; the call fixes the order, the result must be awaited. What can be retried is,
-        until the deadline, unless `once` is set. `automatic` passes over partitions that are gone.
+        until the deadline, unless `once` is set. `automatic` passes over partitions that are gone,
+        and gives them.
 
         Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors."""
         asker, ticket = self._asker(), self._turnstile.ticket()
@@ -123,21 +124,23 @@ class GroupOffsets:
         deadline: Deadline,
         once: bool,
         automatic: bool,
-    ) -> None:
+    ) -> frozenset[TopicPartition]:
+        gone: set[TopicPartition] = set()
         try:
             await ticket
             rest = dict(offsets)
             failures = 0
             while rest:
-                problem = await self._commit_once(asker, rest, deadline, automatic)
+                problem = await self._commit_once(asker, rest, deadline, automatic, gone)
                 if problem is None:
-                    return
+                    break
                 if once or not problem.retriable:
                     raise problem
                 failures += 1
                 await self._pause(failures, deadline, "the offsets were not committed", problem)
         finally:
             self._turnstile.leave(ticket)
+        return frozenset(gone)
 
     async def _commit_once(
         self,
@@ -145,9 +148,10 @@ class GroupOffsets:
         rest: dict[TopicPartition, OffsetAndMetadata],
         deadline: Deadline,
         automatic: bool,
+        gone: set[TopicPartition],
     ) -> ClientError | None:
-        """Take out of `rest` what was stored; why the others were not, if trying again may help.
-        Raises what is final."""
+        """Take out of `rest` what was stored or is `gone`; why the others were not, if trying again
+        may help. Raises what is final."""
         identity = self._identity(asker)
         try:
             response = await self._link.send(
@@ -164,8 +168,11 @@ class GroupOffsets:
                 key = TopicPartition(topic.name, row.partition_index)
                 code = error_code(row.error_code)
                 step = decide(COMMIT, code)
-                gone = automatic and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if step is Next.GO_ON or gone:
+                if automatic and self._is_gone(key, code):
+                    gone.add(key)
+                    rest.pop(key, None)
+                    continue
+                if step is Next.GO_ON:
                     rest.pop(key, None)
                     continue
                 if step not in (Next.AGAIN, Next.FIND):
@@ -175,6 +182,13 @@ class GroupOffsets:
                     self._link.lost(code.name)
                 problem = ResponseError(code, f"{key}: {code.text}")
         return problem
+
+    def _is_gone(self, key: TopicPartition, code: ErrorCode) -> bool:
+        """A coordinator that only has not heard of a partition yet can be asked again."""
+        if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return False
+        self._cluster.request_refresh()
+        return self._cluster.view.partition(key) is None
 
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool

@@ -225,7 +225,7 @@ class MemberClient(_OfGroup):
 
         def followed(
             wanted: Offsets, deadline: Deadline, **more: bool
-        ) -> Coroutine[Any, Any, None]:
+        ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
             generation = _identity(consumer).generation
             begun = [
                 self.recorder.commit_begun(
@@ -239,11 +239,14 @@ class MemberClient(_OfGroup):
         offsets.commit = followed  # type: ignore[method-assign, assignment]
 
     async def _heard(
-        self, consumer: Consumer, begun: list[Commit], work: Coroutine[Any, Any, None]
-    ) -> None:
-        outcome, text = "info", "given up"
+        self,
+        consumer: Consumer,
+        begun: list[Commit],
+        work: Coroutine[Any, Any, frozenset[TopicPartition]],
+    ) -> frozenset[TopicPartition]:
+        outcome, text, gone = "info", "given up", frozenset[TopicPartition]()
         try:
-            await work
+            gone = await work
             outcome, text = "ok", ""
         except ClientError as error:
             text = str(error)
@@ -253,7 +256,11 @@ class MemberClient(_OfGroup):
                 # Tries of a commit are made in the generation of the moment.
                 commit.generation = max(commit.generation, _identity(consumer).generation)
                 self._open.remove(commit)
-                self.recorder.commit_ended(commit, outcome, text)
+                if commit.partition in gone:
+                    self.recorder.commit_ended(commit, "info", "the partition is gone")
+                else:
+                    self.recorder.commit_ended(commit, outcome, text)
+        return gone
 
 
 class CommittedAsker(_OfGroup):
