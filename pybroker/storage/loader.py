@@ -306,6 +306,7 @@ class _Loader:
                 raise CorruptionError(f"{path}: {fault}")
         except (CorruptionError, FileNotFoundError) as error:
             if not any(segment.size for segment in segments.all):
+                self._disk.unlink(path)  # what is damaged must not be taken for anything later
                 return EpochHistory(), False
             _logger.warning("leader epochs taken from the batches reason=%r", str(error))
             self._seen_epochs = []

@@ -299,6 +299,16 @@ def test_garbled_leader_epochs_are_taken_from_the_batches(bench: Bench) -> None:
     assert bench.log.latest_epoch == 1
 
 
+def test_garbled_leader_epochs_of_an_empty_log_are_gone(bench: Bench) -> None:
+    """A follower that gets nothing would not write the file anew."""
+    bench.log.begin_epoch(3, 0)
+    bench.log.persist_epochs()
+    bench.close()
+    (bench.path / "leader-epoch-checkpoint").write_bytes(b"0\n1\np 0\n")
+    bench.open(clean=True, recovery_point=0)
+    assert not (bench.path / "leader-epoch-checkpoint").exists()
+
+
 @pytest.mark.parametrize(
     "flipped",
     ["2 0\n4 2\n6 5\n", "1 0\n5 2\n6 5\n", "1 0\n4 3\n6 5\n", "1 0\n4 2\n6 4\n", "1 0\n4 2\n7 5\n"],

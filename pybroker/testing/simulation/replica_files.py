@@ -110,8 +110,11 @@ def _batches(
 def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
     if not disk.exists(path):
         return ()
-    rows = [line.split() for line in disk.read(path).decode().splitlines()[2:]]
-    return tuple((int(epoch), int(offset)) for epoch, offset in rows)
+    try:
+        rows = [line.split() for line in disk.read(path).decode().splitlines()[2:]]
+        return tuple((int(epoch), int(offset)) for epoch, offset in rows)
+    except ValueError as error:
+        raise DamagedFile(f"{path}: {error}") from error
 
 
 def _told(entry: ProducerEntry, start: int) -> str:
