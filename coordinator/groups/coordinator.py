@@ -166,7 +166,8 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None and call.member_id != NO_MEMBER_ID:
             return Joined(ErrorCode.UNKNOWN_MEMBER_ID, call.member_id)
-        if (group is None or not group.members) and not join.only_wants_an_id(call):
+        is_nobody_there = group is None or not group.members
+        if is_nobody_there and not join.only_wants_an_id(call) and join.may_be_first(call):
             fault = await self._membership.may_begin(group_id)
             self._check_not_ended()
             if fault is not ErrorCode.NONE:

@@ -43,6 +43,11 @@ def only_wants_an_id(call: Join) -> bool:
     return is_new and call.requires_known_id
 
 
+def may_be_first(call: Join) -> bool:
+    """Whether it can begin a group: who says of no kind and no assignor is refused in any."""
+    return bool(call.protocol_type) and bool(call.protocols)
+
+
 def join(group: Group, call: Join, ticket: Ticket, turn: Turn) -> None:
     """Decide about a join that `fault_of` has let pass. It is answered now or later, but it is."""
     if group.state is GroupState.DEAD:

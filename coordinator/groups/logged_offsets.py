@@ -11,6 +11,7 @@ is deleted there too, or it would come back.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -273,7 +274,9 @@ class LoggedOffsets:
         found = await self._nodes.read(group_id, missing)
         if await classic_members(self._coord, group_id):
             return found
-        await self._append([_record(OffsetKey(group_id, key), found[key]) for key in sorted(found)])
+        await self._append(
+            [_imported(OffsetKey(group_id, key), found[key]) for key in sorted(found)]
+        )
         logger.info("offsets_moved_to_the_log group=%s offsets=%d", group_id, len(found))
         return {}
 
@@ -297,6 +300,22 @@ class LoggedOffsets:
 def _record(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
     """Raises ValueError for text that no record can hold."""
     return KeyValue(encode_offset_key(key), encode_offset_value(committed))
+
+
+def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
+    """A node holds longer text than a record: the offset is carried over without it then, for one
+    group must not keep a whole shard from loading."""
+    try:
+        return _record(key, committed)
+    except ValueError as error:
+        logger.error(
+            "offset_metadata_not_moved_to_the_log group=%s partition=%s offset=%d reason=%s",
+            key.group_id,
+            key.topic_partition,
+            committed.offset,
+            error,
+        )
+        return _record(key, dataclasses.replace(committed, metadata=""))
 
 
 def _cut(records: Sequence[KeyValue]) -> list[Sequence[KeyValue]]:

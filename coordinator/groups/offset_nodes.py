@@ -33,6 +33,7 @@ COMMIT_TIME_TOLERANCE_MS: Final = 60_000
 """A commit time nearer than that to the present is left to ZooKeeper, which notes when a node was
 written."""
 READ_ATTEMPTS_MAX: Final = 3
+PARTITION_MAX: Final = 2**31 - 1
 FEW: Final = 8
 """So many offsets are asked for without a look at which ones there are."""
 
@@ -214,4 +215,10 @@ def _committed(offset: int, stat: NodeStat, details: OffsetDetails | None) -> Co
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+    """The partitions among them. Anybody can make nodes: numbers that no partition has are none."""
+    return sorted(
+        number
+        for name in names
+        if name.isascii() and name.isdigit() and len(name) <= len(str(PARTITION_MAX))
+        if (number := int(name)) <= PARTITION_MAX
+    )

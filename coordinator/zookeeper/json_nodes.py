@@ -12,6 +12,8 @@ from pybroker.errors import MalformedNode
 
 _INT32_MIN: Final = -(2**31)
 _INT32_MAX: Final = 2**31 - 1
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
 _SHOWN_CHARACTERS_MAX: Final = 80
 _DECIMAL = re.compile(r"\s*-?[0-9]{1,19}\s*", re.ASCII)
 
@@ -49,9 +51,10 @@ def malformed(path: str, expected: str, found: object) -> MalformedNode:
 
 
 def decimal(text: str) -> int | None:
-    """The number that `text` is, or None. White space around it is allowed: people edit nodes by
-    hand."""
-    return int(text) if _DECIMAL.fullmatch(text) else None
+    """The number of at most 64 bits that `text` is, or None. White space around it is allowed:
+    people edit nodes by hand."""
+    number = int(text) if _DECIMAL.fullmatch(text) else None
+    return number if number is not None and _INT64_MIN <= number <= _INT64_MAX else None
 
 
 class Fields:

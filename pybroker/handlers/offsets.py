@@ -41,6 +41,7 @@ from pybroker.wire.messages.offsets import (
 _FIRST_WITH_ERROR_FOR_ALL = 2
 _FIRST_WITH_GROUPS = 8
 _CONSUMER = "consumer"
+_TIME_MAX_MS = 2**63 - 1
 
 Found = Mapping[TopicPartition, CommittedOffset | ErrorCode]
 """What is committed, or why that is not told; missing where there is nothing."""
@@ -131,7 +132,7 @@ def _value(
         item.committed_leader_epoch,
         item.committed_metadata or "",
         item.commit_timestamp if own_time else now_ms,
-        NO_TIMESTAMP if retention_ms < 0 else now_ms + retention_ms,
+        NO_TIMESTAMP if retention_ms < 0 else min(now_ms + retention_ms, _TIME_MAX_MS),
     )
 
 

@@ -125,6 +125,18 @@ async def described(bench: Bench, group: str = "g", version: int = 5) -> Describ
     return found
 
 
+@pytest.mark.parametrize("kind", ["consumer", ""])
+async def test_a_join_that_begins_no_group_leaves_no_nodes(bench: Bench, kind: str) -> None:
+    request = JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, protocol_type=kind, protocols=[]
+    )
+    if not kind:
+        request.protocols = [JoinGroupRequestProtocol(name="range")]
+    answer = await bench.ask(ApiKey.JOIN_GROUP, 3, request)
+    assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert not [path for path in bench.tree.paths() if path.startswith("/consumers/")]
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
 async def test_a_member_joins_in_every_version(bench: Bench, version: int) -> None:
     answer = await join(bench, version)

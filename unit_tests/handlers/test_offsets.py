@@ -305,6 +305,14 @@ async def test_a_retention_that_a_client_asks_for(asker: Asker) -> None:
     assert abs(committed.expire_ms - committed.commit_ms - 60_000) < 60_000
 
 
+async def test_a_retention_beyond_the_end_of_time_is_for_ever(asker: Asker) -> None:
+    codes = await asker.commit({"a-0": 5}, 3, metadata="m", retention_time_ms=2**63 - 1)
+    assert codes == {"a-0": NONE}
+    shard = asker.bench.app.groups.service.shard_of("g")
+    ((_, committed),) = (await shard.offsets.fetch("g", None)).items()
+    assert (committed.metadata, committed.expire_ms) == ("m", 2**63 - 1)
+
+
 async def test_cut_off_from_zookeeper_nothing_is_promised(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,6 +188,19 @@ async def test_a_node_that_nobody_can_read_holds_up_its_own_group_only() -> None
         await stage.fetch("bad")
 
 
+async def test_what_no_record_can_hold_does_not_keep_a_shard_from_loading() -> None:
+    stage = await Stage.begin(ZookeeperOffsets)
+    await stage.commit("good", t=1)
+    await stage.store.commit("long", {tp("t-0"): CommittedOffset(2, metadata="x" * 40_000)})
+    await stage.edit("t-99999999999", b"3", "strange")
+    await stage.edit("t-0", b"9999999999999999999", "strange")
+    await stage.take_over(LoggedOffsets)
+    assert await stage.fetch("good") == {"t-0": 1}
+    assert await stage.fetch("long") == {"t-0": 2}
+    with pytest.raises(BrokerError, match="/consumers/strange/offsets/t/0"):
+        await stage.fetch("strange")
+
+
 async def test_a_classic_group_is_carried_over_when_its_consumers_are_gone() -> None:
     stage = await begin()
     await stage.edit("a-0", b"7")

@@ -77,6 +77,15 @@ async def test_a_node_without_a_number_is_an_error_not_a_beginning() -> None:
     assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+async def test_nodes_that_stand_for_no_partition_are_left_alone() -> None:
+    stage = await begin()
+    await stage.commit(GROUP, a=5)
+    for name in ("99999999999", "2147483648", "1" * 5000, "x", "-1"):
+        await stage.tool.create(f"/consumers/g/offsets/a/{name}", b"3")
+    assert await stage.fetch() == {"a-0": 5}
+    assert await stage.fetch(GROUP, *(f"a-{number}" for number in range(20))) == {"a-0": 5}
+
+
 async def test_names_that_no_path_can_hold_are_encoded() -> None:
     stage = await begin()
     for group_id in ("a/b", "..", ".", "\u00fc %"):

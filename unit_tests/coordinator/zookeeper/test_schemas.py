@@ -216,6 +216,8 @@ def test_other_nodes_round_trip() -> None:
         (schemas.decode_cluster_id, b'{"version":"1"}', "a string at id, found 'nothing'"),
         (schemas.decode_number, b"x", "a decimal number, found b'x'"),
         (schemas.decode_number, b"1_0", "a decimal number, found b'1_0'"),
+        (schemas.decode_number, b"9223372036854775808", "a decimal number, found"),
+        (schemas.decode_number, b"-9223372036854775809", "a decimal number, found"),
     ],
 )
 def test_malformed_node_is_named_with_what_was_expected(
