@@ -23,6 +23,10 @@ from integration_tests.process import ChildProcess
 HEARTBEAT_MS: Final = 200
 SESSION_MS: Final = 10_000
 STOP_SECONDS: Final = 60
+KAFKA_PYTHON_POLL_MS: Final = 1000
+"""Far from its 100 ms between two questions for metadata. kafka-python 3.0.12 forgets a rebalance
+that new metadata of the leader began when `poll` times out between its SyncGroup and the answer:
+it then neither takes its partitions nor sends heartbeats."""
 Reads = Counter[tuple[int, int]]
 """How often each (partition, offset) was read."""
 
@@ -132,7 +136,7 @@ class KafkaPythonMember(_Threaded):
         consumer.subscribe([self._topic])
         try:
             while not self._stop.is_set():
-                for key, records in consumer.poll(timeout_ms=100).items():
+                for key, records in consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS).items():
                     self._reads.update((key.partition, record.offset) for record in records)
                 self._assigned = [item.partition for item in consumer.assignment()]
         finally:
