@@ -81,7 +81,7 @@ $(VENV)/.installed-embedded: $(VENV)/.created setup.cfg setup.py pyproject.toml
 
 $(VENV)/.installed-test: $(VENV)/.created setup.cfg setup.py pyproject.toml
 	@echo "installing pybroker and all that its tests need into $(VENV)"
-	$(PIP) install --editable '.[embedded,test,docker]'
+	$(PIP) install --editable '.[embedded,spark,test,docker]'
 	@touch $@ $(VENV)/.installed-embedded
 
 $(VENV)/.installed-bench: $(VENV)/.installed-test

@@ -79,6 +79,7 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.app": 7,
     "pybroker.classic": 7,
     "pybroker.__main__": 8,
+    "pyspark_pybroker": 8,
 }
 
 SIDEWAYS: Final = frozenset(

@@ -10,6 +10,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LINKED: Final = ("coordinator", "tools", "spark")
+FOUND_BY_SPARK: Final = "pyspark_pybroker"
 TEST_FOLDERS: Final = ("unit_tests", "integration_tests")
 OTHER_FOLDERS: Final = ("benchmarks", "docs")
 
@@ -49,8 +50,12 @@ class Import:
 
 
 def package_sources() -> list[Source]:
-    """Every module of the package, those behind the symlinks too."""
-    found = [_source(path, _module(path, "pybroker")) for path in _python(ROOT / "pybroker")]
+    """Every module that is installed, those behind the symlinks too."""
+    found = [
+        _source(path, _module(path, package))
+        for package in ("pybroker", FOUND_BY_SPARK)
+        for path in _python(ROOT / package)
+    ]
     for folder in LINKED:
         found += [
             _source(path, _module(path, f"pybroker.{folder}")) for path in _python(ROOT / folder)

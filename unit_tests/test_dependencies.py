@@ -13,10 +13,25 @@ import pytest
 from unit_tests import sources
 from unit_tests.sources import ROOT, Source
 
-OURS = {"pybroker", "unit_tests", "integration_tests", "docs", "benchmarks", "conftest"}
+OURS = {
+    "pybroker",
+    "pyspark_pybroker",
+    "unit_tests",
+    "integration_tests",
+    "docs",
+    "benchmarks",
+    "conftest",
+}
 TEXT = (ROOT / "setup.cfg").read_text()
 BUILD_TOOLS = {"setuptools", "cython"}
 LOADED_BY_PYTEST_ONLY = {"pybroker.testing.plugin"}
+OF_AN_EXTRA = {
+    "pybroker.client.arrow": "arrow",
+    "pybroker.records.columns": "arrow",
+    "pybroker.spark": "spark",
+    "pyspark_pybroker": "spark",
+}
+"""Module or package -> the extra that brings what else it imports."""
 
 
 def declared() -> dict[str, list[str]]:
@@ -44,17 +59,33 @@ def foreign_imports(items: Iterable[Source]) -> dict[str, str]:
     return found
 
 
-def test_the_package_imports_only_what_comes_with_it() -> None:
+def extra_of(source: Source) -> str:
+    """The extra that a module is for; empty if it has to work for everybody."""
+    name = source.module
+    while name and name not in OF_AN_EXTRA:
+        name = name.rpartition(".")[0]
+    return OF_AN_EXTRA.get(name, "")
+
+
+@pytest.mark.parametrize("extra", ["", *sorted(set(OF_AN_EXTRA.values()))])
+def test_the_package_imports_only_what_comes_with_it(extra: str) -> None:
     used = foreign_imports(
-        each for each in sources.package_sources() if each.module not in LOADED_BY_PYTEST_ONLY
+        each
+        for each in sources.package_sources()
+        if each.module not in LOADED_BY_PYTEST_ONLY and extra_of(each) == extra
     )
-    missing = used.keys() - distributions([""])
+    missing = used.keys() - distributions({"", extra})
     assert not missing, {name: used[name] for name in missing}
+
+
+def test_the_spark_extra_holds_what_the_arrow_extra_does() -> None:
+    assert distributions(["arrow"]) <= distributions(["spark"])
 
 
 def test_the_tests_import_only_what_their_extra_brings() -> None:
     used = foreign_imports(sources.other_sources())
-    missing = used.keys() - distributions(["", "embedded", "test", "bench", "docker"]) - BUILD_TOOLS
+    extras = ["", "embedded", "spark", "test", "bench", "docker"]
+    missing = used.keys() - distributions(extras) - BUILD_TOOLS
     assert not missing, {name: used[name] for name in missing}
 
 
