@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import pytest
+from pyspark.sql import SparkSession
 
-from integration_tests import maven, namespaces, npm
+from integration_tests import maven, namespaces, npm, spark_session
 from integration_tests.apache import ApacheKafka, ApacheZooKeeper
 from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.outside_clients import KcatUnavailable, kcat
@@ -120,6 +121,24 @@ def jars() -> str:
 def datasets() -> Path:
     """The folder of the real data sets."""
     return or_skip(npm.datasets)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of the run; it has Apache's connector where `connector` does not
+    skip."""
+    jars, _ = spark_session.connector_or_reason()
+    with spark_session.session(tmp_path_factory.mktemp("spark"), jars=jars) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def connector(spark: SparkSession) -> SparkSession:
+    """The session, with `format("kafka")` in it."""
+    _, reason = spark_session.connector_or_reason()
+    if reason:
+        pytest.skip(reason)
+    return spark
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Jars from Maven Central, fetched once by `mvn` into a cache outside the repository.
 
-The one place that knows how the Java side of the tests is obtained: the Java client, and Apache
-Kafka itself (broker, ZooKeeper, command line tools) as the reference to compare with. Nothing here
-starts a process other than `mvn` and `java -version`.
+The one place that knows how the Java side of the tests is obtained: the Java client, Apache Kafka
+itself (broker, ZooKeeper, command line tools) as the reference to compare with, and Apache Spark's
+connector for Kafka. Nothing here starts a process other than `mvn` and `java -version`.
 
 `python -m integration_tests.maven` fills the cache and prints where it is.
 """
@@ -38,6 +38,25 @@ OLD_KAFKA: Final[Mapping[str, Sequence[str]]] = {
 }
 """Releases whose tools speak with ZooKeeper."""
 
+SPARK_CONNECTOR_VERSION: Final = "4.2.0"
+"""The newest connector that Maven Central has: none was published for Spark 4.3. It runs in 4.3."""
+
+SPARK_CONNECTOR: Final = (
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_CONNECTOR_VERSION}",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+)
+"""The connector, and what it needs for delegation tokens, of which there is no newer release."""
+
+IN_PYSPARK: Final = (
+    "at.yawk.lz4:*",
+    "org.apache.hadoop:*",
+    "org.apache.spark:*",
+    "org.scala-lang:*",
+    "org.slf4j:*",
+    "org.xerial.snappy:*",
+)
+"""What the connector depends on and PySpark brings."""
+
 _FETCH_SECONDS_MAX: Final = 540
 _POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -58,8 +77,13 @@ _DEPENDENCY: Final = """    <dependency>
       <exclusions>
         <exclusion><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId></exclusion>
         <exclusion><groupId>ch.qos.logback</groupId><artifactId>*</artifactId></exclusion>
-      </exclusions>
+{3}      </exclusions>
     </dependency>"""
+_EXCLUSION: Final = """        <exclusion>
+          <groupId>{}</groupId>
+          <artifactId>{}</artifactId>
+        </exclusion>
+"""
 
 
 class MavenUnavailable(Exception):
@@ -84,43 +108,51 @@ def java() -> str:
     return found
 
 
-def class_path(artifacts: Sequence[str] = KAFKA) -> str:
-    """The class path of `artifacts` ("group:artifact:version") and all that they depend on.
+def class_path(artifacts: Sequence[str] = KAFKA, without: Sequence[str] = ()) -> str:
+    """The class path of `artifacts` ("group:artifact:version") and all that they depend on, but not
+    `without` ("group:artifact", "*" for all of a group).
 
     Quick when it is cached. Raises MavenUnavailable with the reason when `mvn` is missing or the
     repository does not answer.
     """
-    folder = _jar_folder(artifacts)
+    pom = _pom(artifacts, without)
+    folder = cache_dir() / "jars" / hashlib.sha256(pom.encode()).hexdigest()[:16]
     if not folder.is_dir():
-        _fetch(artifacts, folder)
+        _fetch(pom, folder)
     return os.pathsep.join(str(jar) for jar in sorted(folder.glob("*.jar")))
 
 
-def _jar_folder(artifacts: Sequence[str]) -> Path:
-    pom = _pom(artifacts)
-    return cache_dir() / "jars" / hashlib.sha256(pom.encode()).hexdigest()[:16]
+def spark_connector() -> str:
+    """The class path of Apache Spark's connector, as far as PySpark does not bring it.
+
+    Raises MavenUnavailable as `class_path` does.
+    """
+    return class_path(SPARK_CONNECTOR, IN_PYSPARK)
 
 
-def _pom(artifacts: Sequence[str]) -> str:
-    dependencies = "\n".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
+def _pom(artifacts: Sequence[str], without: Sequence[str]) -> str:
+    exclusions = "".join(_EXCLUSION.format(*name.split(":")) for name in without)
+    dependencies = "\n".join(
+        _DEPENDENCY.format(*artifact.split(":"), exclusions) for artifact in artifacts
+    )
     return _POM.format(dependencies=dependencies)
 
 
-def _fetch(artifacts: Sequence[str], folder: Path) -> None:
+def _fetch(pom: str, folder: Path) -> None:
     """Lets mvn copy the jars beside the final place, then renames: a cache is whole or absent."""
     mvn = shutil.which("mvn")
     if mvn is None:
         raise MavenUnavailable("no mvn on PATH (install maven)")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-        pom = Path(work) / "pom.xml"
-        pom.write_text(_pom(artifacts))
+        pom_file = Path(work) / "pom.xml"
+        pom_file.write_text(pom)
         jars = Path(work) / "jars"
         command = [
             mvn,
             "--batch-mode",
             "--quiet",
-            f"--file={pom}",
+            f"--file={pom_file}",
             "dependency:copy-dependencies",
             f"-DoutputDirectory={jars}",
             "-DincludeScope=runtime",
@@ -147,13 +179,14 @@ def _fetch(artifacts: Sequence[str], folder: Path) -> None:
 
 def main() -> int:
     """Fill the cache; exit code 1 with the reason when that is not possible."""
-    for artifacts in (KAFKA, *OLD_KAFKA.values()):
+    wanted = [(artifacts, ()) for artifacts in (KAFKA, *OLD_KAFKA.values())]
+    for artifacts, without in (*wanted, (SPARK_CONNECTOR, IN_PYSPARK)):
         try:
-            jars = class_path(artifacts).count(os.pathsep) + 1
+            jars = class_path(artifacts, without).split(os.pathsep)
         except MavenUnavailable as error:
             print(f"maven: {error}", file=sys.stderr)
             return 1
-        print(f"maven: {jars} jars in {_jar_folder(artifacts)}")
+        print(f"maven: {len(jars)} jars in {Path(jars[0]).parent}")
     return 0
 
 

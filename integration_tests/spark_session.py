@@ -1,0 +1,63 @@
+"""One Spark session for a whole run of tests: a JVM of its own takes seconds and half a gigabyte.
+
+Apache's connector is in it wherever its jars can be had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from integration_tests import maven
+
+LOCAL: Final = "local[2]"
+"""Two tasks at a time, also where the machine has more cores."""
+
+
+def settings(folder: Path, jars: str = "") -> dict[str, str]:
+    """What tests set of Spark: nothing outside of loopback and of `folder`, and no web page.
+
+    `jars` is a class path.
+    """
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        **({"spark.jars": ",".join(jars.split(os.pathsep))} if jars else {}),
+    }
+
+
+def connector_or_reason() -> tuple[str, str]:
+    """The connector's class path, or why there is none; the other is empty."""
+    try:
+        return maven.spark_connector(), ""
+    except maven.MavenUnavailable as error:
+        return "", str(error)
+
+
+@contextlib.contextmanager
+def session(
+    folder: Path, *, master: str = LOCAL, jars: str = "", conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session of this process, which has one at a time; stopped at the end."""
+    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    builder = SparkSession.builder.master(master).appName("pybroker-tests")
+    for name, value in {**settings(folder, jars), **(conf or {})}.items():
+        builder = builder.config(name, value)
+    made = builder.getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    try:
+        yield made
+    finally:
+        made.stop()

@@ -1,0 +1,146 @@
+"""Topics that tests read by Spark, and the rows that must come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+from pyspark.sql import DataFrame, Row
+
+from integration_tests.samples import Headers, Sample
+
+SECONDS_MAX: Final = 30
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class KafkaRow(NamedTuple):
+    """A record as a row of Spark's Kafka source; timestamp in ms since 1970, headers None where
+    there are none."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    timestamp_type: int
+    headers: Headers | None
+
+
+def kafka_rows(frame: DataFrame) -> list[KafkaRow]:
+    """All rows of a frame with (or without) headers, by topic, partition and offset."""
+    return sorted((_kafka_row(row) for row in frame.collect()), key=lambda row: row[:3])
+
+
+def _kafka_row(row: Row) -> KafkaRow:
+    headers = getattr(row, "headers", None)
+    since = row["timestamp"].astimezone(UTC) - _EPOCH
+    return KafkaRow(
+        row["topic"],
+        row["partition"],
+        row["offset"],
+        _bytes(row["key"]),
+        _bytes(row["value"]),
+        since // timedelta(milliseconds=1),
+        row["timestampType"],
+        None if headers is None else tuple((h["key"], _bytes(h["value"])) for h in headers),
+    )
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def expected_rows(topic: str, partition: int, samples: Sequence[Sample]) -> list[KafkaRow]:
+    """What must come of a partition that holds `samples` from offset 0 on."""
+    return [
+        KafkaRow(topic, partition, offset, s.key, s.value, s.timestamp, 0, s.headers or None)
+        for offset, s in enumerate(samples)
+    ]
+
+
+def _wait_for(answers: Iterable[Future[Any]]) -> None:
+    for answer in answers:
+        answer.result(SECONDS_MAX)
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def create(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    *,
+    replicas: int = 1,
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    wanted = NewTopic(topic, partitions, replicas, config=dict(configs or {}))
+    admin = _admin(bootstrap)
+    _wait_for(admin.create_topics([wanted]).values())
+
+
+def grow(bootstrap: str, topic: str, partitions: int) -> None:
+    """Give the topic so many partitions in all."""
+    admin = _admin(bootstrap)
+    _wait_for(admin.create_partitions([NewPartitions(topic, partitions)]).values())
+
+
+def delete_records(bootstrap: str, topic: str, before: Mapping[int, int]) -> None:
+    """Delete what lies before these offsets, by partition."""
+    wanted = [confluent_kafka.TopicPartition(topic, p, offset) for p, offset in before.items()]
+    admin = _admin(bootstrap)
+    _wait_for(admin.delete_records(wanted).values())
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    admin = _admin(bootstrap)
+    _wait_for(admin.delete_topics([topic]).values())
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    samples: Iterable[tuple[int, Sample]],
+    *,
+    codec: str = "none",
+    linger_ms: int = 100,
+) -> None:
+    """Samples by partition, in order; returns when all are acknowledged."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": codec,
+            "enable.idempotence": True,
+            "linger.ms": linger_ms,
+            "log_level": 0,
+        }
+    )
+    errors: list[object] = []
+    for partition, sample in samples:
+        producer.produce(
+            topic,
+            value=sample.value,
+            key=sample.key,
+            partition=partition,
+            headers=list(sample.headers),
+            timestamp=sample.timestamp,
+            on_delivery=lambda error, _: errors.append(error) if error else None,
+        )
+        producer.poll(0)
+    unsent = producer.flush(SECONDS_MAX)
+    assert not unsent and not errors, f"{unsent} unsent, errors: {errors[:3]}"
+
+
+def numbered(numbers: Iterable[int], *, partitions: int) -> list[tuple[int, Sample]]:
+    """Small records whose values are the numbers, dealt out to the partitions in turn."""
+    return [
+        (number % partitions, Sample(b"key-%d" % (number % 7), b"%d" % number))
+        for number in numbers
+    ]

@@ -1,0 +1,237 @@
+"""Apache's own Spark connector reads our broker, in batch and as a stream, and writes to it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration_tests import spark_topics
+from integration_tests.broker import Broker
+from integration_tests.process import wait_until
+from integration_tests.samples import CODECS, FIRST_TIMESTAMP_MS, SAMPLES
+from integration_tests.spark_topics import expected_rows, kafka_rows, numbered
+
+# The timestamps of the samples lie years back.
+BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
+
+STREAM_SECONDS_MAX: Final = 90
+Load = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def load(connector: SparkSession, broker: Broker) -> Load:
+    """`load(subscribe="t", ...)`: a batch of the connector with these options."""
+
+    def loaded(**options: object) -> DataFrame:
+        reader = connector.read.format("kafka")
+        reader.option("kafka.bootstrap.servers", broker.bootstrap)
+        return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+    return loaded
+
+
+def numbers_of(frame: DataFrame) -> list[int]:
+    return sorted(int(row["value"]) for row in frame.selectExpr("string(value) as value").collect())
+
+
+def test_batch_gives_every_record_as_it_was_written(load: Load, broker: Broker, topic: str) -> None:
+    """All codecs, one partition each; with keys, headers and timestamps, and what is absent."""
+    spark_topics.create(broker.bootstrap, topic, len(CODECS))
+    for partition, codec in enumerate(CODECS):
+        samples = [(partition, sample) for sample in SAMPLES]
+        spark_topics.produce(broker.bootstrap, topic, samples, codec=codec)
+    rows = kafka_rows(load(subscribe=topic, includeHeaders=True))
+    assert rows == [
+        row for partition in range(len(CODECS)) for row in expected_rows(topic, partition, SAMPLES)
+    ]
+
+
+def test_batch_reads_the_range_that_it_was_told(load: Load, broker: Broker, topic: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 2)
+    both = [(partition, sample) for sample in SAMPLES for partition in (0, 1)]
+    spark_topics.produce(broker.bootstrap, topic, both)
+    all_rows = [row for p in (0, 1) for row in expected_rows(topic, p, SAMPLES)]
+
+    def told(offsets: Mapping[int, int]) -> str:
+        return json.dumps({topic: {str(p): offset for p, offset in offsets.items()}})
+
+    def read(**options: object) -> list[spark_topics.KafkaRow]:
+        return kafka_rows(load(subscribe=topic, includeHeaders=True, **options))
+
+    found = read(startingOffsets=told({0: 3, 1: -2}), endingOffsets=told({0: 5, 1: 1}))
+    assert found == [
+        r for r in all_rows if (3 <= r.offset < 5 if r.partition == 0 else not r.offset)
+    ]
+    times = told(dict.fromkeys((0, 1), FIRST_TIMESTAMP_MS + 4000))
+    assert read(startingOffsetsByTimestamp=times) == [r for r in all_rows if r.offset >= 4]
+    assert read(endingOffsetsByTimestamp=times) == [r for r in all_rows if r.offset < 4]
+    assert read(endingTimestamp=FIRST_TIMESTAMP_MS + 1) == [r for r in all_rows if r.offset < 1]
+    assert read(**{"kafka.isolation.level": "read_committed"}) == all_rows
+    split = load(subscribe=topic, includeHeaders=True, minPartitions=5)
+    assert split.rdd.getNumPartitions() >= 5
+    assert kafka_rows(split) == all_rows
+
+
+def test_batch_finds_topics_by_pattern_and_partitions_by_name(
+    load: Load, broker: Broker, topic: str
+) -> None:
+    for name in (f"{topic}-a", f"{topic}-b"):
+        spark_topics.create(broker.bootstrap, name, 2)
+        spark_topics.produce(broker.bootstrap, name, numbered(range(10), partitions=2))
+    assert numbers_of(load(subscribePattern=f"{topic}-.*")) == sorted([*range(10)] * 2)
+    assigned = load(assign=json.dumps({f"{topic}-b": [1]}))
+    assert numbers_of(assigned) == [1, 3, 5, 7, 9]
+
+
+def test_batch_says_what_was_deleted(load: Load, broker: Broker, topic: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 1)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=1))
+    spark_topics.delete_records(broker.bootstrap, topic, {0: 40})
+    assert numbers_of(load(subscribe=topic)) == [*range(40, 100)]
+    old = {"subscribe": topic, "startingOffsets": json.dumps({topic: {"0": 10}})}
+    with pytest.raises(Py4JJavaError, match="Some data may have been lost"):
+        load(**old, **{"kafkaConsumer.pollTimeoutMs": 5000}).count()
+    assert numbers_of(load(**old, failOnDataLoss=False)) == [*range(40, 100)]
+
+
+class Stream:
+    """A query of the connector from one topic into a folder of Parquet, made again and again over
+    one checkpoint."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, topic: str, folder: Path) -> None:
+        self._spark = spark
+        self._broker = broker
+        self._topic = topic
+        self._folder = folder
+
+    def start(self, *, until_all_is_read: bool) -> StreamingQuery:
+        reader = self._spark.readStream.format("kafka").options(
+            **{
+                "kafka.bootstrap.servers": self._broker.bootstrap,
+                "subscribe": self._topic,
+                "startingOffsets": "earliest",
+                "maxOffsetsPerTrigger": "300",
+                "kafka.metadata.max.age.ms": "500",
+            }
+        )
+        writer = (
+            reader.load()
+            .writeStream.format("parquet")
+            .options(
+                checkpointLocation=str(self._folder / "checkpoint"), path=str(self._folder / "rows")
+            )
+        )
+        if until_all_is_read:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime="100 milliseconds").start()
+
+    def run(self) -> StreamingQuery:
+        """Reads all that there is, and ends."""
+        query = self.start(until_all_is_read=True)
+        try:
+            assert query.awaitTermination(STREAM_SECONDS_MAX), query.lastProgress
+        finally:
+            query.stop()
+        return query
+
+    def numbers(self) -> list[int]:
+        return numbers_of(self._spark.read.parquet(str(self._folder / "rows")))
+
+    def has(self, count: int) -> bool:
+        return any((self._folder / "rows").glob("*.parquet")) and len(self.numbers()) >= count
+
+
+def test_stream_goes_on_from_its_checkpoint(
+    connector: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """Each record once: over two ends of the query, and partitions that are new."""
+    spark_topics.create(broker.bootstrap, topic, 2)
+    stream = Stream(connector, broker, topic, tmp_path)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(1000), partitions=2))
+    triggers = [progress.numInputRows for progress in stream.run().recentProgress]
+    assert [rows for rows in triggers if rows] == [300, 300, 300, 100]
+    assert stream.numbers() == [*range(1000)]
+    spark_topics.grow(broker.bootstrap, topic, 4)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(1000, 1500), partitions=4))
+    stream.run()
+    assert stream.numbers() == [*range(1500)]
+    assert [p.numInputRows for p in stream.run().recentProgress if p.numInputRows] == []
+    assert stream.numbers() == [*range(1500)]
+
+
+def test_stream_outlives_the_broker(
+    connector: SparkSession, new_broker: Callable[[], Broker], topic: str, tmp_path: Path
+) -> None:
+    """The broker is killed and started again while the query runs, and records are written before
+    and after; then the query is stopped and begun again."""
+    broker = new_broker()
+    broker.start()
+    spark_topics.create(broker.bootstrap, topic, 2)
+    stream = Stream(connector, broker, topic, tmp_path)
+    query = stream.start(until_all_is_read=False)
+    try:
+        spark_topics.produce(broker.bootstrap, topic, numbered(range(500), partitions=2))
+        wait_until(lambda: stream.has(500), what="the stream reads", seconds=STREAM_SECONDS_MAX)
+        broker.kill9()
+        broker.start()
+        spark_topics.produce(broker.bootstrap, topic, numbered(range(500, 900), partitions=2))
+        wait_until(lambda: stream.has(900), what="it reads on", seconds=STREAM_SECONDS_MAX)
+        assert query.exception() is None
+    finally:
+        query.stop()
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(900, 1000), partitions=2))
+    stream.run()
+    assert stream.numbers() == [*range(1000)]
+
+
+def test_batch_is_written_and_read_back(
+    load: Load, connector: SparkSession, broker: Broker, topic: str
+) -> None:
+    frame = connector.range(1000).selectExpr(
+        "binary(concat('key-', id)) as key",
+        "if(id % 10 = 9, null, binary(string(id))) as value",
+        "int(id % 3) as partition",
+        "array(struct('number' as key, binary(string(id)) as value)) as headers",
+    )
+    spark_topics.create(broker.bootstrap, topic, 3)
+    written = frame.write.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
+    written.option("topic", topic).option("kafka.compression.type", "zstd").save()
+    rows = kafka_rows(load(subscribe=topic, includeHeaders=True))
+    assert Counter(row.key for row in rows) == Counter(b"key-%d" % n for n in range(1000))
+    for row in rows:
+        assert row.key is not None and row.headers is not None
+        number = int(row.key.removeprefix(b"key-"))
+        assert row.value == (None if number % 10 == 9 else b"%d" % number)
+        assert (row.partition, row.headers) == (number % 3, (("number", b"%d" % number),))
+
+
+def test_stream_is_written(
+    load: Load, connector: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """From topic to topic."""
+    spark_topics.create(broker.bootstrap, topic, 2)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(500), partitions=2))
+    servers = {"kafka.bootstrap.servers": broker.bootstrap}
+    source = connector.readStream.format("kafka").options(
+        **servers, subscribe=topic, startingOffsets="earliest"
+    )
+    sink = (
+        source.load()
+        .select("key", "value")
+        .writeStream.format("kafka")
+        .options(**servers, topic=f"{topic}-copy", checkpointLocation=str(tmp_path / "checkpoint"))
+    )
+    query = sink.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(STREAM_SECONDS_MAX), query.lastProgress
+    finally:
+        query.stop()
+    assert numbers_of(load(subscribe=f"{topic}-copy")) == [*range(500)]
