@@ -74,7 +74,8 @@ class PendingWork:
     before it follows one, and leads before clients are told so.
     Until `complete` has been called, only the list of brokers and what is to be stopped comes
     out. Then the first roles and the first metadata are full ones, if everything is known: only so
-    a broker hears of what vanished while nobody, or another controller, told it.
+    a broker hears of what vanished while nobody, or another controller, told it. Roles are not full
+    ones any more once a replica is to be stopped and kept, as no role names that one.
     Invariant: a partition is never both to be stopped and to be led or followed, except that it
     is to be removed first and then opened again.
     """
@@ -90,6 +91,8 @@ class PendingWork:
         self._deferred: dict[TopicPartition, Item] = {}
         self._complete = False
         self._full_roles = self._full_metadata = False
+        self._keeps_more = False
+        """Whether the broker keeps replicas without a role."""
 
     @property
     def is_complete(self) -> bool:
@@ -124,6 +127,7 @@ class PendingWork:
         self._leaders.pop(stop.topic_partition, None)
         self._deferred.pop(stop.topic_partition, None)
         self._stops[stop.topic_partition] = stop
+        self._keeps_more = self._keeps_more or not stop.delete
 
     def take(self) -> AnyCommand | None:
         """The next command, which is not pending any more; None if there is nothing to say."""
@@ -144,7 +148,8 @@ class PendingWork:
             return None
         if self._leaders or self._full_roles:
             leaders, self._leaders = self._leaders, {}
-            extent = Extent.ALL if self._full_roles else Extent.SOME
+            is_full = self._full_roles and not self._keeps_more
+            extent = Extent.ALL if is_full else Extent.SOME
             self._full_roles = False
             return LeaderAndIsr(*self._controller, tuple(leaders.values()), extent)
         if self._metadata or self._full_metadata:

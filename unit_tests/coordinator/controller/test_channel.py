@@ -235,3 +235,31 @@ def test_a_full_command_that_failed_is_full_again_with_what_is_newer() -> None:
     pending.give_back(failed)
     (roles,) = full_commands(pending)
     assert sorted(str(item.topic_partition) for item in roles.partitions) == ["a-0", "a-2"]
+
+
+@pytest.mark.parametrize("moment", ("before all is known", "before it is told", "under way"))
+def test_who_keeps_a_replica_without_a_role_is_told_nothing_in_full(moment: str) -> None:
+    """A broker that is about to stop follows nobody any more, and may still be counted in sync: a
+    list of all it has, without those replicas, would have it put their logs away."""
+    pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
+    stop = StopReplicaPartition(key("a-0"), 1, delete=False)
+    pending.lead_or_follow(facts("a-0", 1))
+    pending.lead_or_follow(facts("a-1", 1))
+    if moment == "before all is known":
+        pending.stop(stop)
+    pending.complete(full_roles=True, full_metadata=False)
+    if moment == "under way":
+        failed = pending.take()
+        assert failed is not None
+        pending.stop(stop)
+        pending.give_back(failed)
+    elif moment == "before it is told":
+        pending.stop(stop)
+    commands = []
+    while (command := pending.take()) is not None:
+        commands.append(command)
+    assert [line for each in commands for line in Note(1, each).lines] == [
+        "stop a-0 epoch=1",
+        "lead a-1 leader=1 epoch=1 isr=1",
+    ]
+    assert [each.extent for each in commands if isinstance(each, LeaderAndIsr)] == [Extent.SOME]

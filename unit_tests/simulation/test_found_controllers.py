@@ -1,0 +1,77 @@
+"""What the simulation has found in the controller, as `test_found.py` has it of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from pybroker.client import Admin, NewTopic, Producer
+from pybroker.testing.simulation import ZOOKEEPER, Simulation
+from pybroker.testing.simulation.links import Delay
+from pybroker.testing.simulation.view import controller_of, stored_states
+from unit_tests.simulation.stories import produce, read_all
+
+
+async def create(bootstrap: str, topics: dict[str, list[int]]) -> None:
+    """Of one partition each, on those brokers; the first is to lead."""
+    async with Admin(bootstrap) as admin:
+        wanted = [NewTopic(name, assignments={0: brokers}) for name, brokers in topics.items()]
+        for result in await admin.create_topics(wanted):
+            result.check()
+
+
+async def append(bootstrap: str, topics: Iterable[str]) -> None:
+    """To leaders alone."""
+    async with Producer(bootstrap, acks=1) as producer:
+        for topic in topics:
+            await (await producer.send(topic, b"more"))
+
+
+def expire(simulation: Simulation, broker: int) -> None:
+    zookeeper = simulation.cluster.zookeeper
+    client = zookeeper.client(f"broker-{broker}")
+    assert client is not None
+    zookeeper.expire(client.session_id)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_stops_before_a_new_controller_has_told_it_all_keeps_its_log(seed: int) -> None:
+    """It was told to follow no more, and then all that it has, without that: it put the log away,
+    still counted, and when it was back first it led with an empty one."""
+    config = {
+        "min.insync.replicas": 3,  # who is out of sync stays eligible
+        "replica.lag.time.max.ms": 1000,
+        "controlled.shutdown.retry.backoff.ms": 5000,
+    }
+    with Simulation(seed, config=config) as simulation:
+        cluster = simulation.cluster
+        controller = controller_of(cluster)
+        assert controller is not None
+        first, (leader, stops) = controller.id, sorted({1, 2, 3} - {controller.id})
+        topics = {"orders": [leader, stops, first], "held-for-long": [stops, leader, first]}
+        simulation.run(create, simulation.bootstrap, topics)
+        simulation.run(produce, simulation.bootstrap, 20)
+        simulation.cut(stops, [leader])
+        simulation.run(append, simulation.bootstrap, topics)
+        simulation.wait(lambda: {len(each.isr) for each in stored_states(cluster).values()} == {2})
+        simulation.cut(stops, [ZOOKEEPER])
+        expire(simulation, first)
+        simulation.wait(lambda: controller_of(cluster) is cluster.brokers[leader])
+        simulation.kill(first)
+        simulation.heal()
+        simulation.cut(stops, [leader])
+        simulation.wait(lambda: {len(each.isr) for each in stored_states(cluster).values()} == {1})
+        simulation.pass_time(1)  # so that it knows the new controller
+        cluster.links.slow(f"broker-{leader}", f"broker-{stops}", Delay(least_s=0.1))
+        simulation.heal()
+        cluster.brokers[stops].terminate()  # and hold on, as nobody else can lead the other topic
+        simulation.pass_time(3)
+        for broker in (stops, leader):
+            simulation.kill(broker)
+        simulation.pass_time(5)
+        simulation.start_broker(stops)
+        simulation.pass_time(5)
+        simulation.mend()
+        values = simulation.run(read_all, simulation.bootstrap, 20)
+    assert values == [b"%d" % number for number in range(20)]
