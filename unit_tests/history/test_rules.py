@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pybroker.testing.history.checker import RULES, check, repeated, report
+from pybroker.testing.history.model import NANOSECONDS, EarlyEnd
 from unit_tests.history import test_group_rules, test_promises
 from unit_tests.history.script import T0, Script, value
 
@@ -449,6 +450,24 @@ def test_who_was_replaced_out_of_reach_may_tell_the_end_that_it_knew() -> None:
     script = Script()
     ends_told_by_who_cannot_know(script)
     assert list(RULES["monotone-watermarks"](script.history())) == []
+
+
+@pytest.mark.parametrize(
+    ("broker", "before_s", "after_s", "is_explained"),
+    [(1, 1, 1, True), (2, 1, 1, False), (1, 1, -1, False), (1, -1, 1, False)],
+)
+def test_who_could_not_know_that_its_session_had_been_ended_may_do_so_too(
+    broker: int, before_s: int, after_s: int, is_explained: bool
+) -> None:
+    """From then until it hears of it."""
+    script = Script()
+    replaced_in_silence(script, silent=2)
+    script.latest(2)
+    history = script.history()
+    state, answer = history.states[-1], history.latest[-1]
+    begin, end = state.at - before_s * NANOSECONDS, answer.asked + after_s * NANOSECONDS
+    history.early_ends.append(EarlyEnd(broker, begin, end))
+    assert (list(RULES["monotone-watermarks"](history)) == []) is is_explained
 
 
 @pytest.mark.parametrize("case", ["below what it knew", "long after it was told", "in reach"])

@@ -218,6 +218,16 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A fault ended the session of a broker before its time was over, as ZooKeeper does not, at
+    `begin`; the broker heard of it at `end`."""
+
+    broker: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Holding:
     """What a member of a group holds from `at` on: after an assignment, or after it gave some back.
     `member` is its id, or that of its instance if it is static; `generation` is that of its last
@@ -340,6 +350,7 @@ class History:
     than a broker goes on without ZooKeeper, and than a command to it may take."""
     calm: Calm | None = None
     silences: list[Silence] = field(default_factory=list)
+    early_ends: list[EarlyEnd] = field(default_factory=list)
     groups: Groups = field(default_factory=Groups)
 
     def final(self) -> dict[TopicPartition, FinalRead]:

@@ -1,5 +1,6 @@
 """Leaders that were replaced and cannot know it: nothing passed between them and the controller
-that did it. Of them the end of a partition may be heard as it was when they still led.
+that did it, or their session was ended before its time, up to which they rely on it. Of them the
+end of a partition may be heard as it was when they still led.
 
 So it is with Apache Kafka: who has its session, and is not told that it leads no longer, goes on to
 answer. `acks=all` is safe from it: its followers fetch elsewhere, and it cannot change the ISR.
@@ -32,11 +33,12 @@ class Untold:
 
     def explain(self, answer: Latest) -> bool:
         """Whether a replaced leader may have given it: one that was out of the controller's reach
-        when it was replaced and has been since, and the end is not below what was known by then."""
+        when it was replaced and has been since, or whose session a fault had ended without its
+        knowledge; and the end is not below what was known by then."""
         return any(
             answer.offset > self._top(answer.partition, state.at - SEEN_LATE_NS)
             for loser, state in self._replaced[answer.partition]
-            if self._out_of_reach(loser, state, answer)
+            if self._out_of_reach(loser, state, answer) or self._is_unaware(loser, state, answer)
         )
 
     def _out_of_reach(self, loser: int, state: State, answer: Latest) -> bool:
@@ -48,6 +50,12 @@ class Untold:
             and written <= silence.end
             and answer.asked <= silence.end + TOLD_LATE_NS
             for silence in self._history.silences
+        )
+
+    def _is_unaware(self, loser: int, state: State, answer: Latest) -> bool:
+        return state.at <= answer.answered and any(
+            each.broker == loser and each.begin <= state.at and answer.asked <= each.end
+            for each in self._history.early_ends
         )
 
     def _replacements(self) -> dict[TopicPartition, list[tuple[int, State]]]:

@@ -230,10 +230,14 @@ def double_connect(scene: Scene) -> None:
 
 
 def expire(scene: Scene) -> None:
-    """Not of who is silent just now: it could not hear of it, and ZooKeeper never ends a session
-    before its time is over, up to which a broker may rely on it."""
+    """Not of who is silent just now, or cut off: it could not hear of it, and ZooKeeper never ends
+    a session before its time is over, up to which a broker may rely on it."""
     client = _session(scene)
-    if client is not None and client.silence() < _HEARD_LATELY_S:
+    if client is None or client.member is None:
+        return
+    machine, passes = scene.broker.machine.name, scene.cluster.links.passes
+    is_reached = passes(machine, client.member) and passes(client.member, machine)
+    if is_reached and client.silence() < _HEARD_LATELY_S:
         scene.cluster.zookeeper.expire(client.session_id)
 
 

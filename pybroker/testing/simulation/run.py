@@ -11,12 +11,12 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final
 
 from pybroker.testing.history.checker import LOSSY, RULES, check
-from pybroker.testing.history.model import NANOSECONDS, Calm, Violation
+from pybroker.testing.history.model import NANOSECONDS, Calm, EarlyEnd, Violation
 from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.cluster_record import ClusterRecord
@@ -261,6 +261,7 @@ class _Run:
     def judge(self) -> list[Violation]:
         if self.is_cut_short:
             return [*self.watch.invariants.violations]
+        self.history.early_ends += self._early_ends()
         lossy, unread = self.schedule.options.lossy, bool(self.violations)
         rules = [
             name
@@ -276,6 +277,13 @@ class _Run:
             rules = [name for name in rules if name not in _OF_LOSSES]
             self.history.losses.clear()
         return [*found, *check(self.history, rules)]
+
+    def _early_ends(self) -> Iterator[EarlyEnd]:
+        brokers = {each.machine.name: each.id for each in self.cluster.brokers.values()}
+        for end in self.cluster.zookeeper.early_ends:
+            if end.machine in brokers:
+                heard = nanoseconds(min(end.heard_at, self.world.now))
+                yield EarlyEnd(brokers[end.machine], nanoseconds(end.at), heard)
 
     @property
     def failures(self) -> list[str]:

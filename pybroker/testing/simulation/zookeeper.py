@@ -12,11 +12,12 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.errors import MultiFailed
-from pybroker.ports import CreateOp, DeleteOp, NodeStat, SetOp
+from pybroker.ports import CreateOp, DeleteOp, NodeStat, SessionEvent, SetOp
 from pybroker.testing.coord import MemoryTree
 from pybroker.testing.simulation.links import Links, Pipe
 from pybroker.testing.simulation.machine import Machine
@@ -85,6 +86,16 @@ class _Session:
         return (math.floor(ends / _EXPIRY_TICK_S) + 1) * _EXPIRY_TICK_S
 
 
+@dataclass(slots=True)
+class EarlyEnd:
+    """A test ended the session of a process before its time, which the process learned later: in
+    virtual seconds."""
+
+    machine: str
+    at: float
+    heard_at: float = math.inf
+
+
 class ZooKeeper:
     """The service. Its members are machines of `links` by their names."""
 
@@ -107,6 +118,8 @@ class ZooKeeper:
         self.clients_made = 0
         self.on_commit: list[Callable[[Change], object]] = []
         """Each hears every change of a node, in their order, before any client does."""
+        self.early_ends: list[EarlyEnd] = []
+        """Of the processes' own sessions."""
         self._clients: dict[str, ZooKeeperSession] = {}
         self._keys: dict[str, KeptKeys] = {}
         self.sync_limit_s = sync_limit_s
@@ -149,6 +162,7 @@ class ZooKeeper:
             store=self._keys[name],
         )
         self._clients[name] = client
+        self._is_heard(name)
         return client
 
     def client(self, machine: str, purpose: str = "") -> ZooKeeperSession | None:
@@ -211,7 +225,20 @@ class ZooKeeper:
         if session_id not in self._sessions or not self._has_quorum():
             return False
         self._close(session_id)
+        for name, client in self._clients.items():
+            if client.session_id == session_id and name == client.machine:
+                self.early_ends.append(EarlyEnd(name, self.world.now))
+                client.add_listener(partial(self._expired, name))
         return True
+
+    def _expired(self, machine: str, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self._is_heard(machine)
+
+    def _is_heard(self, machine: str) -> None:
+        for end in self.early_ends:
+            if end.machine == machine:
+                end.heard_at = min(end.heard_at, self.world.now)
 
     def heal(self) -> None:
         """All members up and in time; what links do is not touched."""
