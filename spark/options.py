@@ -1,0 +1,430 @@
+"""The options of `format("pybroker")`: from Spark's texts to one frozen `ReadRequest`.
+
+Names, defaults and precedence are those of Spark's own Kafka source, so that a job moves by
+changing its format; further ones are ours. Names are taken in any case, as Spark does. An option is
+honoured, accepted with a notice that says why it has no effect, or refused: none is passed over in
+silence. Nothing here asks the cluster.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from pybroker.client.options import ConsumerOptions, parse_options
+from pybroker.errors import ConfigError
+from pybroker.model import TopicPartition
+from pybroker.spark import option_values as values
+from pybroker.spark.bounds import AtOffsets, AtTimestamp, Bound, Wanted
+
+T = TypeVar("T")
+OptionalNumbers: TypeAlias = Mapping[TopicPartition, int] | None
+
+COLUMNS: Final = (
+    *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
+)
+CLIENT_PREFIX: Final = "kafka."
+
+NOT_IN_BATCH: Final = "is for streaming queries; a batch reads its whole range"
+NO_GROUP: Final = "has no effect: reading takes no part in a group"
+NOT_USED: Final = "has no effect: this client has nothing that it would change"
+NOTICED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"), NOT_IN_BATCH
+    ),
+    "groupIdPrefix": NO_GROUP,
+    **dict.fromkeys(
+        (
+            *("kafka.group.id", "kafka.group.instance.id", "kafka.group.protocol"),
+            *("kafka.group.remote.assignor", "kafka.session.timeout.ms"),
+            *("kafka.heartbeat.interval.ms", "kafka.max.poll.interval.ms"),
+            *("kafka.partition.assignment.strategy", "kafka.auto.commit.interval.ms"),
+        ),
+        NO_GROUP,
+    ),
+    **dict.fromkeys(
+        (
+            *("kafka.allow.auto.create.topics", "kafka.auto.include.jmx.reporter"),
+            *("kafka.client.dns.lookup", "kafka.connections.max.idle.ms"),
+            *("kafka.enable.metrics.push", "kafka.exclude.internal.topics"),
+            *("kafka.max.poll.records", "kafka.metadata.recovery.strategy"),
+            *("kafka.metadata.recovery.rebootstrap.trigger.ms", "kafka.metric.reporters"),
+            *("kafka.metrics.num.samples", "kafka.metrics.recording.level"),
+            *("kafka.metrics.sample.window.ms", "kafka.receive.buffer.bytes"),
+            *("kafka.send.buffer.bytes", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms"),
+            "kafka.client.rack",
+            "kafka.socket.connection.setup.timeout.max.ms",
+        ),
+        NOT_USED,
+    ),
+}
+"""What is accepted with a notice, and why it has no effect."""
+
+NO_SECURITY: Final = "is refused: this client speaks to listeners without TLS and SASL only"
+REFUSED: Final[Mapping[str, str]] = {
+    "kafka.auto.offset.reset": "is refused: say startingOffsets; no position is ever reset",
+    "kafka.key.deserializer": "is refused: keys are binary; decode them with Spark's functions",
+    "kafka.value.deserializer": "is refused: values are binary; decode them with Spark's functions",
+    "kafka.enable.auto.commit": "is refused: a batch commits no offsets",
+    "kafka.interceptor.classes": "is refused: classes of Java cannot be run here",
+    "kafka.security.providers": NO_SECURITY,
+    "kafka.sasl.": NO_SECURITY,
+    "kafka.ssl.": NO_SECURITY,
+    "topic": "is for writing, and this source reads; say subscribe",
+    "path": "is refused: a topic is no path; say subscribe",
+}
+"""What is refused, by name or (with a dot at its end) by the beginning of the name, and why."""
+
+Mode = Literal["append", "latest"]
+Tombstones = Literal["keep", "drop"]
+
+
+def _option(name: str, read: Callable[[str], T], meaning: str) -> T | None:
+    return field(default=None, metadata={"name": name, "read": read, "meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """One row an option: its name, how it is read, and what it says. None: it was not given."""
+
+    subscribe: tuple[str, ...] | None = _option(
+        "subscribe", values.words, "topics, with commas between them"
+    )
+    subscribe_pattern: str | None = _option(
+        "subscribePattern",
+        values.pattern,
+        "the topics in whose name this regular expression matches",
+    )
+    assign: Mapping[str, tuple[int, ...]] | None = _option(
+        "assign", values.partitions, "JSON: partitions of topics"
+    )
+    starting_timestamp: int | None = _option(
+        "startingTimestamp",
+        values.whole(0, values.INT64_MAX),
+        "from the first record of this time (ms since 1970) or later",
+    )
+    starting_by_timestamp: Mapping[TopicPartition, int] | None = _option(
+        "startingOffsetsByTimestamp", values.timestamps, "JSON: the same for each partition"
+    )
+    starting_offsets: str | Mapping[TopicPartition, int] | None = _option(
+        "startingOffsets",
+        values.starting_offsets,
+        "earliest, or JSON: an offset for each partition",
+    )
+    no_match: str | None = _option(
+        "startingOffsetsByTimestampStrategy",
+        values.one_of("error", "latest"),
+        "what to do where no record is so late",
+    )
+    ending_timestamp: int | None = _option(
+        "endingTimestamp",
+        values.whole(0, values.INT64_MAX),
+        "to before the first record of this time (ms since 1970) or later",
+    )
+    ending_by_timestamp: Mapping[TopicPartition, int] | None = _option(
+        "endingOffsetsByTimestamp", values.timestamps, "JSON: the same for each partition"
+    )
+    ending_offsets: str | Mapping[TopicPartition, int] | None = _option(
+        "endingOffsets", values.ending_offsets, "latest, or JSON: an offset for each partition"
+    )
+    snapshot: str | None = _option(
+        "snapshot", str.strip, "a snapshot as JSON, or the path of its file, instead of all above"
+    )
+    mode: str | None = _option(
+        "mode", values.one_of("append", "latest"), "all records, or the last one of each key"
+    )
+    tombstones: str | None = _option(
+        "tombstones", values.one_of("keep", "drop"), "whether records without a value become rows"
+    )
+    columns: tuple[str, ...] | None = _option(
+        "columns", values.words, "the columns to read, in this order; the others cost nothing"
+    )
+    include_headers: bool | None = _option("includeHeaders", values.flag, "the column headers, too")
+    fail_on_data_loss: bool | None = _option(
+        "failOnDataLoss",
+        values.flag,
+        "fail where records of the range are gone, or go on after them",
+    )
+    min_partitions: int | None = _option(
+        "minPartitions", values.whole(1), "cut large ranges until there are about so many tasks"
+    )
+    max_records: int | None = _option(
+        "maxRecordsPerPartition", values.whole(1, values.INT64_MAX), "offsets of a task"
+    )
+    max_bytes: int | None = _option(
+        "maxBytesPerPartition", values.size, "bytes of the log that a task reads, about"
+    )
+    latest_memory: int | None = _option(
+        "latestMemory", values.size, "with mode=latest, memory of a task before it uses its disk"
+    )
+    poll_timeout_ms: int | None = _option(
+        "kafkaConsumer.pollTimeoutMs", values.whole(1), "how long a task waits for a silent leader"
+    )
+    retries: int | None = _option(
+        "fetchOffset.numRetries", values.whole(0), "how often planning is tried again"
+    )
+    retry_interval_ms: int | None = _option(
+        "fetchOffset.retryIntervalMs", values.whole(0), "the pause before that"
+    )
+
+
+_ROWS: Final = {row.metadata["name"].lower(): row for row in dataclasses.fields(_Given)}
+OPTIONS: Final[Mapping[str, str]] = {
+    row.metadata["name"]: row.metadata["meaning"] for row in _ROWS.values()
+}
+"""The options that are honoured, beside those of the client, and what they mean."""
+
+_PLACES: Final = ("subscribe", "subscribePattern", "assign")
+_BOUNDS: Final = (
+    ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
+    ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
+)
+"""The first one that is given counts, as in Spark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """What a read asks for, complete and free of contradictions."""
+
+    client: Mapping[str, str]
+    """Options of our client, bootstrap.servers among them."""
+    snapshot: str | None
+    """JSON or a path; then `wanted`, `start` and `end` say nothing."""
+    wanted: Wanted
+    start: Bound
+    end: Bound
+    isolation: str | None
+    """None: not given, which is read_uncommitted as in Spark, or the snapshot's."""
+    mode: Mode
+    tombstones: Tombstones
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_bytes_per_partition: int
+    latest_memory_bytes: int
+    poll_timeout_ms: int
+    planning_retries: int
+    planning_retry_interval_ms: int
+    notices: tuple[str, ...]
+
+
+def read_request(options: Mapping[str, str]) -> ReadRequest:
+    """The request of a user's options. Raises ConfigError with every fault."""
+    faults: list[str] = []
+    notices: list[str] = []
+    client, own = _sorted_out(options, faults, notices)
+    parsed: dict[str, Any] = {}
+    for name, text in own.items():
+        row = _ROWS[name]
+        try:
+            parsed[row.name] = row.metadata["read"](text)
+        except ValueError as error:
+            faults.append(f"{row.metadata['name']} {error}")
+    given = _Given(**parsed)
+    faults += _client_faults(client)
+    faults += _contradictions(given, {_ROWS[name].metadata["name"] for name in own})
+    if faults:
+        raise ConfigError(faults)
+    return _request(given, client, [*notices, *_outranked(given)])
+
+
+def _sorted_out(
+    options: Mapping[str, str], faults: list[str], notices: list[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The client's options and ours (names in lower case)."""
+    noticed = {name.lower(): (name, reason) for name, reason in NOTICED.items()}
+    client: dict[str, str] = {}
+    own: dict[str, str] = {}
+    for given_name, text in options.items():
+        name = given_name.lower()
+        refusal = _refusal(name)
+        if refusal is not None:
+            faults.append(f"{given_name} {refusal}")
+        elif name in noticed:
+            notices.append(" ".join(noticed[name]))
+        elif name in _ROWS:
+            own[name] = text
+        elif name.startswith(CLIENT_PREFIX):
+            client[name.removeprefix(CLIENT_PREFIX)] = text
+        else:
+            faults.append(_unknown(given_name))
+    return client, own
+
+
+def _refusal(name: str) -> str | None:
+    for refused, reason in REFUSED.items():
+        if name == refused or (refused.endswith(".") and name.startswith(refused)):
+            return reason
+    return None
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), list(_ROWS), n=1, cutoff=0.6)
+    hint = f"; did you mean {_ROWS[near[0]].metadata['name']}?" if near else ""
+    return f"unknown option {name}{hint}"
+
+
+def _client_faults(client: Mapping[str, str]) -> list[str]:
+    faults = []
+    if "bootstrap.servers" not in client:
+        faults.append("kafka.bootstrap.servers is missing: name some brokers as host:port")
+    if client.get("check.crcs", "true").strip().lower() != "true":
+        faults.append("kafka.check.crcs must be true: what Spark reads is always checked")
+    try:
+        parse_options(ConsumerOptions, client)
+    except ConfigError as error:
+        faults += [
+            fault.replace("option ", f"option {CLIENT_PREFIX}", 1).replace(
+                "did you mean ", f"did you mean {CLIENT_PREFIX}"
+            )
+            for fault in error.faults
+        ]
+    return faults
+
+
+def _contradictions(given: _Given, names: set[str]) -> list[str]:
+    faults = []
+    places = [name for name in _PLACES if name in names]
+    bounds = [name for rank in _BOUNDS for name in rank if name in names]
+    if given.snapshot is not None:
+        faults += [
+            f"{name} cannot stand beside snapshot, which says what to read"
+            for name in (*places, *bounds, "startingOffsetsByTimestampStrategy")
+            if name in names
+        ]
+    elif len(places) != 1:
+        found = " and ".join(places) or "none"
+        faults.append(f"exactly one of {', '.join(_PLACES)} or snapshot must be given, not {found}")
+    if given.mode == "latest":
+        faults += [
+            f"{name} cannot stand beside mode=latest: one task sees all records of a partition"
+            for name in ("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition")
+            if name in names
+        ]
+    elif given.latest_memory is not None:
+        faults.append("latestMemory needs mode=latest")
+    return faults + _column_faults(given) + _range_faults(given)
+
+
+def _column_faults(given: _Given) -> list[str]:
+    if given.columns is None:
+        return []
+    known = {name.lower(): name for name in COLUMNS}
+    faults = [
+        f"columns must be among {', '.join(COLUMNS)}, not {name}"
+        for name in given.columns
+        if name.lower() not in known
+    ]
+    has_headers = "headers" in {name.lower() for name in given.columns}
+    if given.include_headers and not has_headers:
+        faults.append("includeHeaders=true contradicts columns, which does not name headers")
+    if given.include_headers is False and has_headers:
+        faults.append("includeHeaders=false contradicts columns, which names headers")
+    return faults
+
+
+def _range_faults(given: _Given) -> list[str]:
+    """Ends before starts, and partitions of one that the other does not name."""
+    pairs = (
+        ("Offsets", _numbers(given.starting_offsets), _numbers(given.ending_offsets)),
+        ("OffsetsByTimestamp", given.starting_by_timestamp, given.ending_by_timestamp),
+    )
+    if given.starting_timestamp is not None or given.ending_timestamp is not None:
+        first, last = given.starting_timestamp, given.ending_timestamp
+        if first is not None and last is not None and first > last:
+            return [f"startingTimestamp {first} lies after endingTimestamp {last}"]
+        return []
+    faults = []
+    for what, starts, ends in pairs:
+        if starts is None or ends is None:
+            continue
+        for partition in sorted(starts.keys() ^ ends.keys()):
+            where = "starting" if partition in starts else "ending"
+            faults.append(f"{partition} stands in {where}{what} only: name it in both")
+        faults += [
+            f"starting{what} {starts[partition]} of {partition} lies after"
+            f" ending{what} {ends[partition]}"
+            for partition in sorted(starts.keys() & ends.keys())
+            if starts[partition] > ends[partition] >= 0
+        ]
+    return faults
+
+
+def _numbers(bound: str | Mapping[TopicPartition, int] | None) -> OptionalNumbers:
+    return None if isinstance(bound, str) else bound
+
+
+def _outranked(given: _Given) -> list[str]:
+    notices = []
+    for rank in _BOUNDS:
+        present = [name for name in rank if getattr(given, _ROWS[name.lower()].name) is not None]
+        notices += [f"{name} has no effect: {present[0]} comes before it" for name in present[1:]]
+    return notices
+
+
+def _bound(
+    timestamp: int | None,
+    by_timestamp: OptionalNumbers,
+    offsets: str | Mapping[TopicPartition, int] | None,
+    no_match: str | None,
+    edge: Literal["earliest", "latest"],
+) -> Bound:
+    strategy: Literal["error", "latest"] = "latest" if no_match == "latest" else "error"
+    if timestamp is not None:
+        return AtTimestamp(timestamp, strategy)
+    if by_timestamp is not None:
+        return AtTimestamp(by_timestamp, strategy)
+    numbers = _numbers(offsets)
+    return edge if numbers is None else AtOffsets(numbers)
+
+
+def _columns(given: _Given) -> tuple[str, ...]:
+    if given.columns is None:
+        return COLUMNS if given.include_headers else COLUMNS[:-1]
+    known = {name.lower(): name for name in COLUMNS}
+    return tuple(dict.fromkeys(known[name.lower()] for name in given.columns))
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _request(given: _Given, client: dict[str, str], notices: list[str]) -> ReadRequest:
+    isolation = client.pop("isolation.level", None)
+    mode: Mode = "latest" if given.mode == "latest" else "append"
+    dropped: Tombstones = "drop" if mode == "latest" else "keep"
+    tombstones: Tombstones = (
+        dropped if given.tombstones is None else "keep" if given.tombstones == "keep" else "drop"
+    )
+    return ReadRequest(
+        client=client,
+        snapshot=given.snapshot,
+        wanted=Wanted(given.subscribe or (), given.subscribe_pattern, given.assign or {}),
+        start=_bound(
+            given.starting_timestamp,
+            given.starting_by_timestamp,
+            given.starting_offsets,
+            given.no_match,
+            "earliest",
+        ),
+        end=_bound(
+            given.ending_timestamp, given.ending_by_timestamp, given.ending_offsets, None, "latest"
+        ),
+        isolation=None if isolation is None else isolation.strip().lower(),
+        mode=mode,
+        tombstones=tombstones,
+        columns=_columns(given),
+        fail_on_data_loss=_or(given.fail_on_data_loss, True),
+        min_partitions=given.min_partitions,
+        max_records_per_partition=given.max_records,
+        max_bytes_per_partition=_or(given.max_bytes, 128 * 2**20),
+        latest_memory_bytes=_or(given.latest_memory, 256 * 2**20),
+        poll_timeout_ms=_or(given.poll_timeout_ms, 120_000),
+        planning_retries=_or(given.retries, 3),
+        planning_retry_interval_ms=_or(given.retry_interval_ms, 10),
+        notices=tuple(notices),
+    )

@@ -1,0 +1,1 @@
+"""Tests of the Spark pipeline that need neither Spark nor a broker."""

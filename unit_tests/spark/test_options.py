@@ -1,0 +1,302 @@
+"""The options of the source: what each means, which counts, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pytest
+
+from pybroker.errors import ConfigError
+from pybroker.model import TopicPartition
+from pybroker.spark.bounds import AtOffsets, AtTimestamp, Bound, Wanted
+from pybroker.spark.options import COLUMNS, NOTICED, OPTIONS, REFUSED, ReadRequest, read_request
+
+BROKER: Final = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+ONE_TOPIC: Final = {**BROKER, "subscribe": "orders"}
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+OF_SPARK: Final = (
+    *("assign", "subscribe", "subscribePattern", "startingTimestamp", "endingTimestamp"),
+    *("startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsets", "endingOffsets"),
+    *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "kafkaConsumer.pollTimeoutMs"),
+    *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "maxOffsetsPerTrigger"),
+    *("minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition"),
+    *("groupIdPrefix", "kafka.group.id", "includeHeaders", "topic", "kafka.auto.offset.reset"),
+    *("kafka.key.deserializer", "kafka.value.deserializer", "kafka.enable.auto.commit"),
+    *("kafka.interceptor.classes", "kafka.bootstrap.servers"),
+)
+"""Every option of Spark's Kafka source, reading and writing, that its guide or its code names."""
+
+_JAVA_NAMES: Final = """
+allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset
+bootstrap.servers check.crcs client.dns.lookup client.id client.rack connections.max.idle.ms
+default.api.timeout.ms enable.auto.commit enable.metrics.push exclude.internal.topics
+fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol
+group.remote.assignor heartbeat.interval.ms interceptor.classes isolation.level key.deserializer
+max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms
+metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms metric.reporters
+metrics.num.samples metrics.recording.level metrics.sample.window.ms
+partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms
+request.timeout.ms retry.backoff.max.ms retry.backoff.ms sasl.jaas.config sasl.mechanism
+security.protocol security.providers send.buffer.bytes session.timeout.ms
+socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.keystore.location
+ssl.truststore.location value.deserializer
+"""
+OF_THE_JAVA_CONSUMER: Final = _JAVA_NAMES.split()
+SAMPLES: Final = {
+    "bootstrap.servers": "127.0.0.1:9092",
+    "isolation.level": "read_committed",
+    "security.protocol": "PLAINTEXT",
+    "check.crcs": "true",
+    "client.id": "spark",
+}
+
+
+def request(**options: str) -> ReadRequest:
+    return read_request({**ONE_TOPIC, **options})
+
+
+def faults(options: Mapping[str, str]) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        read_request(options)
+    return raised.value.faults
+
+
+def test_defaults_are_those_of_spark() -> None:
+    found = request()
+    assert found.wanted == Wanted(("orders",))
+    assert (found.start, found.end) == ("earliest", "latest")
+    assert found.isolation is None
+    assert found.fail_on_data_loss
+    assert found.columns == COLUMNS[:-1]
+    assert (found.min_partitions, found.max_records_per_partition) == (None, None)
+    assert (found.mode, found.tombstones) == ("append", "keep")
+    assert found.poll_timeout_ms == 120_000
+    assert (found.planning_retries, found.planning_retry_interval_ms) == (3, 10)
+    assert found.client == {"bootstrap.servers": "127.0.0.1:9092"}
+    assert found.notices == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"subscribe": " a , b,a,"}, Wanted(("a", "b"))),
+        ({"subscribePattern": "ord.*"}, Wanted(pattern="ord.*")),
+        ({"assign": '{"a": [2, 0, 2]}'}, Wanted(partitions={"a": (0, 2)})),
+        ({"SUBSCRIBE": "a"}, Wanted(("a",))),
+    ],
+)
+def test_partitions_are_chosen_as_in_spark(options: dict[str, str], wanted: Wanted) -> None:
+    assert read_request({**BROKER, **options}).wanted == wanted
+
+
+START_RANK: Final = (
+    ("startingTimestamp", "5", AtTimestamp(5)),
+    ("startingOffsetsByTimestamp", '{"orders": {"0": 7}}', AtTimestamp({P0: 7})),
+    ("startingOffsets", '{"orders": {"0": -2}}', AtOffsets({P0: -2})),
+)
+END_RANK: Final = (
+    ("endingTimestamp", "5", AtTimestamp(5)),
+    ("endingOffsetsByTimestamp", '{"orders": {"0": 7}}', AtTimestamp({P0: 7})),
+    ("endingOffsets", '{"orders": {"0": -1}}', AtOffsets({P0: -1})),
+)
+
+
+@pytest.mark.parametrize("chosen", range(1, 8))
+@pytest.mark.parametrize("rank", [START_RANK, END_RANK], ids=["start", "end"])
+def test_of_several_bounds_the_first_counts_and_the_others_are_named(
+    chosen: int, rank: tuple[tuple[str, str, Bound], ...]
+) -> None:
+    given = [row for number, row in enumerate(rank) if chosen >> number & 1]
+    found = request(**{name: text for name, text, _ in given})
+    bound = found.start if rank is START_RANK else found.end
+    assert bound == given[0][2]
+    assert list(found.notices) == [
+        f"{name} has no effect: {given[0][0]} comes before it" for name, _, _ in given[1:]
+    ]
+
+
+def test_the_strategy_belongs_to_the_start() -> None:
+    found = request(
+        startingTimestamp="5", endingTimestamp="6", startingOffsetsByTimestampStrategy="LATEST"
+    )
+    assert found.start == AtTimestamp(5, "latest")
+    assert found.end == AtTimestamp(6)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "value"),
+    [
+        ({"startingOffsets": "EARLIEST"}, "start", "earliest"),
+        ({"endingOffsets": " latest "}, "end", "latest"),
+        ({"endingOffsets": '{"orders":{"0":3,"1":-1}}'}, "end", AtOffsets({P0: 3, P1: -1})),
+        ({"failOnDataLoss": "FALSE"}, "fail_on_data_loss", False),
+        ({"includeHeaders": "true"}, "columns", COLUMNS),
+        ({"columns": "offset, KEY"}, "columns", ("offset", "key")),
+        ({"columns": "headers"}, "columns", ("headers",)),
+        ({"minPartitions": "12"}, "min_partitions", 12),
+        ({"maxRecordsPerPartition": "5000000000"}, "max_records_per_partition", 5_000_000_000),
+        ({"maxBytesPerPartition": "64m"}, "max_bytes_per_partition", 64 * 2**20),
+        ({"maxBytesPerPartition": "1000"}, "max_bytes_per_partition", 1000),
+        ({"maxBytesPerPartition": "2 GB"}, "max_bytes_per_partition", 2 * 2**30),
+        ({"maxBytesPerPartition": "3kib"}, "max_bytes_per_partition", 3 * 2**10),
+        ({"mode": "Latest"}, "mode", "latest"),
+        ({"mode": "latest"}, "tombstones", "drop"),
+        ({"mode": "latest", "tombstones": "keep"}, "tombstones", "keep"),
+        ({"mode": "latest", "latestMemory": "1m"}, "latest_memory_bytes", 2**20),
+        ({"tombstones": "drop"}, "tombstones", "drop"),
+        ({"kafka.isolation.level": "READ_COMMITTED"}, "isolation", "read_committed"),
+        ({"kafkaConsumer.pollTimeoutMs": "1"}, "poll_timeout_ms", 1),
+        ({"fetchOffset.numRetries": "0"}, "planning_retries", 0),
+        ({"fetchOffset.retryIntervalMs": "7"}, "planning_retry_interval_ms", 7),
+    ],
+)
+def test_an_option_means(options: dict[str, str], name: str, value: object) -> None:
+    assert getattr(request(**options), name) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({}, "exactly one of subscribe, subscribePattern, assign or snapshot must be given"),
+        ({"subscribe": "a", "assign": '{"a":[0]}'}, "not subscribe and assign"),
+        ({"subscribe": " , "}, "subscribe must name at least one"),
+        ({"subscribePattern": " "}, "subscribePattern must be a regular expression, and is empty"),
+        ({"subscribePattern": "("}, "subscribePattern must be a regular expression: missing )"),
+        ({"assign": "orders"}, "assign must be JSON such as"),
+        ({"assign": "[]"}, "assign must be JSON such as"),
+        ({"assign": "{}"}, "no topic is named"),
+        ({"assign": '{"a": []}'}, "no partition of 'a' is named"),
+        ({"assign": '{"a": [0, -1]}'}, "'a' needs a list of partitions"),
+        ({"assign": '{"a": [0], "a": [1]}'}, "'a' is given twice"),
+    ],
+)
+def test_what_is_wrong_with_the_choice_of_partitions(options: dict[str, str], fault: str) -> None:
+    (found,) = faults({**BROKER, **options})
+    assert fault in found
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"startingOffsets": "latest"}, "startingOffsets must be earliest or JSON: latest would"),
+        ({"endingOffsets": "earliest"}, "endingOffsets must be latest or JSON: earliest would"),
+        ({"startingOffsets": "soon"}, "startingOffsets must be earliest or JSON such as"),
+        ({"startingOffsets": '{"orders":{"0":-1}}'}, "latest offset (-1) of orders-0"),
+        ({"endingOffsets": '{"orders":{"0":-2}}'}, "earliest offset (-2) of orders-0"),
+        ({"startingOffsets": '{"orders":{"0":-3}}'}, "'-3' of orders-0"),
+        ({"startingOffsets": '{"orders":{"0":1.5}}'}, "'1.5' of orders-0"),
+        ({"startingOffsets": '{"orders":{"0":true}}'}, "'true' of orders-0"),
+        ({"startingOffsets": '{"orders":{"0":9223372036854775808}}'}, "of orders-0"),
+        ({"startingOffsets": '{"orders":{"x":1}}'}, "'x' of 'orders' is no partition"),
+        ({"startingOffsets": '{"orders":{"-1":1}}'}, "'-1' of 'orders' is no partition"),
+        ({"startingOffsets": '{"orders":{"0":1,"00":2}}'}, "orders-0 is given twice"),
+        ({"startingOffsets": '{"orders":{"0":1,"0":2}}'}, "'0' is given twice"),
+        ({"startingOffsets": '{"orders":5}'}, "'orders' needs an object of partitions"),
+        ({"startingOffsets": '{"orders":'}, "startingOffsets must be JSON such as"),
+        ({"startingOffsets": "{" * 100_000}, "startingOffsets must be JSON such as"),
+        ({"startingOffsets": '{"orders":{}}'}, "no partition is named"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp must be a whole number"),
+        ({"startingTimestamp": "-1"}, "startingTimestamp must be from 0"),
+        ({"endingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "'-1' of orders-0"),
+        ({"startingOffsetsByTimestampStrategy": "first"}, "must be error or latest, not 'first'"),
+        ({"startingTimestamp": "6", "endingTimestamp": "5"}, "6 lies after endingTimestamp 5"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss must be true or false, not 'no'"),
+        ({"includeHeaders": ""}, "includeHeaders must be true or false"),
+        ({"minPartitions": "0"}, "minPartitions must be from 1"),
+        ({"minPartitions": "1e3"}, "minPartitions must be a whole number"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be from 1"),
+        ({"maxBytesPerPartition": "0"}, "maxBytesPerPartition must be a size above 0"),
+        ({"maxBytesPerPartition": "1.5g"}, "maxBytesPerPartition must be a size above 0"),
+        ({"maxBytesPerPartition": "9" * 30}, "maxBytesPerPartition must be a size above 0"),
+        ({"mode": "changelog"}, "mode must be append or latest, not 'changelog'"),
+        ({"tombstones": "skip"}, "tombstones must be keep or drop"),
+        ({"columns": "key,valeu"}, "columns must be among key, value,"),
+        ({"columns": ""}, "columns must name at least one"),
+        ({"columns": "key", "includeHeaders": "true"}, "does not name headers"),
+        ({"columns": "headers", "includeHeaders": "false"}, "which names headers"),
+        ({"mode": "latest", "minPartitions": "4"}, "minPartitions cannot stand beside mode=latest"),
+        ({"latestMemory": "1g"}, "latestMemory needs mode=latest"),
+        ({"startingOffset": "earliest"}, "unknown option startingOffset; did you mean"),
+        ({"nonsense": "1"}, "unknown option nonsense"),
+        ({"kafka.bootstrap.servers": "a:b"}, "option kafka.bootstrap.servers"),
+        ({"kafka.isolation.level": "dirty"}, "option kafka.isolation.level must be one of"),
+        ({"kafka.fetch.max.byte": "1"}, "did you mean kafka.fetch.max.bytes"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "option kafka.security.protocol must be"),
+        ({"kafka.check.crcs": "false"}, "kafka.check.crcs must be true"),
+        ({"snapshot": "{}"}, "subscribe cannot stand beside snapshot"),
+        ({"topic": "orders"}, "topic is for writing"),
+        ({"path": "orders"}, "path is refused: a topic is no path"),
+    ],
+)
+def test_what_is_wrong_with_an_option(options: dict[str, str], fault: str) -> None:
+    (found,) = faults({**ONE_TOPIC, **options})
+    assert fault in found
+    assert "\n" not in found
+    assert len(found) < 400
+
+
+def test_starts_and_ends_name_the_same_partitions_in_order() -> None:
+    found = faults(
+        {
+            **ONE_TOPIC,
+            "startingOffsets": '{"orders": {"0": 9, "1": 0, "2": 4}}',
+            "endingOffsets": '{"orders": {"0": 8, "2": -1, "3": 5}}',
+        }
+    )
+    assert found == [
+        "orders-1 stands in startingOffsets only: name it in both",
+        "orders-3 stands in endingOffsets only: name it in both",
+        "startingOffsets 9 of orders-0 lies after endingOffsets 8",
+    ]
+
+
+def test_all_faults_are_told_at_once() -> None:
+    assert len(faults({"minPartitions": "x", "mode": "y", "nonsense": "z"})) == 5
+
+
+def test_a_snapshot_says_where_all_bounds_and_places_do() -> None:
+    found = read_request({**BROKER, "snapshot": " /tmp/cut.json "})
+    assert found.snapshot == "/tmp/cut.json"
+    names = ("subscribePattern", "startingTimestamp", "endingOffsets")
+    beside = dict(zip(names, ("x", "1", "latest"), strict=True))
+    assert faults({**BROKER, "snapshot": "{}", **beside}) == [
+        f"{name} cannot stand beside snapshot, which says what to read" for name in names
+    ]
+
+
+def test_brokers_have_to_be_named() -> None:
+    assert "kafka.bootstrap.servers is missing" in faults({"subscribe": "orders"})[0]
+
+
+@pytest.mark.parametrize("name", OF_SPARK)
+def test_no_option_of_spark_is_passed_over(name: str) -> None:
+    outcomes = [name in OPTIONS, name in NOTICED, name in REFUSED, name in BROKER]
+    assert outcomes.count(True) == 1
+
+
+@pytest.mark.parametrize("name", NOTICED)
+def test_what_has_no_effect_is_told(name: str) -> None:
+    (notice,) = request(**{name: "1"}).notices
+    assert notice == f"{name} {NOTICED[name]}"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_why(name: str) -> None:
+    whole = f"{name}x" if name.endswith(".") else name
+    assert faults({**ONE_TOPIC, whole: "1"}) == [f"{whole} {REFUSED[name]}"]
+
+
+@pytest.mark.parametrize("name", OF_THE_JAVA_CONSUMER)
+def test_no_option_of_the_java_consumer_is_passed_over(name: str) -> None:
+    full = f"kafka.{name}"
+    try:
+        found = request(**{full: SAMPLES.get(name, "1000")})
+    except ConfigError as error:
+        (fault,) = error.faults
+        assert fault.startswith(full)
+        return
+    noticed = any(notice.startswith(full) for notice in found.notices)
+    honoured = name in found.client or (name == "isolation.level" and found.isolation is not None)
+    assert noticed != honoured
