@@ -11,6 +11,7 @@ setup(
         Extension(
             "pybroker.records._speedups",
             ["pybroker/records/_speedups.pyx"],
+            depends=["pybroker/records/_columns.pxi"],
             optional=True,
         )
     ]

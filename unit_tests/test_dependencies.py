@@ -27,7 +27,7 @@ BUILD_TOOLS = {"setuptools", "cython"}
 LOADED_BY_PYTEST_ONLY = {"pybroker.testing.plugin"}
 OF_AN_EXTRA = {
     "pybroker.client.arrow": "arrow",
-    "pybroker.records.columns": "arrow",
+    "pybroker.records._numpy_columns": "arrow",
     "pybroker.spark": "spark",
     "pyspark_pybroker": "spark",
 }

@@ -19,7 +19,20 @@ from unit_tests.sources import LINKED, ROOT, Import, Source
 MODULE_LINES_MAX: Final = 500
 FUNCTION_LINES_MAX: Final = 60
 TEXT_SUFFIXES: Final = frozenset(
-    {".py", ".pyx", ".pyi", ".rst", ".cfg", ".toml", ".txt", ".properties", ".ini", ".in", ".java"}
+    {
+        ".py",
+        ".pyx",
+        ".pxi",
+        ".pyi",
+        ".rst",
+        ".cfg",
+        ".toml",
+        ".txt",
+        ".properties",
+        ".ini",
+        ".in",
+        ".java",
+    }
     | {".js", ".yaml", ""}
 )
 

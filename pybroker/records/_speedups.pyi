@@ -28,3 +28,23 @@ def read_records(
     record_type: type[R],
 ) -> list[R]: ...
 def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]: ...
+
+class ColumnStore:
+    @property
+    def rows(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def __init__(self, *, headers: bool, keys: bool, values: bool) -> None: ...
+    def add(
+        self,
+        payload: Buffer,
+        record_count: int,
+        base_offset: int,
+        last_offset_delta: int,
+        base_timestamp: int,
+        append_time: int | None,
+        timestamp_type: int,
+        first_delta: int,
+        end_delta: int,
+    ) -> int: ...
+    def finish(self) -> tuple[Any, ...]: ...

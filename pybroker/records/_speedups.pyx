@@ -31,25 +31,56 @@ cdef int _fail(str what) except -1:
     raise CorruptionError(what)
 
 
-cdef int64_t _varint(Reader *reader, int bits) except? -2:
-    """A zig-zag number of at most `bits` bits."""
+cdef enum Reading:
+    READ = 0
+    CUT_OFF
+    TOO_LONG
+    TOO_LARGE
+
+
+cdef Reading _long_number(Reader *reader, int bits, int64_t *number) noexcept nogil:
     cdef uint64_t raw = 0
     cdef uint8_t byte
     cdef int shift = 0
     while True:
         if shift >= bits:
-            _fail(f"a number is longer than {bits} bits")
+            return TOO_LONG
         if reader.at >= reader.end:
-            _fail("cut off")
+            return CUT_OFF
         byte = reader.at[0]
         reader.at += 1
         # The last byte has room only for the bits that are left; the rest would be lost.
         if shift + 7 > bits and (byte & 0x7F) >> (bits - shift):
-            _fail(f"a number is larger than {bits} bits")
+            return TOO_LARGE
         raw |= (<uint64_t> (byte & 0x7F)) << shift
         if byte < 0x80:
-            return <int64_t> (raw >> 1) ^ -(<int64_t> (raw & 1))
+            number[0] = <int64_t> (raw >> 1) ^ -(<int64_t> (raw & 1))
+            return READ
         shift += 7
+
+
+cdef inline Reading _number(Reader *reader, int bits, int64_t *number) noexcept nogil:
+    """A zig-zag number of at most `bits` bits."""
+    cdef uint8_t byte
+    if reader.at < reader.end and reader.at[0] < 0x80:
+        byte = reader.at[0]
+        reader.at += 1
+        number[0] = <int64_t> (byte >> 1) ^ -(<int64_t> (byte & 1))
+        return READ
+    return _long_number(reader, bits, number)
+
+
+cdef int64_t _varint(Reader *reader, int bits) except? -2:
+    """As `_number`, or an error."""
+    cdef int64_t number = 0
+    cdef Reading outcome = _number(reader, bits, &number)
+    if outcome == CUT_OFF:
+        _fail("cut off")
+    if outcome == TOO_LONG:
+        _fail(f"a number is longer than {bits} bits")
+    if outcome == TOO_LARGE:
+        _fail(f"a number is larger than {bits} bits")
+    return number
 
 
 cdef int _enter(Reader *outer, Reader *record) except -1:
@@ -264,3 +295,6 @@ def append_record(
     for name, header_value in pairs:
         at = _put_bytes(at, name)
         at = _put_bytes(at, header_value)
+
+
+include "_columns.pxi"

@@ -65,9 +65,16 @@ def record_times(batch: Buffer, *, decompressed_bytes_max: int) -> Iterator[tupl
 
 def records_payload(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> bytes:
     """The encoded records of a batch, decompressed. Raises as `decode_records`."""
+    return bytes(encoded_records(batch, header, decompressed_bytes_max))
+
+
+def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> Buffer:
+    """As `records_payload`, but in place where nothing is compressed."""
     if len(batch) < header.size:
         raise CorruptionError(f"batch of {header.size} bytes: only {len(batch)} are there")
     payload = memoryview(batch)[HEADER_SIZE : header.size]
+    if header.codec == Codec.NONE and len(payload) <= decompressed_bytes_max:
+        return payload
     if not payload and header.codec <= Codec.ZSTD:
         # A batch that compaction emptied keeps its codec bits but has no compressed block.
         return b""

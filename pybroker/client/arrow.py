@@ -1,0 +1,133 @@
+"""Records as Apache Arrow's record batches, with the columns that Spark's Kafka source has.
+
+pyarrow comes with the extra `arrow` and is loaded when it is needed: the client works without it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker.ports import Buffer
+from pybroker.records.columns import BinaryColumn, Columns, HeaderColumns
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, RecordBatch, Schema
+
+_INT32_BYTES: Final = 4
+
+
+def arrow_schema(*, headers: bool = False) -> Schema:
+    """The schema of `record_batch`: what Spark's Kafka source has, with types that Spark takes.
+
+    key and value binary, topic string, partition int32, offset int64, timestamp in microseconds
+    (UTC), timestampType int32 (0: set by the producer, 1: by the leader), headers a list of key and
+    value. Raises ImportError without pyarrow.
+    """
+    found: Schema = _pyarrow().schema(
+        [(name, kind) for name, kind in _types().items() if headers or name != "headers"]
+    )
+    return found
+
+
+def record_batch(
+    topic: str, partition: int, columns: Columns, names: Sequence[str] | None = None
+) -> RecordBatch:
+    """A row for each record of one partition. Keys, values and headers stay where they are: nothing
+    is copied.
+
+    `names` chooses columns and their order; None takes all that were built, in Spark's order.
+    Raises ValueError for a name that `arrow_schema` does not have or whose column was not built,
+    ImportError without pyarrow.
+    """
+    built = {
+        "key": columns.keys,
+        "value": columns.values,
+        "topic": topic,
+        "partition": partition,
+        "offset": columns.offsets,
+        "timestamp": columns.timestamps,
+        "timestampType": columns.timestamp_types,
+        "headers": columns.headers,
+    }
+    if names is None:
+        names = [name for name, found in built.items() if found is not None]
+    for name in names:
+        if name not in built:
+            raise ValueError(f"column {name!r} is not known, expected one of {', '.join(built)}")
+        if built[name] is None:
+            raise ValueError(f"column {name!r} was not built: ask the ColumnBuilder for it")
+    types = {name: _types()[name] for name in names}
+    arrow = _pyarrow()
+    batch: RecordBatch = arrow.RecordBatch.from_arrays(
+        [_array(kind, columns.rows, built[name]) for name, kind in types.items()],
+        schema=arrow.schema(list(types.items())),
+    )
+    return batch
+
+
+@functools.cache
+def _pyarrow() -> Any:
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ImportError(
+            "records as Arrow's columns need pyarrow: pip install 'pybroker[arrow]'"
+        ) from error
+
+
+@functools.cache
+def _types() -> dict[str, DataType]:
+    arrow = _pyarrow()
+    header = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
+    return {
+        "key": arrow.binary(),
+        "value": arrow.binary(),
+        "topic": arrow.string(),
+        "partition": arrow.int32(),
+        "offset": arrow.int64(),
+        "timestamp": arrow.timestamp("us", "UTC"),
+        "timestampType": arrow.int32(),
+        # Spark looks at the name of the list's field, too.
+        "headers": arrow.list_(arrow.field("element", header)),
+    }
+
+
+def _array(kind: DataType, rows: int, found: object) -> Any:
+    arrow = _pyarrow()
+    if isinstance(found, BinaryColumn):
+        return _binary(kind, rows, found)
+    if isinstance(found, HeaderColumns):
+        return _headers(kind, rows, found)
+    if isinstance(found, (str, int)):
+        return arrow.repeat(arrow.scalar(found, kind), rows)
+    return arrow.Array.from_buffers(kind, rows, [None, arrow.py_buffer(found)])
+
+
+def _binary(kind: DataType, entries: int, column: BinaryColumn) -> Any:
+    arrow = _pyarrow()
+    buffers = [_bitmap(column.validity), *map(arrow.py_buffer, (column.offsets, column.data))]
+    return arrow.Array.from_buffers(kind, entries, buffers, column.nulls)
+
+
+def _headers(kind: Any, rows: int, headers: HeaderColumns) -> Any:
+    arrow = _pyarrow()
+    header = kind.value_type
+    entries = len(headers.names.offsets) // _INT32_BYTES - 1
+    fields = [
+        _binary(header.field(0).type, entries, headers.names),
+        _binary(header.field(1).type, entries, headers.values),
+    ]
+    return arrow.Array.from_buffers(
+        kind,
+        rows,
+        [_bitmap(headers.validity), arrow.py_buffer(headers.offsets)],
+        headers.nulls,
+        children=[arrow.Array.from_buffers(header, entries, [None], 0, children=fields)],
+    )
+
+
+def _bitmap(validity: Buffer | None) -> Any:
+    return None if validity is None else _pyarrow().py_buffer(validity)

@@ -1,0 +1,449 @@
+"""Records as columns, in both implementations: the same records as `decode_records` gives, and the
+same errors."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import struct
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode
+from pybroker.ports import Buffer
+from pybroker.records import columns as columns_module
+from pybroker.records.batch import TimestampType, read_header, restamp_log_append_time, stamp
+from pybroker.records.columns import BinaryColumn, ColumnBuilder, Columns
+from pybroker.records.compression import Codec
+from pybroker.records.record import Headers, decode_records
+from unit_tests.records.test_loops import (
+    INT64_MAX,
+    MALFORMED,
+    damaged_payloads,
+    records,
+)
+from unit_tests.records.vocabulary import (
+    LIMIT,
+    NOW_MS,
+    TRICKY,
+    Fields,
+    around,
+    batch_of,
+    changed,
+    record_bytes,
+)
+
+FORMS = ("_numpy_columns", "_speedups")
+MICROSECONDS_MAX = INT64_MAX // 1000 * 1000
+EVERYTHING = (-1, 2**63)
+
+Row = tuple[int, int, int, bytes | None, bytes | None, Headers]
+"""Offset, microseconds, timestamp type, key, value, headers."""
+MakeBuilder = Callable[..., ColumnBuilder]
+
+
+def made_by(form: str) -> MakeBuilder:
+    """Builders of that form; skips the test where it was not compiled."""
+    try:
+        module = importlib.import_module(f"pybroker.records.{form}")
+    except ImportError:
+        pytest.skip("needs the compiled module: python setup.py build_ext --inplace")
+
+    def make(**columns: bool) -> ColumnBuilder:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(columns_module, "_IMPLEMENTATIONS", (module.__name__,))
+            return ColumnBuilder(**columns)
+
+    return make
+
+
+@pytest.fixture(params=FORMS)
+def make(request: pytest.FixtureRequest) -> MakeBuilder:
+    return made_by(request.param)
+
+
+def add(
+    builder: ColumnBuilder, batch: Buffer, offsets: tuple[int, int] = EVERYTHING, limit: int = LIMIT
+) -> int:
+    return builder.add(batch, read_header(batch), *offsets, decompressed_bytes_max=limit)
+
+
+def numbers(data: Buffer, kind: str, count: int) -> list[int]:
+    """All numbers of the buffer, which has to hold so many."""
+    layout = struct.Struct(f"<{count}{kind}")
+    assert len(data) == layout.size
+    return list(layout.unpack(data))
+
+
+def is_valid(validity: Buffer | None, count: int) -> list[bool]:
+    if validity is None:
+        return [True] * count
+    bits = int.from_bytes(bytes(validity), "little")
+    assert len(validity) == (count + 7) // 8
+    assert bits >> count == 0, "bits behind the last entry"
+    return [bool(bits >> index & 1) for index in range(count)]
+
+
+def entries(column: BinaryColumn, count: int) -> list[bytes | None]:
+    offsets = numbers(column.offsets, "i", count + 1)
+    valid = is_valid(column.validity, count)
+    assert column.nulls == valid.count(False)
+    assert (column.validity is None) == (column.nulls == 0)
+    assert (offsets[0], offsets[-1]) == (0, len(column.data))
+    data = bytes(column.data)
+    found = zip(valid, offsets[:-1], offsets[1:], strict=True)
+    return [data[start:end] if there else None for there, start, end in found]
+
+
+def rows_of(columns: Columns) -> list[Row]:
+    """The rows of columns that hold everything."""
+    rows = columns.rows
+    assert columns.keys is not None
+    assert columns.values is not None
+    assert columns.headers is not None
+    lists = numbers(columns.headers.offsets, "i", rows + 1)
+    valid = is_valid(columns.headers.validity, rows)
+    assert valid == [end > start for start, end in itertools.pairwise(lists)]
+    assert columns.headers.nulls == valid.count(False)
+    names = entries(columns.headers.names, lists[-1])
+    assert None not in names
+    values = entries(columns.headers.values, lists[-1])
+    pairs = [(cast(bytes, n).decode(), v) for n, v in zip(names, values, strict=True)]
+    return list(
+        zip(
+            numbers(columns.offsets, "q", rows),
+            numbers(columns.timestamps, "q", rows),
+            numbers(columns.timestamp_types, "i", rows),
+            entries(columns.keys, rows),
+            entries(columns.values, rows),
+            [tuple(pairs[start:end]) for start, end in itertools.pairwise(lists)],
+            strict=True,
+        )
+    )
+
+
+def expected(batch: Buffer, offsets: tuple[int, int] = EVERYTHING) -> list[Row]:
+    return [
+        (
+            item.offset,
+            max(-MICROSECONDS_MAX, min(item.timestamp * 1000, MICROSECONDS_MAX)),
+            int(item.timestamp_type),
+            item.key,
+            item.value,
+            item.headers,
+        )
+        for item in decode_records(batch, decompressed_bytes_max=LIMIT)
+        if offsets[0] <= item.offset < offsets[1]
+    ]
+
+
+def read(make: MakeBuilder, batch: Buffer, offsets: tuple[int, int] = EVERYTHING) -> list[Row]:
+    builder = make(headers=True)
+    count = add(builder, batch, offsets)
+    assert builder.rows == count
+    columns = builder.finish()
+    assert columns.rows == count
+    return rows_of(columns)
+
+
+def test_both_forms_are_tested(make: MakeBuilder, request: pytest.FixtureRequest) -> None:
+    form = request.node.callspec.params["make"]
+    assert type(make()._store).__module__ == f"pybroker.records.{form}"
+
+
+def test_the_compiled_form_is_chosen_first() -> None:
+    made_by("_speedups")
+    assert type(ColumnBuilder()._store).__module__ == "pybroker.records._speedups"
+
+
+@pytest.mark.parametrize("missing", [None, ModuleType("pybroker.records._speedups")])
+def test_numpy_is_chosen_where_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, missing: ModuleType | None
+) -> None:
+    """The empty module is one that was compiled before there were columns."""
+    monkeypatch.setitem(sys.modules, "pybroker.records._speedups", missing)
+    assert type(ColumnBuilder()._store).__module__ == "pybroker.records._numpy_columns"
+
+
+def test_without_both_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_speedups", "_numpy_columns"):
+        monkeypatch.setitem(sys.modules, f"pybroker.records.{name}", None)
+    with pytest.raises(ImportError, match=r"pip install 'pybroker\[arrow\]'"):
+        ColumnBuilder()
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_columns_hold_what_records_hold(make: MakeBuilder, codec: Codec) -> None:
+    batch = batch_of(*TRICKY, codec=codec)
+    stamp(batch, 0, 1_000_000, 5)
+    rows = read(make, batch)
+    assert rows == expected(batch)
+    assert rows[1] == (1_000_001, (NOW_MS - 12345) * 1000, 0, None, b"earlier than the first", ())
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_with_log_append_time_rows_have_the_time_of_the_broker(
+    make: MakeBuilder, codec: Codec
+) -> None:
+    batch = batch_of(*TRICKY, codec=codec)
+    restamp_log_append_time(batch, 0, len(batch), 42)
+    rows = read(make, batch)
+    assert rows == expected(batch)
+    assert {row[1:3] for row in rows} == {(42_000, int(TimestampType.LOG_APPEND_TIME))}
+
+
+def test_batches_of_both_timestamp_types_follow_each_other(make: MakeBuilder) -> None:
+    created, appended = batch_of(*TRICKY[:3]), batch_of(*TRICKY[3:])
+    stamp(appended, 0, 3, 0)
+    restamp_log_append_time(appended, 0, len(appended), 42)
+    builder = make(headers=True)
+    assert add(builder, created) == 3
+    assert add(builder, appended) == len(TRICKY) - 3
+    assert rows_of(builder.finish()) == expected(created) + expected(appended)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_many_batches_become_one_set_of_columns(make: MakeBuilder, codec: Codec) -> None:
+    builder = make(headers=True)
+    wanted: list[Row] = []
+    for start in range(0, 4000, 500):
+        fields: list[Fields] = [
+            (NOW_MS + n, b"%d" % n if n % 3 else None, b"v" * (n % 300), (("h", b"x"),) * (n % 3))
+            for n in range(start, start + 500)
+        ]
+        batch = batch_of(*fields, codec=codec)
+        stamp(batch, 0, start, 0)
+        assert add(builder, batch) == 500
+        wanted += expected(batch)
+    assert builder.rows == 4000
+    assert builder.size == sum(
+        len(key or b"") + len(value or b"") + 2 * len(headers) for *_, key, value, headers in wanted
+    )
+    assert rows_of(builder.finish()) == wanted
+
+
+def test_records_outside_of_the_range_are_left_out(make: MakeBuilder) -> None:
+    payload = b"".join(record_bytes(0, delta, -1, -1, 0) for delta in (3, 7, 8))
+    batch = around(payload, 3, base_offset=100, last_offset_delta=9)
+    for first in (*range(98, 112), 0, -5, 2**63):
+        for end in (*range(98, 112), 0, -5, 2**63):
+            rows = read(make, batch, (first, end))
+            assert [row[0] for row in rows] == [
+                offset for offset in (103, 107, 108) if first <= offset < end
+            ]
+
+
+def test_a_range_trims_everything_alike(make: MakeBuilder) -> None:
+    batch = batch_of(*TRICKY)
+    for first in range(len(TRICKY) + 1):
+        assert read(make, batch, (first, 5)) == expected(batch, (first, 5))
+
+
+def test_columns_may_be_left_out(make: MakeBuilder) -> None:
+    batch = batch_of(*TRICKY)
+    whole = make(headers=True)
+    add(whole, batch)
+    full = whole.finish()
+    for keys in (True, False):
+        for values in (True, False):
+            builder = make(keys=keys, values=values)
+            assert add(builder, batch) == len(TRICKY)
+            columns = builder.finish()
+            assert bytes(columns.offsets) == bytes(full.offsets)
+            assert columns.headers is None
+            assert (columns.keys is None, columns.values is None) == (not keys, not values)
+            if columns.keys is not None and full.keys is not None:
+                assert entries(columns.keys, len(TRICKY)) == entries(full.keys, len(TRICKY))
+            if columns.values is not None and full.values is not None:
+                assert entries(columns.values, len(TRICKY)) == entries(full.values, len(TRICKY))
+
+
+def test_nothing_was_added(make: MakeBuilder) -> None:
+    builder = make(headers=True)
+    assert rows_of(builder.finish()) == []
+    assert (builder.rows, builder.size) == (0, 0)
+
+
+@pytest.mark.parametrize("attributes", [*Codec, 0x50])
+def test_a_batch_that_compaction_emptied(make: MakeBuilder, attributes: int) -> None:
+    assert read(make, around(b"", 0, attributes=attributes, last_offset_delta=9)) == []
+
+
+def test_columns_stay_as_they_are_when_the_builder_goes_on(make: MakeBuilder) -> None:
+    builder = make(headers=True)
+    first, second = batch_of(*TRICKY), batch_of(*reversed(TRICKY))
+    add(builder, first)
+    before = builder.finish()
+    add(builder, second)
+    assert rows_of(before) == expected(first)
+    assert rows_of(builder.finish()) == expected(second)
+    assert rows_of(builder.finish()) == []
+    assert rows_of(before) == expected(first)
+
+
+def test_the_batch_may_be_a_view_and_bytes_may_follow_it(make: MakeBuilder) -> None:
+    batch = batch_of(*TRICKY)
+    for buffer in (bytes(batch), batch, memoryview(batch + b"\xff" * 20), batch + b"\xff"):
+        assert read(make, buffer) == expected(batch)
+
+
+def test_a_header_name_that_is_not_utf_8_is_shown_as_java_shows_it(make: MakeBuilder) -> None:
+    ugly = b"\xff\xfea\xed\xa0\x80"
+    payload = record_bytes(0, 0, -1, -1, 2, 1, b"n", -1, len(ugly), ugly, 1, b"v")
+    batch = around(payload)
+    builder = make(headers=True)
+    assert add(builder, batch_of(*TRICKY)) == len(TRICKY)
+    assert add(builder, batch) == 1
+    assert add(builder, batch_of(*TRICKY)) == len(TRICKY)
+    good = expected(batch_of(*TRICKY))
+    assert rows_of(builder.finish()) == [*good, *expected(batch), *good]
+    assert expected(batch)[0][5][1] == (ugly.decode(errors="replace"), b"v")
+
+
+@pytest.mark.parametrize(
+    "ms", [0, -1, INT64_MAX, INT64_MAX // 1000, INT64_MAX // 1000 + 1, 1 - 2**63]
+)
+def test_times_beyond_microseconds_are_the_last_that_fits(make: MakeBuilder, ms: int) -> None:
+    batch = around(record_bytes(0, 0, -1, -1, 0), base_timestamp=ms)
+    assert read(make, batch) == expected(batch)
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+@pytest.mark.parametrize("headers", [True, False])
+def test_malformed_records_are_refused_and_nothing_is_added(
+    make: MakeBuilder, case: str, headers: bool
+) -> None:
+    payload, count = MALFORMED[case]
+    assert_refused(make, around(payload, count), headers=headers)
+
+
+DAMAGE = {
+    "key": record_bytes(0, 20, 50, b"k", -1, 0),
+    "value": record_bytes(0, 20, 1, b"k", 50, b"v", 0),
+    "offset": record_bytes(0, 19, 1, b"k", 1, b"v", 0),
+    "header count": record_bytes(0, 20, 1, b"k", 1, b"v", 9),
+    "header name": record_bytes(0, 20, 1, b"k", 1, b"v", 1, -1, -1),
+    "header value": record_bytes(0, 20, 1, b"k", 1, b"v", 1, 1, b"\xff", 9),
+    "rest": record_bytes(0, 20, 1, b"k", 1, b"v", 1, 1, b"n", -1, b"?"),
+    "length": record_bytes(0, 20, 1, b"k", 1, b"v", 0, length=100),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+@pytest.mark.parametrize("headers", [True, False])
+def test_the_good_records_of_a_damaged_batch_are_not_kept(
+    make: MakeBuilder, case: str, headers: bool
+) -> None:
+    good = [record_bytes(0, n, -1 if n % 2 else 0, 2, b"v?", 1, 1, b"n", -1) for n in range(20)]
+    assert len(expected(around(b"".join(good), 20))) == 20
+    assert_refused(make, around(b"".join([*good, DAMAGE[case]]), 21), headers=headers)
+
+
+def assert_refused(make: MakeBuilder, batch: Buffer, *, headers: bool = True) -> None:
+    """As `decode_records` refuses it, wherever the wanted offsets are; what is held stays whole."""
+    with pytest.raises((CorruptionError, BrokerError)) as wanted:
+        decode_records(batch, decompressed_bytes_max=LIMIT)
+    builder = make(headers=headers)
+    before = batch_of(*TRICKY[:5])
+    add(builder, before)
+    size = builder.size
+    for offsets in (EVERYTHING, (0, 0), (1, 2)):
+        with pytest.raises((CorruptionError, BrokerError)) as caught:
+            add(builder, batch, offsets)
+        assert type(caught.value) is type(wanted.value)
+        assert getattr(caught.value, "code", None) == getattr(wanted.value, "code", None)
+        assert (builder.rows, builder.size) == (5, size)
+    add(builder, before)
+    columns = builder.finish()
+    assert columns.keys is not None
+    assert entries(columns.keys, 10) == [row[3] for row in expected(before)] * 2
+    if headers:
+        assert rows_of(columns) == expected(before) * 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_length": 40000},
+        {"attributes": 5},
+        {"base_offset": INT64_MAX},
+        *({"attributes": codec} for codec in (1, 2, 3, 4)),
+    ],
+)
+def test_headers_that_do_not_fit_the_records(make: MakeBuilder, changes: dict[str, int]) -> None:
+    assert_refused(make, changed(batch_of(*TRICKY), **changes))
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_more_than_the_limit_is_not_decompressed(make: MakeBuilder, codec: Codec) -> None:
+    batch = batch_of((NOW_MS, None, bytes(2000), ()), codec=codec)
+    builder = make()
+    with pytest.raises(BrokerError) as caught:
+        add(builder, batch, limit=2000)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert add(builder, batch, limit=2100) == 1
+
+
+def test_what_arrow_cannot_count_is_not_held(
+    make: MakeBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns_module, "ENCODED_BYTES_MAX", 5000)
+    batch = batch_of((NOW_MS, None, bytes(2000), ()))
+    builder = make()
+    assert add(builder, batch) + add(builder, batch) == 2
+    with pytest.raises(ValueError, match=r"call finish\(\) before"):
+        add(builder, batch)
+    assert builder.finish().rows == 2
+    assert add(builder, batch) == 1
+    with pytest.raises(BrokerError, match="more than 5000"):
+        add(make(), batch_of((NOW_MS, None, bytes(6000), ())))
+
+
+def outcome(make: MakeBuilder, batch: Buffer, offsets: tuple[int, int]) -> object:
+    """The rows, or the kind of the error."""
+    try:
+        return read(make, batch, offsets)
+    except (CorruptionError, BrokerError) as error:
+        return type(error)
+
+
+def oracle(batch: Buffer, offsets: tuple[int, int]) -> object:
+    try:
+        return expected(batch, offsets)
+    except (CorruptionError, BrokerError) as error:
+        return type(error)
+
+
+ranges = st.tuples(st.integers(-1, 25), st.integers(-1, 25))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(fields=records, codec=st.sampled_from(Codec), offsets=ranges)
+@settings(max_examples=80, deadline=None)
+def test_any_records_are_those_that_decode_records_gives(
+    form: str, fields: list[Fields], codec: Codec, offsets: tuple[int, int]
+) -> None:
+    batch = batch_of(*fields, codec=codec)
+    assert read(made_by(form), batch, offsets) == expected(batch, offsets)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(
+    payload=damaged_payloads(),
+    count=st.integers(-1, 6),
+    base=st.integers(-1, INT64_MAX),
+    attributes=st.sampled_from([0, 0, 8, 1, 4]),
+    offsets=ranges,
+)
+@settings(max_examples=400, deadline=None)
+def test_any_bytes_give_what_decode_records_gives(
+    form: str, payload: bytes, count: int, base: int, attributes: int, offsets: tuple[int, int]
+) -> None:
+    batch = around(payload, count, base_timestamp=base, attributes=attributes, last_offset_delta=9)
+    assert outcome(made_by(form), batch, offsets) == oracle(batch, offsets)
