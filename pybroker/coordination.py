@@ -20,6 +20,7 @@ from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.kept_offsets import KeptOffsets, OffsetOptions
 from pybroker.coordinator.groups.offset_removal import RemovalOptions
 from pybroker.coordinator.groups.options import GroupOptions
+from pybroker.coordinator.groups.room import Room
 from pybroker.coordinator.groups.seams import Surroundings
 from pybroker.coordinator.groups.service import GroupService
 from pybroker.coordinator.runtime.shard import ShardContext
@@ -66,7 +67,9 @@ class GroupCoordination:
     def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
         self._hands_over = False
-        self._surroundings = Surroundings(_group_options(rooms.config), rooms.counters)
+        self._surroundings = Surroundings(
+            _group_options(rooms.config), rooms.counters, Room(rooms.clock, self._size).take
+        )
         self.topic = InternalTopic(
             GROUP_TOPIC,
             metadata=rooms.metadata,
@@ -129,6 +132,10 @@ class GroupCoordination:
             await self.topic.learn(partition.topic_id)
         claim = Claim(key, self._rooms.broker_id, epoch, token)
         return await take_fence(self._rooms.coord, claim)
+
+    def _size(self) -> int:
+        """About how many bytes groups and their members take."""
+        return sum(shard.size() for shard in self.shards.serving().values())
 
     def _make(self, context: ShardContext) -> GroupCoordinator:
         partition = context.partition

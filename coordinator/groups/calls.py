@@ -35,6 +35,11 @@ class Join:
     may_skip: bool = False
     reason: str = ""
 
+    def size(self) -> int:
+        """Characters and bytes that are kept of it."""
+        told = sum(len(name) + len(metadata) for name, metadata in self.protocols)
+        return told + len(self.instance_id or "")
+
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:

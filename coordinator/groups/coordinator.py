@@ -36,6 +36,7 @@ from pybroker.coordinator.groups.calls import (
     Ticket,
 )
 from pybroker.coordinator.groups.group import Group, from_record
+from pybroker.coordinator.groups.member import MEMBER_BYTES
 from pybroker.coordinator.groups.offset_store import OffsetStore
 from pybroker.coordinator.groups.options import NAME_PREFIX_MAX, PENDING_MAX
 from pybroker.coordinator.groups.records import (
@@ -81,6 +82,7 @@ class GroupCoordinator:
         self._membership = membership
         self._options = surroundings.options
         self._counters = surroundings.counters
+        self._take_room = surroundings.take_room
         self._log_limit = LogLimit(context.clock, lines=NOTES_MAX)
         self._recorded: dict[str, RecordedGroup] = {}
         """What was replayed; empty once it is loaded."""
@@ -160,18 +162,22 @@ class GroupCoordinator:
     # the members'
 
     async def join(self, group_id: str, call: Join) -> Joined:
+        """Raises BrokerError."""
         fault = join.fault_of(call, self._options)
         if fault is not ErrorCode.NONE:
             return Joined(fault, call.member_id)
         group = self._groups.get(group_id)
         if group is None and call.member_id != NO_MEMBER_ID:
             return Joined(ErrorCode.UNKNOWN_MEMBER_ID, call.member_id)
+        size = MEMBER_BYTES + call.size()
+        self._take_room(size)
         is_nobody_there = group is None or not group.members
         if is_nobody_there and not join.only_wants_an_id(call) and join.may_be_first(call):
             fault = await self._membership.may_begin(group_id)
             self._check_not_ended()
             if fault is not ErrorCode.NONE:
                 return Joined(fault, call.member_id)
+            self._take_room(size)  # many may have come meanwhile
         group = self._groups.setdefault(group_id, Group(group_id))
         turn = self._turn()
         ticket, future = self._wait()
@@ -183,9 +189,11 @@ class GroupCoordinator:
         return joined
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
+        """Raises BrokerError."""
         group = self._groups.get(group_id)
         if group is None:
             return Synced(ErrorCode.UNKNOWN_MEMBER_ID)
+        self._take_room(sum(map(len, call.assignments.values())))
         turn = self._turn()
         ticket, future = self._wait()
         sync.sync(group, call, ticket, turn)
@@ -249,6 +257,10 @@ class GroupCoordinator:
             if group_id not in self._groups
         )
         return found
+
+    def size(self) -> int:
+        """About how many bytes its groups and their members take."""
+        return sum(group.size() for group in self._groups.values())
 
     def states(self) -> list[GroupState]:
         """The state of each group that is or was coordinated here."""
@@ -442,6 +454,7 @@ class GroupCoordinator:
                     self._append_tombstone(group.group_id)
                     delete.delete(group, self.context.clock.wall_ms())
                     self._forget(group)
+                    self._membership.members_changed(overview.describe(group))
                     log.info("group ends group=%s reason=no members, no offsets", group.group_id)
         except (BrokerError, CoordError) as error:
             log.info("groups without offsets not looked for error=%s", error)

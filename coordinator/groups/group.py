@@ -11,6 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from pybroker.coordinator.groups.calls import Identity, Protocols
 from pybroker.coordinator.groups.member import Member
@@ -18,6 +19,9 @@ from pybroker.coordinator.groups.records import RecordedGroup, RecordedMember
 from pybroker.coordinator.groups.states import LEGAL_MOVES, GroupState, IllegalMove
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_TIMESTAMP
+
+GROUP_BYTES: Final = 2048
+PENDING_BYTES: Final = 512
 
 
 @dataclass(slots=True)
@@ -97,8 +101,8 @@ class Group:
 
     def common_protocols(self) -> set[str]:
         """The assignors that all members know."""
-        known = [set(member.names) for member in self.members.values()]
-        return set.intersection(*known) if known else set()
+        known = {member.known for member in self.members.values()}
+        return set(frozenset.intersection(*known)) if known else set()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether somebody of that kind, with these assignors, may be in it."""
@@ -106,8 +110,10 @@ class Group:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type or not protocols:
             return False
-        common = self.common_protocols()
-        return not self.members or any(name in common for name, _ in protocols)
+        common = {name for name, _ in protocols}
+        for known in {member.known for member in self.members.values()}:
+            common &= known
+        return bool(common)
 
     def elected_protocol(self) -> str:
         """The assignor with the most votes; of equals the one that was voted for first. There is
@@ -122,6 +128,11 @@ class Group:
         deadlines += (m.deadline for m in self.members.values() if not m.is_excused())
         deadlines += (d for d in (self.join_deadline, self.sync_deadline) if d is not None)
         return min(deadlines, default=None)
+
+    def size(self) -> int:
+        """About how many bytes of memory it takes."""
+        members = sum(member.size() for member in self.members.values())
+        return GROUP_BYTES + members + PENDING_BYTES * len(self.pending)
 
     # changes
 

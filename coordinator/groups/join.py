@@ -151,7 +151,7 @@ def _update(member: Member, call: Join, ticket: Ticket, turn: Turn) -> None:
     most probably gone, is told to ask again."""
     if member.join is not None:
         turn.answer(member.join, Joined(ErrorCode.REBALANCE_IN_PROGRESS, call.member_id))
-    member.protocols = call.protocols
+    member.tell(call.protocols)
     member.rebalance_timeout_ms = call.rebalance_timeout_ms
     member.session_timeout_ms = call.session_timeout_ms
     member.join = ticket

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from pybroker.coordinator.groups.calls import (
     JoinedMember,
@@ -10,6 +11,9 @@ from pybroker.coordinator.groups.calls import (
     Protocols,
     Ticket,
 )
+
+MEMBER_BYTES: Final = 2048
+"""What a member takes that says hardly anything."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,16 @@ class Member:
     is_new: bool = False
     join: Ticket | None = None
     sync: Ticket | None = None
+    known: frozenset[str] = field(init=False)
+    """The assignors that it knows; all members know the same, most often."""
+
+    def __post_init__(self) -> None:
+        self.known = frozenset(self.names)
+
+    def tell(self, protocols: Protocols) -> None:
+        """It has other metadata."""
+        self.protocols = protocols
+        self.known = frozenset(self.names)
 
     @property
     def names(self) -> list[str]:
@@ -42,6 +56,11 @@ class Member:
     @property
     def is_static(self) -> bool:
         return self.instance_id is not None
+
+    def size(self) -> int:
+        """About how many bytes of memory it takes."""
+        told = sum(len(name) + len(data) for name, data in self.protocols)
+        return MEMBER_BYTES + told + len(self.instance_id or "") + len(self.assignment)
 
     def is_excused(self) -> bool:
         """Whether it may be silent beyond its deadline."""

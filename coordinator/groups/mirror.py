@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,11 @@ from typing import Final
 from pybroker.coordinator.groups.calls import GroupView
 from pybroker.coordinator.groups.fenced_writes import Change, FencedWrites
 from pybroker.coordinator.groups.gathering import for_each
-from pybroker.coordinator.groups.group_nodes import children_of, classic_members
+from pybroker.coordinator.groups.group_nodes import (
+    children_of,
+    classic_members,
+    remove_empty_topics,
+)
 from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.runtime.shard import ShardContext, Timer
@@ -59,12 +64,13 @@ _THREAD: Final = "-0"
 @dataclass(frozen=True, slots=True)
 class Picture:
     """What the nodes of a group shall say. `is_whole`: topics and owners are known, not only who
-    is in the group."""
+    is in the group. `is_over`: no node shall be left of it but for offsets."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     is_whole: bool = True
+    is_over: bool = False
 
 
 def picture_of(group: GroupView) -> Picture:
@@ -83,7 +89,7 @@ def picture_of(group: GroupView) -> Picture:
                 for key in decode_assignment(member.assignment).partitions:
                     owners[key] = f"{member.member_id}{_THREAD}"
     is_whole = group.state in (GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
-    return Picture(members, owners, is_whole)
+    return Picture(members, owners, is_whole, is_over=group.state is GroupState.DEAD)
 
 
 class GroupMirror:
@@ -109,6 +115,8 @@ class GroupMirror:
         """Those whose first members may be joining."""
         self._asking: dict[str, asyncio.Task[ErrorCode]] = {}
         """What `may_begin` finds out at the moment, by group."""
+        self._beginning: Counter[str] = Counter()
+        """How many wait for that; in the step in which they hear it they are members."""
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._retry_s = RETRY_S
@@ -118,7 +126,8 @@ class GroupMirror:
 
     def members_changed(self, group: GroupView) -> None:
         picture = picture_of(group)
-        if picture.members and picture.is_whole:
+        nobody_comes = picture.is_over and not self._beginning[group.group_id]
+        if nobody_comes or (picture.members and picture.is_whole):
             self._claimed.discard(group.group_id)
         if picture.members:
             self._populated.add(group.group_id)
@@ -134,7 +143,13 @@ class GroupMirror:
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
             asking.add_done_callback(lambda done: self._asked(group_id, done))
-        await asyncio.wait([asking])
+        self._beginning[group_id] += 1
+        try:
+            await asyncio.wait([asking])
+        finally:
+            self._beginning[group_id] -= 1
+            if not self._beginning[group_id]:
+                del self._beginning[group_id]
         if asking.cancelled():
             raise BrokerError(ErrorCode.NOT_COORDINATOR, "the group has moved to another broker")
         return asking.result()
@@ -183,7 +198,7 @@ class GroupMirror:
     def _drop_claim(self, group_id: str) -> None:
         self._claimed.discard(group_id)
         if group_id not in self._populated:
-            self._show(group_id, Picture({}))
+            self._show(group_id, Picture({}, is_over=True))
 
     def _show(self, group_id: str, picture: Picture) -> None:
         if self._has_ended:
@@ -251,6 +266,8 @@ class GroupMirror:
         failed = next((code for code in codes if code is not ErrorCode.NONE), None)
         if failed is not None:
             raise BrokerError(failed, f"the nodes of {group_id} cannot be written")
+        if picture.is_over and self._wanted.get(group_id) is picture:
+            await remove_empty_topics(self._coord, self._writes, group_id, ())
 
     async def _member_changes(self, group_id: str, picture: Picture) -> list[Change]:
         root = paths.group_members(group_id)

@@ -3,6 +3,7 @@ classic consumers in ZooKeeper, and the numbers that it counts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,8 +19,9 @@ class Membership(Protocol):
 
     def members_changed(self, group: GroupView) -> None:
         """Somebody has left or was left behind, a static member has another id, or all have their
-        assignments. Members of a group that is not Stable have none; one without members is Empty.
-        Also called for every group when a shard is loaded. Never waits."""
+        assignments. Members of a group that is not Stable have none; one without members is Empty,
+        or Dead if nothing is left of it. Also called for every group when a shard is loaded. Never
+        waits."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Asked before somebody joins a group that has no members: NONE, or why not, as
@@ -37,12 +39,18 @@ class NobodyElse:
         return ErrorCode.NONE
 
 
+def _has_room(size: int) -> None:
+    """There always is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all shards of a broker share."""
 
     options: GroupOptions = field(default_factory=GroupOptions)
     counters: GroupCounters = field(default_factory=GroupCounters)
+    take_room: Callable[[int], None] = _has_room
+    """Takes so many bytes of memory for members, or raises BrokerError (`room.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,9 +196,13 @@ def _faults(
 
 
 def unhandled(broker: Broker) -> set[str]:
-    """The last lines of the stack traces that the broker printed: an input may be refused, but it
+    return unhandled_in(broker.log_text)
+
+
+def unhandled_in(log_text: str) -> set[str]:
+    """The last lines of the stack traces that a broker printed: an input may be refused, but it
     must not surprise."""
-    traces = broker.log_text.split("Traceback (most recent call last):\n")[1:]
+    traces = log_text.split("Traceback (most recent call last):\n")[1:]
     ends = (
         next((line for line in trace.splitlines() if not line.startswith(" ")), "")
         for trace in traces

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -12,28 +13,39 @@ from pybroker.coordinator.groups.calls import Identity, Join, Joined, Sync
 from pybroker.coordinator.groups.coordinator import NOTES_MAX, GroupCoordinator
 from pybroker.coordinator.groups.options import PENDING_MAX, GroupOptions
 from pybroker.coordinator.groups.records import encode_group_key
+from pybroker.coordinator.groups.room import FULL_S, Room
 from pybroker.coordinator.groups.seams import NobodyElse, Surroundings
 from pybroker.coordinator.groups.states import GroupState
-from pybroker.errors import ErrorCode
+from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue
 from unit_tests.coordinator.groups.stage import MemoryOffsets
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
 
 
-def hosted(shard: MemoryShard, offsets: MemoryOffsets | None = None) -> GroupCoordinator:
-    around = Surroundings(GroupOptions(initial_rebalance_delay_ms=0))
+def hosted(
+    shard: MemoryShard,
+    offsets: MemoryOffsets | None = None,
+    take_room: Callable[[int], None] = lambda _: None,
+) -> GroupCoordinator:
+    around = Surroundings(GroupOptions(initial_rebalance_delay_ms=0), take_room=take_room)
     return shard.host(
         lambda context: GroupCoordinator(context, offsets or MemoryOffsets(), NobodyElse(), around)
     )
 
 
-def call(member_id: str = "", *, known: bool = True, session_ms: int = 1_800_000) -> Join:
+def call(
+    member_id: str = "",
+    *,
+    known: bool = True,
+    session_ms: int = 1_800_000,
+    metadata: bytes = b"",
+) -> Join:
     return Join(
         member_id,
         session_timeout_ms=session_ms,
         rebalance_timeout_ms=60_000,
         protocol_type="consumer",
-        protocols=(("range", b""),),
+        protocols=(("range", metadata),),
         client_id="c",
         requires_known_id=known,
     )
@@ -157,3 +169,35 @@ async def test_members_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> 
     shard.advance(10)
     await joined(shard, coordinator)
     assert any("left_out=" in each.getMessage() for each in caplog.records)
+
+
+async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
+    """Whoever has room stays; when they are gone there is room again."""
+    shard = MemoryShard()
+    hosts: list[GroupCoordinator] = []
+    room = Room(shard.clock, lambda: sum(host.size() for host in hosts), bytes_max=100_000)
+    coordinator = hosted(shard, take_room=room.take)
+    hosts.append(coordinator)
+    await shard.load()
+
+    async def come(group: str) -> Joined:
+        joining = call(known=False, session_ms=10_000, metadata=bytes(20_000))
+        waiting = asyncio.ensure_future(coordinator.join(group, joining))
+        await ticks()
+        shard.advance(0)
+        return await waiting
+
+    first = await come("g-0")
+    for number in range(1, 4):
+        assert (await come(f"g-{number}")).error is ErrorCode.NONE
+    with pytest.raises(BrokerError) as caught:
+        await come("g-4")
+    assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    with pytest.raises(BrokerError):
+        await coordinator.sync(
+            "g-0", Sync(first.member_id, 1, assignments={first.member_id: bytes(40_000)})
+        )
+    assert coordinator.states().count(GroupState.COMPLETING_REBALANCE) == 4
+    assert coordinator.leave("g-0", [Identity(first.member_id)]) == [ErrorCode.NONE]
+    shard.advance(FULL_S + 0.1)
+    assert (await come("g-4")).error is ErrorCode.NONE

@@ -104,6 +104,7 @@ def view(
 
 
 EMPTY = view({}, GroupState.EMPTY)
+OVER = view({}, GroupState.DEAD)
 
 
 async def test_members_and_owners_come_and_go() -> None:
@@ -196,6 +197,40 @@ async def test_a_classic_consumer_sees_a_group_whose_first_member_is_joining() -
     stage.shard.advance(CLAIM_KEPT_S + 1)
     await stage.mirror.settled()
     assert stage.members() == {}
+    assert paths.group(GROUP) not in stage.tree.paths()
+
+
+async def test_nothing_is_left_of_a_group_that_is_over() -> None:
+    stage = await Stage.begin()
+    await stage.show(view({"m1": ["a-0"]}))
+    await stage.show(EMPTY)
+    await stage.show(OVER)
+    assert [each for each in stage.tree.paths() if GROUP in each] == []
+
+
+async def test_offsets_and_classic_consumers_outlive_a_coordinated_group() -> None:
+    stage = await Stage.begin()
+    await ensure(stage.tool, paths.offset(GROUP, tp("a-0")))
+    await stage.show(view({"m1": ["a-0"]}))
+    await stage.show(EMPTY)
+    await stage.register_classic()
+    await stage.show(OVER)
+    left = {path for path in stage.tree.paths() if path.startswith(f"{paths.group(GROUP)}/")}
+    assert paths.offset(GROUP, tp("a-0")) in left
+    assert paths.group_member(GROUP, "g_host-1-abcd") in left
+
+
+async def test_who_joins_while_a_group_comes_to_its_end_keeps_its_claim() -> None:
+    stage = await Stage.begin()
+    await stage.show(view({"m1": ["a-0"]}))
+    await stage.show(EMPTY)
+    joining = asyncio.create_task(stage.mirror.may_begin(GROUP))
+    await asyncio.sleep(0)
+    await stage.show(OVER)
+    assert await joining is NONE
+    assert stage.members() == {CLAIM: []}
+    await stage.show(OVER)
+    assert stage.members() == {} and paths.group(GROUP) not in stage.tree.paths()
 
 
 async def test_all_who_come_at_once_are_told_what_the_first_finds(
