@@ -1,0 +1,1 @@
+"""Jobs: what a topic holds, transformed into tables, exactly once."""

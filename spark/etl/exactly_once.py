@@ -1,0 +1,235 @@
+"""Plan, attempt, commit: how a run gives its result exactly once. Knows no Spark and no broker; it
+is given who proposes what to read and who writes.
+
+1. The plan says which offsets are read. It is put if absent, so that a repeated run, and a second
+   runner at the same time, read the same. An empty plan is never stored: it would stand in the way
+   of its number for ever.
+2. An attempt writes into folders of its own. Nobody overwrites anything.
+3. Its files are synced, and the commit that names them is put if absent. Offsets and output become
+   visible in this one step. Whoever comes second removes what he has written.
+
+The commit holds the offsets, and the next plan begins where they end. So a plan is a promise to
+whoever repeats the run, never the truth about what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pybroker.spark.etl import layout
+from pybroker.spark.etl.files import Files, OutputError
+from pybroker.spark.etl.layout import AttemptName, CommitName
+from pybroker.spark.etl.manifest import (
+    Commit,
+    DeadLetters,
+    Json,
+    OutputFile,
+    Owner,
+    Plan,
+)
+from pybroker.spark.etl.store import Store, make_folders, new_claim
+
+_log = logging.getLogger(__name__)
+
+Lost = tuple[str, int, int, int]
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders that an attempt writes into."""
+
+    output: Path
+    dead_letters: str = layout.DEAD_LETTERS
+    """Relative to the output, or absolute; as the manifests name it."""
+
+    @property
+    def dead_letters_root(self) -> Path:
+        return self.output / self.dead_letters
+
+    def data(self, name: AttemptName) -> Path:
+        return self.output / layout.DATA / layout.attempt_folder(name)
+
+    def letters(self, name: AttemptName) -> Path:
+        return self.dead_letters_root / layout.attempt_folder(name)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What an attempt says of its result, beside the files themselves."""
+
+    schema: Json
+    rows_read: int
+    dead_letter_reasons: Mapping[str, int] = field(default_factory=dict)
+    dead_letters: int = 0
+    lost: tuple[Lost, ...] = ()
+    decode_schema: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the commit that counts, and whether it was ours."""
+
+    commit: Commit
+    won: bool
+
+
+class Clock(Protocol):
+    """Tells the time."""
+
+    def wall_ms(self) -> int: ...
+
+    def monotonic(self) -> float: ...
+
+
+Propose = Callable[[Commit | None], Json | None]
+"""Given the last commit: the snapshot to read next, None if nothing is new."""
+Write = Callable[[Plan, AttemptName], Written]
+"""Writes what the plan reads into the folders of the attempt."""
+CountRows = Callable[[Path], int]
+"""Rows of one file of the output, read from the file itself."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A job's runs in one output."""
+
+    store: Store
+    owner: Owner
+    places: Places
+    clock: Clock
+    count_rows: CountRows
+
+    def next_plan(self, propose: Propose) -> Plan | None:
+        """What the next run reads; None if nothing is new."""
+        self.store.open(self.owner)
+        last = self.store.last_commit()
+        seq = last.seq + 1 if last else 0
+        if seq > layout.SEQ_MAX:
+            raise OutputError(f"{self.store.output}: no run numbers are left")
+        found = self.store.plan(seq)
+        if found is not None:
+            return found
+        snapshot = propose(last)
+        if snapshot is None:
+            return None
+        return self.store.put_plan(Plan(self.owner.job, seq, self.clock.wall_ms(), snapshot))
+
+    def run(self, plan: Plan, write: Write) -> Outcome:
+        """Writes and commits what a plan reads."""
+        return self._attempt(plan, CommitName(plan.seq, 0), write)
+
+    def replay(self, seq: int, write: Write) -> Outcome:
+        """Makes a committed run again: same offsets, new result, which takes the place of the old
+        one in a single step."""
+        self.store.open(self.owner)
+        name = next((each for each in self.store.commit_names() if each.seq == seq), None)
+        if name is None:
+            raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
+        if name.revision == layout.REVISION_MAX:
+            raise OutputError(f"{self.store.output}: no revisions of run {seq} are left")
+        commit = self.store.commit(name)
+        plan = Plan(commit.job, seq, commit.committed_at_ms, commit.snapshot)
+        return self._attempt(plan, CommitName(seq, name.revision + 1), write)
+
+    def _attempt(self, plan: Plan, name: CommitName, write: Write) -> Outcome:
+        started = self.clock.monotonic()
+        claim = new_claim(self.owner.job, plan.seq, self.clock.wall_ms())
+        with self.store.claimed(claim) as attempt:
+            try:
+                self._make_folders()
+                written = write(plan, attempt)
+                commit = self._sealed(plan, name, attempt, written, started)
+            except BaseException:
+                self.discard(attempt)
+                raise
+            # From here on the attempt may be part of the output, whatever goes wrong.
+            won = self.store.put_commit(commit)
+            if not won:
+                self.discard(attempt)
+                commit = self.store.commit(name)
+        return Outcome(commit, won)
+
+    def discard(self, attempt: AttemptName) -> None:
+        """Removes what an attempt has written that is not committed."""
+        try:
+            for folder in (self.places.data(attempt), self.places.letters(attempt)):
+                self.store.files.remove_tree(folder)
+            self.store.forget_attempt(attempt)
+        except OSError as error:
+            _log.warning("attempt=%s could not be removed: %s", attempt.attempt, error)
+
+    def _make_folders(self) -> None:
+        make_folders(self.store.files, self.places.output / layout.DATA)
+
+    def _sealed(
+        self, plan: Plan, name: CommitName, attempt: AttemptName, written: Written, started: float
+    ) -> Commit:
+        """The commit of what lies in the attempt's folders, after all of it was made to last."""
+        files = _seal(
+            self.store.files, self.places.output, self.places.data(attempt), self.count_rows
+        )
+        return Commit(
+            job=self.owner.job,
+            seq=plan.seq,
+            revision=name.revision,
+            attempt=attempt.attempt,
+            mode=self.owner.mode,
+            committed_at_ms=self.clock.wall_ms(),
+            snapshot=plan.snapshot,
+            schema=written.schema,
+            partition_by=self.owner.partition_by,
+            rows_read=written.rows_read,
+            rows=sum(file.rows for file in files),
+            files=files,
+            dead_letters=self._sealed_letters(attempt, written),
+            lost=written.lost,
+            seconds=round(self.clock.monotonic() - started, 3),
+            decode_schema=written.decode_schema,
+        )
+
+    def _sealed_letters(self, attempt: AttemptName, written: Written) -> DeadLetters | None:
+        if not written.dead_letters:
+            return None
+        root, files = self.places.dead_letters_root, self.store.files
+        make_folders(files, root)
+        sealed = _seal(files, root, self.places.letters(attempt), self.count_rows)
+        rows = sum(file.rows for file in sealed)
+        if rows != written.dead_letters:
+            raise OutputError(
+                f"{root}: {rows} dead letters were written, and {written.dead_letters} were "
+                "counted; the topic has changed while it was read"
+            )
+        return DeadLetters(
+            self.places.dead_letters, rows, sealed, dict(written.dead_letter_reasons)
+        )
+
+
+def _seal(files: Files, root: Path, folder: Path, count_rows: CountRows) -> tuple[OutputFile, ...]:
+    """Makes all below `folder` last, and the names from `root` down to it; the data files with
+    paths relative to `root`."""
+    found: list[OutputFile] = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            files.sync_folder(path)
+            continue
+        # Checksums, too: an empty one after a loss of power would make its file unreadable.
+        files.sync(path)
+        if is_data(path.name):
+            size = path.stat().st_size
+            found.append(OutputFile(str(path.relative_to(root)), size, count_rows(path)))
+    above = folder
+    while above != root:
+        if above.is_dir():
+            files.sync_folder(above)
+        above = above.parent
+    files.sync_folder(root)
+    return tuple(found)
+
+
+def is_data(name: str) -> bool:
+    """Whether a file of this name holds rows; checksums and marks of Spark's do not."""
+    return not name.startswith((".", "_"))

@@ -1,0 +1,141 @@
+"""What crashes and replays leave in an output, found and removed. Never touches what a commit names
+or a living process writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from pybroker.spark.etl import layout
+from pybroker.spark.etl.exactly_once import Places
+from pybroker.spark.etl.layout import AttemptName
+from pybroker.spark.etl.store import Store
+
+
+class Kind(Enum):
+    """Why something is not part of the output."""
+
+    ALIVE = "is being written"
+    YOUNG = "may be being written on another machine"
+    ORPHAN = "was never committed"
+    SUPERSEDED = "a later commit took its place"
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """One attempt that is not part of the output; `size` in bytes, `age_s` since its last write."""
+
+    name: AttemptName
+    kind: Kind
+    size: int
+    age_s: float
+    folders: tuple[Path, ...]
+
+
+def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> list[Leftover]:
+    """All attempts that are not part of the output. `now_s` is the time since 1970."""
+    roots = [places.output / layout.DATA, *_letters_roots(store, places)]
+    folders = _attempt_folders(roots)
+    found = []
+    names = sorted({*folders, *store.attempts()})
+    # The locks before the commits: who is dead now commits nothing later.
+    alive = {name for name in names if store.is_claimed(name)}
+    in_force, superseded = _committed(store)
+    for name in names:
+        if name.attempt in in_force:
+            continue
+        own = tuple(folders.get(name, ()))
+        size, written_s = _size_and_time([*own, *_claim(store, name)])
+        age_s = max(0.0, now_s - written_s)
+        kind = Kind.SUPERSEDED if name.attempt in superseded else Kind.ORPHAN
+        if name in alive:
+            kind = Kind.ALIVE
+        elif age_s < young_s:
+            kind = Kind.YOUNG
+        found.append(Leftover(name, kind, size, age_s, own))
+    return found
+
+
+def remove(store: Store, items: Iterable[Leftover]) -> int:
+    """Removes the data of these attempts and their claims; the bytes that were freed."""
+    freed = 0
+    for item in items:
+        for folder in item.folders:
+            store.files.remove_tree(folder)
+            _remove_if_empty(folder.parent)
+        store.forget_attempt(item.name)
+        freed += item.size
+    return freed
+
+
+def remove_temporary(store: Store, now_s: float, young_s: float) -> int:
+    """Removes documents that were never put; how many."""
+    count = 0
+    for path in store.temporary_files():
+        try:
+            old = now_s - path.stat().st_mtime >= young_s
+        except FileNotFoundError:
+            continue
+        if old:
+            store.files.remove(path)
+            count += 1
+    return count
+
+
+def _committed(store: Store) -> tuple[set[str], set[str]]:
+    """(attempts whose data are the output, attempts that were committed and are not any more)"""
+    counting = store.commit_names()
+    last = store.commit(counting[-1]) if counting else None
+    if last is not None and last.mode == "latest":
+        counting = counting[-1:]
+    in_force = {store.commit(name).attempt for name in counting}
+    everything = {store.commit(name).attempt for name in store.all_commit_names()}
+    return in_force, everything - in_force
+
+
+def _letters_roots(store: Store, places: Places) -> Iterator[Path]:
+    """Dead letters may have gone elsewhere before the job file was changed."""
+    names = {places.dead_letters}
+    for name in store.all_commit_names():
+        letters = store.commit(name).dead_letters
+        if letters is not None:
+            names.add(letters.folder)
+    for folder in sorted(names):
+        yield places.output / folder
+
+
+def _attempt_folders(roots: Iterable[Path]) -> dict[AttemptName, list[Path]]:
+    found: dict[AttemptName, list[Path]] = {}
+    for root in roots:
+        for path in root.glob("*/*"):
+            name = layout.parse_folders(path.parent.name, path.name)
+            if name is not None and path.is_dir():
+                found.setdefault(name, []).append(path)
+    return found
+
+
+def _claim(store: Store, name: AttemptName) -> list[Path]:
+    return [store.output / layout.STORE / layout.ATTEMPTS / layout.attempt_file(name)]
+
+
+def _size_and_time(paths: Iterable[Path]) -> tuple[int, float]:
+    size, newest = 0, 0.0
+    for top in paths:
+        for path in (top, *top.rglob("*")):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            size += 0 if path.is_dir() else status.st_size
+            newest = max(newest, status.st_mtime)
+    return size, newest
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        pass  # others are in it
