@@ -189,11 +189,10 @@ class Store:
     # How it is done
 
     def _make_folders(self) -> None:
-        """Every new name is made to last, from the first folder that was missing."""
+        """Their names last when the owner is put beside them, at the latest."""
         make_folders(self.files, self._root)
         for folder in _FOLDERS:
             self.files.make_folder(self._root / folder)
-        self.files.sync_folder(self._root)
 
     def _put(self, path: Path, document: Document) -> bool:
         temporary = path.parent / layout.temporary_file()

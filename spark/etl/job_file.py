@@ -1,0 +1,492 @@
+"""The YAML file of a job, checked before anything is done: every fault at once, each in one line
+with file, line, key and what was expected.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from pybroker.errors import ConfigError
+from pybroker.spark.etl import job_model, layout
+from pybroker.spark.etl.job_model import (
+    DeadLetterSink,
+    Decode,
+    JobFile,
+    OnError,
+    Part,
+    Sink,
+    Source,
+    Transform,
+)
+from pybroker.spark.etl.yaml_file import Fault, Key, Tree, parse
+
+T = TypeVar("T")
+
+_SECTIONS: Final = ("name", "source", "decode", "transform", "sink", "dlq", "spark")
+_SOURCE: Final = (
+    "bootstrap.servers",
+    "topics",
+    "isolation.level",
+    "starting",
+    "mode",
+    "tombstones",
+    "include-headers",
+    "fail-on-data-loss",
+    "max-bytes-per-run",
+    "max-bytes-per-partition",
+    "min-partitions",
+)
+_PART: Final = ("format", "schema", "unknown-fields", "options")
+_SINK: Final = ("format", "path", "partition-by", "compression", "files", "on-schema-change")
+_FORMATS: Final = get_args(job_model.Format)
+_COMPRESSIONS: Final = ("snappy", "zstd", "gzip", "lz4", "none")
+_JSON_OPTIONS: Final = (
+    "timestampFormat",
+    "timestampNTZFormat",
+    "dateFormat",
+    "timeZone",
+    "locale",
+    "allowComments",
+    "allowUnquotedFieldNames",
+    "allowSingleQuotes",
+    "allowNumericLeadingZeros",
+    "allowNonNumericNumbers",
+    "primitivesAsString",
+    "prefersDecimal",
+)
+"""Options of Spark's JSON reader that change how a text is understood, not what is done with the
+undecodable."""
+_FIXED_KAFKA: Final = (
+    "kafka.bootstrap.servers",
+    "kafka.isolation.level",
+    "kafka.group.id",
+    "kafka.auto.offset.reset",
+    "kafka.enable.auto.commit",
+    "kafka.key.deserializer",
+    "kafka.value.deserializer",
+)
+_SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SERVER: Final = re.compile(r"\S+:\d{1,5}")
+_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_GLOB: Final = frozenset("*?[]{}\\")
+_MISSING: Final = object()
+
+
+def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> JobFile:
+    """The job that a file describes.
+
+    Raises ConfigError with every fault.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{file}: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{file}: not UTF-8 at byte {error.start}"]) from error
+    return from_text(text, file, environment)
+
+
+def from_text(text: str, file: Path, environment: Mapping[str, str] | None = None) -> JobFile:
+    """The job that a text describes; `file` is where it is said to stand. Raises ConfigError."""
+    tree = parse(text, os.environ if environment is None else environment)
+    reader = _Reader(tree, file)
+    job = reader.job() if () in tree.values else None
+    if tree.faults:
+        faults = sorted(tree.faults, key=lambda fault: (fault.line, fault.key))
+        raise ConfigError([_sentence(file, fault) for fault in faults])
+    assert job is not None
+    return job
+
+
+def _sentence(file: Path, fault: Fault) -> str:
+    key = f"{'.'.join(fault.key)}: " if fault.key else ""
+    return f"{file}:{fault.line}: {key}{fault.text}"
+
+
+class _Reader:
+    """Takes the values of one file; faults are noted, and something harmless is given instead."""
+
+    def __init__(self, tree: Tree, file: Path) -> None:
+        self._tree = tree
+        self._file = file
+        self._unreadable = {fault.key for fault in tree.faults}
+
+    def job(self) -> JobFile:
+        self._known((), _SECTIONS)
+        source = self._source()
+        decode = self._decode()
+        sink = self._sink()
+        job = JobFile(
+            name=self._matching(("name",), _NAME, "letters, digits, '.', '_' and '-'"),
+            file=self._file,
+            source=source,
+            sink=sink,
+            decode=decode,
+            transform=self._transform(),
+            dead_letters=self._dead_letters(decode),
+            spark=self._spark(),
+        )
+        self._check_together(job)
+        return job
+
+    # Sections
+
+    def _source(self) -> Source:
+        at = ("source",)
+        self._section(at, needed=True)
+        kafka = self._kafka()
+        self._known(at, (*_SOURCE, *kafka))
+        return Source(
+            bootstrap_servers=self._servers((*at, "bootstrap.servers")),
+            topics=self._topics((*at, "topics")),
+            isolation=self._one_of(
+                (*at, "isolation.level"), "read_committed", ("read_committed", "read_uncommitted")
+            ),
+            starting=self._starting((*at, "starting")),
+            mode=self._one_of((*at, "mode"), "append", ("append", "latest")),
+            tombstones=self._one_of((*at, "tombstones"), "keep", ("keep", "drop")),
+            include_headers=self._flag((*at, "include-headers"), False),
+            fail_on_data_loss=self._flag((*at, "fail-on-data-loss"), True),
+            max_bytes_per_run=self._size((*at, "max-bytes-per-run")),
+            max_bytes_per_partition=self._size((*at, "max-bytes-per-partition")),
+            min_partitions=self._count((*at, "min-partitions")),
+            kafka=kafka,
+        )
+
+    def _kafka(self) -> dict[str, str]:
+        """Options of the client, `kafka.security.protocol` and the like, as Spark spells them."""
+        found = {}
+        for key in self._children(("source",)):
+            if not key.startswith("kafka."):
+                continue
+            at = ("source", key)
+            if key in _FIXED_KAFKA:
+                self._fault(at, "cannot be set: the job decides it (see the keys of source)")
+            value = self._tree.values.get(at)
+            if value is None or isinstance(value, dict | list):
+                self._fault(at, "expected a plain value")
+            else:
+                found[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return found
+
+    def _decode(self) -> Decode:
+        at = ("decode",)
+        self._section(at)
+        self._known(at, ("value", "key", "on-error"))
+        choices: tuple[OnError, ...] = get_args(OnError)
+        on_error = self._one_of((*at, "on-error"), choices[0], choices)
+        return Decode(self._part((*at, "value")), self._part((*at, "key")), on_error)
+
+    def _part(self, at: Key) -> Part:
+        self._section(at)
+        self._known(at, _PART)
+        format_ = self._one_of((*at, "format"), "raw", _FORMATS)
+        only_json = [key for key in _PART[1:] if format_ != "json" and self._given((*at, key))]
+        for key in only_json:
+            self._fault((*at, key), f"has no meaning for the format {format_}")
+        schema = self._schema((*at, "schema")) if format_ == "json" else None
+        return Part(
+            format=format_,
+            schema=schema,
+            unknown_fields=self._one_of((*at, "unknown-fields"), "error", ("error", "ignore")),
+            options=self._strings((*at, "options"), _JSON_OPTIONS),
+        )
+
+    def _schema(self, at: Key) -> str | None:
+        text = self._text(at, "a DDL of Spark's (id BIGINT NOT NULL, name STRING) or file:PATH")
+        if text is None:
+            return None
+        if text.startswith("file:"):
+            path = self._file.parent / text.removeprefix("file:")
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                self._fault(at, f"{path} cannot be read: {reason}")
+                return None
+        if not text.strip():
+            self._fault(at, "is empty; expected a DDL of Spark's (id BIGINT NOT NULL, name STRING)")
+            return None
+        return text.strip()
+
+    def _transform(self) -> Transform | None:
+        at = ("transform",)
+        if not self._given(at):
+            return None
+        value = self._tree.values[at]
+        if isinstance(value, str):
+            if not _FUNCTION.fullmatch(value):
+                self._fault(at, f"expected module:function or sql: TEXT, found {value!r}")
+            return Transform(function=value, folder=self._file.absolute().parent)
+        if not isinstance(value, dict):
+            self._fault(at, "expected module:function or sql: TEXT")
+            return None
+        self._known(at, ("sql",))
+        return Transform(sql=self._text((*at, "sql"), "a SELECT over the view records"))
+
+    def _sink(self) -> Sink:
+        at = ("sink",)
+        self._section(at, needed=True)
+        self._known(at, _SINK)
+        self._one_of((*at, "format"), "parquet", ("parquet",))
+        return Sink(
+            path=self._folder((*at, "path")) or Path("/"),
+            partition_by=self._columns((*at, "partition-by")),
+            compression=self._one_of((*at, "compression"), "snappy", _COMPRESSIONS),
+            files=self._count((*at, "files")),
+            on_schema_change=self._one_of(
+                (*at, "on-schema-change"), "fail", ("fail", "add-columns")
+            ),
+        )
+
+    def _dead_letters(self, decode: Decode) -> DeadLetterSink | None:
+        at = ("dlq",)
+        if not self._given(at):
+            if decode.on_error == "dlq":
+                self._fault(("decode", "on-error"), "dlq needs the section dlq with max-ratio")
+            return None
+        self._section(at)
+        self._known(at, ("format", "path", "max-ratio"))
+        if decode.on_error != "dlq":
+            self._fault(at, "has no effect without decode.on-error: dlq")
+        self._one_of((*at, "format"), "parquet", ("parquet",))
+        path = self._folder((*at, "path")) if self._given((*at, "path")) else None
+        return DeadLetterSink(self._ratio((*at, "max-ratio")), path)
+
+    def _spark(self) -> dict[str, str]:
+        at = ("spark",)
+        self._section(at)
+        names = self._children(at)
+        for name in names:
+            if name != "master" and not name.startswith("spark."):
+                self._fault((*at, name), "expected master or an option of Spark's, spark.*")
+        return self._strings(at, names)
+
+    def _check_together(self, job: JobFile) -> None:
+        source, sink = job.source, job.sink
+        if source.mode == "latest":
+            if source.max_bytes_per_run is not None:
+                self._fault(
+                    ("source", "max-bytes-per-run"),
+                    "cannot cut a run of mode latest, which reads topics from their beginning",
+                )
+            if source.starting != "earliest":
+                self._fault(("source", "starting"), "mode latest needs earliest")
+            if source.tombstones != "keep":
+                self._fault(("source", "tombstones"), "mode latest drops them anyway: remove it")
+        letters = job.dead_letters.path if job.dead_letters else None
+        if letters is not None and (letters == sink.path or sink.path in letters.parents):
+            self._fault(
+                ("dlq", "path"),
+                f"lies in sink.path; leave it away for {layout.DEAD_LETTERS}/ there",
+            )
+
+    # Values
+
+    def _fault(self, key: Key, text: str) -> None:
+        if key not in self._unreadable:
+            self._tree.faults.append(Fault(self._tree.line(key), key, text))
+
+    def _given(self, key: Key) -> bool:
+        return self._tree.values.get(key) is not None
+
+    def _children(self, at: Key) -> list[str]:
+        return [key[-1] for key in self._tree.lines if key[:-1] == at and len(key) == len(at) + 1]
+
+    def _section(self, at: Key, needed: bool = False) -> None:
+        value = self._tree.values.get(at)
+        if value is None and needed:
+            self._fault(at, "is missing")
+        elif value is not None and not isinstance(value, dict):
+            self._fault(at, f"expected keys and values, found {value!r}")
+
+    def _known(self, at: Key, names: Collection[str]) -> None:
+        for name in self._children(at):
+            if name not in names:
+                close = difflib.get_close_matches(name, names, 1)
+                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+                self._fault((*at, name), f"is no key of a job; {hint}")
+
+    def _text(self, at: Key, expected: str) -> str | None:
+        value = self._tree.values.get(at)
+        if value is None:
+            self._fault(at, f"is missing; expected {expected}")
+        elif not isinstance(value, str) or not value.strip():
+            self._fault(at, f"expected {expected}, found {value!r}")
+        else:
+            return value
+        return None
+
+    def _matching(self, at: Key, pattern: re.Pattern[str], expected: str) -> str:
+        text = self._text(at, expected)
+        if text is not None and not pattern.fullmatch(text):
+            self._fault(at, f"expected {expected}, found {text!r}")
+        return text or ""
+
+    def _one_of(self, at: Key, default: T, choices: Sequence[T]) -> T:
+        value: Any = self._tree.values.get(at)
+        if value is None:
+            return default
+        if value not in choices:
+            self._fault(at, f"expected {' or '.join(map(str, choices))}, found {value!r}")
+            return default
+        found: T = value
+        return found
+
+    def _flag(self, at: Key, default: bool) -> bool:
+        value = self._tree.values.get(at)
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        self._fault(at, f"expected true or false, found {value!r}")
+        return default
+
+    def _count(self, at: Key) -> int | None:
+        found = self._number(at, lambda value: isinstance(value, int) and value > 0, "a count")
+        return None if found is None else int(found)
+
+    def _ratio(self, at: Key) -> float:
+        expected = "the part of a run's records that may be dead letters, 0.0 to 1.0"
+        if not self._given(at):
+            self._fault(at, f"is missing; expected {expected}")
+            return 0.0
+        good = self._number(
+            at, lambda value: isinstance(value, int | float) and 0 <= value <= 1, expected
+        )
+        return float(good or 0)
+
+    def _number(self, at: Key, good: Callable[[Any], bool], expected: str) -> float | None:
+        value: Any = self._tree.values.get(at)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not good(value):
+            self._fault(at, f"expected {expected}, found {value!r}")
+            return None
+        number: float = value
+        return number
+
+    def _size(self, at: Key) -> int | None:
+        value = self._tree.values.get(at)
+        if value is None:
+            return None
+        found = _SIZE.fullmatch(str(value))
+        size = int(found[1]) * _UNITS[found[2].lower()] if found else 0
+        if isinstance(value, bool) or size <= 0:
+            self._fault(at, f"expected a size such as 128m, found {value!r}")
+            return None
+        return size
+
+    def _strings(self, at: Key, names: Collection[str]) -> dict[str, str]:
+        """Keys with plain values, as Spark wants them."""
+        self._section(at)
+        self._known(at, names)
+        found = {}
+        for name in self._children(at):
+            value = self._tree.values.get((*at, name))
+            if value is None or isinstance(value, dict | list):
+                self._fault((*at, name), "expected a plain value")
+            else:
+                found[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        return found
+
+    def _list(self, at: Key, expected: str) -> list[str]:
+        """A list of texts; one text stands for a list of one."""
+        value = self._tree.values.get(at)
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            self._fault(at, f"expected {expected}, found {value!r}")
+            return []
+        return items
+
+    def _servers(self, at: Key) -> str:
+        expected = "HOST:PORT[,HOST:PORT]"
+        if not self._given(at):
+            self._fault(at, f"is missing; expected {expected}")
+            return ""
+        servers = [
+            server.strip() for item in self._list(at, expected) for server in item.split(",")
+        ]
+        wrong = [server for server in servers if not _SERVER.fullmatch(server)]
+        for server in wrong:
+            self._fault(at, f"expected {expected}, found {server!r}")
+        return ",".join(servers)
+
+    def _topics(self, at: Key) -> tuple[str, ...]:
+        expected = "a list of topics"
+        if not self._given(at):
+            self._fault(at, f"is missing; expected {expected}")
+            return ()
+        topics = self._list(at, expected)
+        if self._tree.values[at] == []:
+            self._fault(at, f"expected {expected}, found none")
+        for topic in topics:
+            if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+                self._fault(at, f"{topic!r} cannot be the name of a topic")
+        for topic in sorted({topic for topic in topics if topics.count(topic) > 1}):
+            self._fault(at, f"{topic} is given twice")
+        return tuple(topics)
+
+    def _starting(self, at: Key) -> Literal["earliest", "latest"] | int:
+        value = self._tree.values.get(at)
+        if value in ("earliest", "latest"):
+            return "earliest" if value == "earliest" else "latest"
+        if value is None:
+            return "earliest"
+        try:
+            return timestamp_ms(str(value))
+        except ValueError:
+            self._fault(
+                at,
+                "expected earliest, latest, a time such as 2026-01-31T12:00:00Z or milliseconds "
+                f"since 1970, found {value!r}",
+            )
+            return "earliest"
+
+    def _folder(self, at: Key) -> Path | None:
+        expected = "an absolute path in a file system of this machine"
+        text = self._text(at, expected)
+        if text is None:
+            return None
+        text = text.removeprefix("file://")
+        if "://" in text or re.match(r"[a-z0-9]+:/", text):
+            self._fault(
+                at, f"{text} is not {expected}; object stores and HDFS cannot be committed to yet"
+            )
+        elif not text.startswith("/"):
+            self._fault(at, f"expected {expected}, found {text!r}")
+        elif _GLOB & set(text):
+            self._fault(at, f"{text!r} holds one of * ? [ ] {{ }} \\, which Spark would expand")
+        return Path(os.path.normpath(text))
+
+    def _columns(self, at: Key) -> tuple[str, ...]:
+        if not self._given(at):
+            return ()
+        columns = self._list(at, "a list of columns")
+        for column in columns:
+            if column.lower().startswith(layout.RESERVED_PREFIX):
+                self._fault(
+                    at, f"{column}: names that begin with {layout.RESERVED_PREFIX} are ours"
+                )
+            if columns.count(column) > 1:
+                self._fault(at, f"{column} is given twice")
+        return tuple(columns)
+
+
+def timestamp_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number of them, or of a time in ISO 8601 (UTC if it does not
+    say). Raises ValueError."""
+    if re.fullmatch(r"\d+", text):
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)

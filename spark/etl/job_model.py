@@ -1,0 +1,108 @@
+"""What a job is, as frozen values; `job_file` reads them from YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pybroker.spark.etl import layout
+from pybroker.spark.etl.exactly_once import Places
+from pybroker.spark.etl.manifest import Mode, Owner
+
+Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
+Format: TypeAlias = Literal["json", "string", "raw"]
+OnError: TypeAlias = Literal["fail", "dlq"]
+Tombstones: TypeAlias = Literal["keep", "drop"]
+UnknownFields: TypeAlias = Literal["error", "ignore"]
+SchemaChange: TypeAlias = Literal["fail", "add-columns"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a job reads. `max_bytes_per_run` and `max_bytes_per_partition` are bytes of the log."""
+
+    bootstrap_servers: str
+    topics: tuple[str, ...]
+    isolation: Isolation = "read_committed"
+    starting: Literal["earliest", "latest"] | int = "earliest"
+    mode: Mode = "append"
+    tombstones: Tombstones = "keep"
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    max_bytes_per_run: int | None = None
+    max_bytes_per_partition: int | None = None
+    min_partitions: int | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """How keys or values are decoded. `schema` is a DDL of Spark's, for JSON."""
+
+    format: Format = "raw"
+    schema: str | None = None
+    unknown_fields: UnknownFields = "error"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decode:
+    """How records become columns, and what becomes of those that do not."""
+
+    value: Part = Part()
+    key: Part = Part()
+    on_error: OnError = "fail"
+
+
+@dataclass(frozen=True)
+class Transform:
+    """SQL over the view `records`, or a function `module:name` of a DataFrame and a RunContext;
+    modules are looked for in `folder` first."""
+
+    sql: str | None = None
+    function: str | None = None
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where the table goes: Parquet files below `path`."""
+
+    path: Path
+    partition_by: tuple[str, ...] = ()
+    compression: str = "snappy"
+    files: int | None = None
+    on_schema_change: SchemaChange = "fail"
+
+
+@dataclass(frozen=True)
+class DeadLetterSink:
+    """Where undecodable records go, and which part of a run they may be before it fails."""
+
+    max_ratio: float
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A job; equal files give equal values."""
+
+    name: str
+    file: Path
+    source: Source
+    sink: Sink
+    decode: Decode = Decode()
+    transform: Transform | None = None
+    dead_letters: DeadLetterSink | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.name, self.source.mode, self.sink.partition_by)
+
+    @property
+    def places(self) -> Places:
+        letters = self.dead_letters.path if self.dead_letters else None
+        return Places(self.sink.path, str(letters) if letters else layout.DEAD_LETTERS)
