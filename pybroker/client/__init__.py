@@ -25,11 +25,11 @@ from pybroker.client.admin_partitions import (
     HIGH_WATERMARK,
     ActiveProducer,
     DeletedRecords,
-    EpochEnd,
     PartitionProducers,
 )
 from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.consumer import Consumer
+from pybroker.client.epoch_lookup import EpochEnd
 from pybroker.client.groups.offsets import OffsetAndMetadata
 from pybroker.client.lag import GroupLag, PartitionLag
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo

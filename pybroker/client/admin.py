@@ -33,9 +33,10 @@ from pybroker.client.admin_elections import ElectionType
 from pybroker.client.admin_group_offsets import CommittedOffset, GroupOffsets
 from pybroker.client.admin_groups import GroupDescription, GroupList
 from pybroker.client.admin_log_dirs import BrokerLogDirs, Replica
-from pybroker.client.admin_partitions import DeletedRecords, EpochEnd, PartitionProducers
+from pybroker.client.admin_partitions import DeletedRecords, PartitionProducers
 from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.cluster import Cluster
+from pybroker.client.epoch_lookup import EpochEnd, epoch_ends
 from pybroker.client.errors import ClientError
 from pybroker.client.lag import GroupLag, PartitionLag
 from pybroker.client.metadata import TopicInfo
@@ -258,7 +259,8 @@ class Admin:
     ) -> dict[TopicPartition, EpochEnd]:
         """Where the leader epochs ended (OffsetForLeaderEpoch). One result a partition. Raises
         Closed."""
-        return await admin_partitions.epoch_ends(self._calls, epochs, timeout_ms=timeout_ms)
+        self._calls.check_opened()
+        return await epoch_ends(self._cluster, epochs, deadline=self._calls.deadline(timeout_ms))
 
     async def list_offsets(
         self,

@@ -1,5 +1,5 @@
-"""What the admin client asks the leaders of partitions: deleting records, the producers that they
-remember, and where leader epochs ended."""
+"""What the admin client asks the leaders of partitions: deleting records, and the producers that
+they remember."""
 
 from __future__ import annotations
 
@@ -13,12 +13,6 @@ from pybroker.client.errors import ClientError
 from pybroker.client.leader_calls import response_error
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
-from pybroker.wire.messages.list_offsets import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from pybroker.wire.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -33,7 +27,6 @@ from pybroker.wire.messages.transaction_admin import (
 
 HIGH_WATERMARK: Final = -1
 """Instead of an offset: delete all that is committed."""
-CONSUMER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +69,6 @@ class PartitionProducers:
         if self.error is not None:
             raise self.error
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class EpochEnd:
-    """The largest leader epoch at or below the one asked for, and the offset where it ends; both -1
-    if there is none."""
-
-    leader_epoch: int
-    end_offset: int
-    error: ClientError | None = None
 
 
 async def delete_records(
@@ -163,46 +146,6 @@ async def describe_producers(
             answers = dict.fromkeys(wanted, error)
     return {
         item: PartitionProducers((), answer) if isinstance(answer, ClientError) else answer
-        for item, answer in answers.items()
-    }
-
-
-async def epoch_ends(
-    calls: Calls, epochs: Mapping[TopicPartition, int], *, timeout_ms: int | None
-) -> dict[TopicPartition, EpochEnd]:
-    """One result a partition."""
-
-    async def ask(
-        connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float
-    ) -> dict[TopicPartition, EpochEnd | ClientError]:
-        topics: dict[str, OffsetForLeaderTopic] = {}
-        for item in partitions:
-            topic = topics.setdefault(item.topic, OffsetForLeaderTopic(topic=item.topic))
-            info = calls.cluster.view.partition(item)
-            topic.partitions.append(
-                OffsetForLeaderPartition(
-                    partition=item.partition,
-                    current_leader_epoch=info.leader_epoch if info else -1,
-                    leader_epoch=epochs[item],
-                )
-            )
-        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=list(topics.values()))
-        answer = await connection.send(
-            ApiKey.OFFSET_FOR_LEADER_EPOCH,
-            request,
-            OffsetForLeaderEpochResponse,
-            timeout_s=timeout_s,
-        )
-        return {
-            TopicPartition(topic_row.topic, row.partition): response_error(row.error_code)
-            or EpochEnd(row.leader_epoch, row.end_offset)
-            for topic_row in answer.topics
-            for row in topic_row.partitions
-        }
-
-    answers = await calls.leaders(epochs, ask, timeout_ms)
-    return {
-        item: EpochEnd(-1, -1, answer) if isinstance(answer, ClientError) else answer
         for item, answer in answers.items()
     }
 

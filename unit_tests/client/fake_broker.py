@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import uuid
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from pybroker.errors import ErrorCode
-from pybroker.model import TopicPartition
+from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.records.batch import iter_headers, read_header, stamp
 from pybroker.records.record import decode_records
 from pybroker.wire.api import APIS, ApiKey
@@ -34,10 +35,14 @@ from pybroker.wire.messages.fetch import (
     PartitionData,
 )
 from pybroker.wire.messages.list_offsets import (
+    EpochEndOffset,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
 )
 from pybroker.wire.messages.metadata import (
     MetadataRequest,
@@ -89,6 +94,12 @@ class Partition:
     end: int = 0
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
     stored: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    stable_end: int | None = None
+    """The last stable offset, where it is not the end."""
+    epoch_end: int | None = None
+    """Where any leader epoch ends that is asked for, if not at the end."""
+    fetch_limit: int = 1 << 30
+    """Bytes that an answer holds at most, beyond its first batch."""
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
     def append(self, data: bytes) -> int:
@@ -100,6 +111,16 @@ class Partition:
         self.batches.append(bytes(batch))
         self.end += header.record_count
         return base
+
+    def read(self, offset: int) -> bytes:
+        """The batches from that offset on; one at least, if there is any."""
+        data = b""
+        for batch in self.batches:
+            if read_header(batch).next_offset > offset:
+                if data and len(data) + len(batch) > self.fetch_limit:
+                    break
+                data += batch
+        return data
 
     def values(self) -> list[bytes | None]:
         return [
@@ -121,6 +142,8 @@ class FakeBroker:
         self.partition_faults: deque[ErrorCode] = deque()
         """What the next partitions of a Fetch answer."""
         self.topic_errors: dict[str, ErrorCode] = {}
+        self.topic_ids: dict[str, uuid.UUID] = {}
+        self.leader_epoch = 7
         self.without_leader = False
         self.sessions: dict[int, dict[TopicPartition, int]] | None = None
         """With a dict, fetches have sessions: id -> the offsets that are asked for."""
@@ -134,6 +157,7 @@ class FakeBroker:
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
             ApiKey.LIST_OFFSETS: self._list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
             ApiKey.DESCRIBE_CLUSTER: lambda _: DescribeClusterResponse(
                 cluster_id="fake",
                 controller_id=NODE,
@@ -235,12 +259,13 @@ class FakeBroker:
         return MetadataResponseTopic(
             name=name,
             error_code=error,
+            topic_id=self.topic_ids.get(name, NO_TOPIC_ID),
             is_internal=name.startswith("__"),
             partitions=[
                 MetadataResponsePartition(
                     partition_index=number,
                     leader_id=leader,
-                    leader_epoch=7,
+                    leader_epoch=self.leader_epoch,
                     replica_nodes=[NODE],
                     isr_nodes=[NODE],
                 )
@@ -344,12 +369,13 @@ class FakeBroker:
         code = self.partition_faults.popleft() if self.partition_faults else ErrorCode.NONE
         if not code and not log.start <= offset <= log.end:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
-        data = b"".join(b for b in log.batches if read_header(b).next_offset > offset)
+        data = log.read(offset)
         return PartitionData(
             partition_index=key.partition,
             error_code=code,
             high_watermark=log.end,
-            last_stable_offset=log.end,
+            last_stable_offset=log.end if log.stable_end is None else log.stable_end,
+            log_start_offset=log.start,
             aborted_transactions=list(log.aborted),
             records=b"" if code else data,
         )
@@ -364,6 +390,7 @@ class FakeBroker:
                         ListOffsetsPartitionResponse(
                             partition_index=row.partition_index,
                             offset=self._find(topic.name, row.partition_index, row.timestamp),
+                            leader_epoch=self.leader_epoch,
                         )
                         for row in topic.partitions
                     ],
@@ -371,6 +398,22 @@ class FakeBroker:
                 for topic in request.topics
             ]
         )
+
+    def _epoch_ends(self, request: Message) -> Message:
+        assert isinstance(request, OffsetForLeaderEpochRequest)
+        found = OffsetForLeaderEpochResponse()
+        for topic in request.topics:
+            rows = OffsetForLeaderTopicResult(topic=topic.topic)
+            for row in topic.partitions:
+                log = self.partition(topic.topic, row.partition)
+                end = log.end if log.epoch_end is None else log.epoch_end
+                rows.partitions.append(
+                    EpochEndOffset(
+                        partition=row.partition, leader_epoch=row.leader_epoch, end_offset=end
+                    )
+                )
+            found.topics.append(rows)
+        return found
 
     def _find(self, topic: str, number: int, timestamp: int) -> int:
         log = self.partition(topic, number)

@@ -1,0 +1,209 @@
+"""Reading exact ranges of partitions from blocking code, such as a Spark task: without a group, and
+with fetching and decoding side by side.
+
+A thread of its own holds the connections and fetches ahead, as far as the buffer allows. The bytes
+are handed over as they came, in whole batches whose checksums were compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from pybroker.client import defaults
+from pybroker.client.cluster import Cluster
+from pybroker.client.errors import ClientError, Closed
+from pybroker.client.range_cursor import Batch, Gap
+from pybroker.client.range_fetcher import Patience, RangeFetcher
+from pybroker.client.range_options import parse_range_options
+from pybroker.client.ranges import PartitionRange, RangeFailed, RangeFault
+
+__all__ = ["PartitionRange", "Patience", "RangeFailed", "RangeFault", "RangeReader"]
+
+BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Fetched bytes that wait for whoever reads; one answer may go beyond it."""
+
+
+class RangeReader:
+    """Reads one range after the other.
+
+    `options` are those of a consumer under Kafka's names, with or without `kafka.` before them and
+    in any case (kafka.bootstrap.servers, ...), and kafkaConsumer.pollTimeoutMs, how long to wait
+    without any progress (120,000).
+
+    with RangeReader({"bootstrap.servers": "localhost:9092"}) as reader:
+        for header, batch in reader.batches(PartitionRange("orders", 0, 100, 250)):
+            ...
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        *,
+        isolation: str = "read_committed",
+        fail_on_data_loss: bool = True,
+        patience: Patience | None = None,
+    ) -> None:
+        """Raises ConfigError with every fault."""
+        self._options, limits = parse_range_options(options, isolation_level=isolation)
+        self._patience = patience or limits
+        self._fail_on_data_loss = fail_on_data_loss
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._cluster: Cluster | None = None
+        self.lost: list[Gap] = []
+        """What was left out of the range that was read last, as first offset and the one behind the
+        last: offsets that are not there any more. Complete when its batches have ended; empty with
+        `fail_on_data_loss`."""
+        self.first_offset = 0
+        """Records before this offset in the batch that was given last are not to be used: they lie
+        before the range, or are of what was lost."""
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="pybroker ranges", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the thread and its connections. Whoever waits for batches gets Closed. Idempotent."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def batches(self, wanted: PartitionRange) -> Iterator[Batch]:
+        """The data batches of the range in order, each as header and bytes. Markers, and with
+        read_committed aborted batches, are left out. Of a batch only the records from
+        `first_offset` up to, not including, the range's end are meant. Raises RangeFailed,
+        NoBrokers and other ClientErrors."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            raise Closed("the reader of ranges has been closed, or was not entered")
+        self.lost = []
+        self.first_offset = wanted.start
+        waiting = _Waiting(loop)
+        reading = asyncio.run_coroutine_threadsafe(self._read(wanted, waiting), loop)
+        try:
+            while (given := waiting.get()) is not None:
+                self.first_offset, batches = given
+                yield from batches
+        finally:
+            reading.cancel()
+
+    async def _read(self, wanted: PartitionRange, waiting: _Waiting) -> None:
+        try:
+            fetcher = RangeFetcher(
+                await self._started(),
+                self._options,
+                wanted,
+                fail_on_data_loss=self._fail_on_data_loss,
+                patience=self._patience,
+            )
+            await fetcher.read(waiting.put)
+            self.lost = merged(fetcher.lost)
+            waiting.end(None)
+        except asyncio.CancelledError:
+            waiting.end(Closed("the reader of ranges has been closed"))
+            raise
+        except BaseException as error:
+            waiting.end(error)
+            if not isinstance(error, ClientError):
+                raise
+
+    async def _started(self) -> Cluster:
+        if self._cluster is None:
+            cluster = Cluster(self._options, clock=defaults.make_clock(), rng=defaults.make_rng())
+            try:
+                await cluster.start()
+            except BaseException:
+                await cluster.close()
+                raise
+            self._cluster = cluster
+        return self._cluster
+
+    async def _close(self) -> None:
+        readings = asyncio.all_tasks() - {asyncio.current_task()}
+        if self._cluster is not None:
+            await self._cluster.close()
+        for task in readings:
+            task.cancel()
+        await asyncio.gather(*readings, return_exceptions=True)
+
+
+class _Waiting:
+    """Batches on their way from the thread that fetches to the one that reads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._answers: deque[tuple[int, list[Batch]]] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._has_ended = False
+        self._problem: BaseException | None = None
+        self._room = asyncio.Event()
+
+    async def put(self, first_offset: int, batches: list[Batch]) -> None:
+        """Returns when there is room for more."""
+        with self._changed:
+            self._answers.append((first_offset, batches))
+            self._bytes += _size(batches)
+            self._changed.notify()
+        while True:
+            self._room.clear()
+            with self._changed:
+                if self._bytes < BUFFER_BYTES_MAX:
+                    return
+            await self._room.wait()
+
+    def end(self, problem: BaseException | None) -> None:
+        with self._changed:
+            self._has_ended, self._problem = True, problem
+            self._changed.notify()
+
+    def get(self) -> tuple[int, list[Batch]] | None:
+        """For the other thread: the next batches, None at the end. Raises what ended the reading
+        when the batches before it have been taken."""
+        with self._changed:
+            while not self._answers and not self._has_ended:
+                self._changed.wait()
+            if not self._answers:
+                if self._problem is not None:
+                    raise self._problem
+                return None
+            given = self._answers.popleft()
+            self._bytes -= _size(given[1])
+        self._loop.call_soon_threadsafe(self._room.set)
+        return given
+
+
+def merged(gaps: list[Gap]) -> list[Gap]:
+    """The same offsets in order, each once."""
+    found: list[Gap] = []
+    for first, beyond in sorted(gaps):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(beyond, found[-1][1]))
+        else:
+            found.append((first, beyond))
+    return found
+
+
+def _size(batches: list[Batch]) -> int:
+    return sum(header.size for header, _ in batches)

@@ -1,0 +1,97 @@
+"""Taking snapshots of topics, and asking whether they can still be read:
+
+from pybroker.spark import snapshot
+
+snap = snapshot.take("broker:9092", topics=["orders"])
+snap.save("orders.json")
+later = snapshot.take("broker:9092", since=snapshot.load("orders.json"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pybroker.client.blocking import run_blocking
+from pybroker.client.offset_lookup import EARLIEST, LATEST
+from pybroker.client.range_options import parse_range_options
+from pybroker.spark.planning import AtTime, Bounds, Wish, plan
+from pybroker.spark.snapshot_model import (
+    Change,
+    PartitionChange,
+    PartitionCut,
+    Snapshot,
+    SnapshotError,
+    TopicCut,
+)
+
+__all__ = [
+    "Change",
+    "PartitionChange",
+    "PartitionCut",
+    "Snapshot",
+    "SnapshotError",
+    "TopicCut",
+    "load",
+    "take",
+]
+
+Until = str | int | Mapping[str, Mapping[int, int]]
+CLIENT_ID: Final = "pybroker-snapshot"
+WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+def take(
+    bootstrap: str,
+    topics: str | Iterable[str] = (),
+    since: Snapshot | str | Path | None = None,
+    until: Until = "latest",
+    isolation: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """A snapshot of these topics as they are now; with `since` what came after that snapshot (or
+    the one in that file), of its topics if none are named.
+
+    It ends at "latest" (the last stable offset with read_committed, else the high watermark), at
+    the first record of a time in ms since 1970 or later, or at {topic: {partition: offset}}, which
+    has to name every partition. Partitions that `since` did not know start at their log's start.
+    `isolation` is that of `since`, or read_committed. `conf` are options of the client under
+    Kafka's names.
+
+    Raises SnapshotError with what to change, ConfigError, and NoBrokers where nobody answers.
+    """
+    before = since if isinstance(since, Snapshot) or since is None else load(since)
+    names: Sequence[str] = [topics] if isinstance(topics, str) else list(topics)
+    if not names and before is not None:
+        names = list(before.topics)
+    wish = Wish(
+        topics=names,
+        ends=_ends(until),
+        since=before,
+        isolation=isolation or (before.isolation if before else "read_committed"),
+    )
+    options, _ = parse_range_options(
+        {"client.id": CLIENT_ID, **(conf or {})}, bootstrap_servers=bootstrap
+    )
+    return run_blocking(lambda: plan(options, wish))
+
+
+def load(path: Path | str) -> Snapshot:
+    """The snapshot in a file. Raises SnapshotError."""
+    return Snapshot.load(path)
+
+
+def _ends(until: Until) -> Bounds:
+    if isinstance(until, str):
+        if until not in WORDS or until == "earliest":
+            raise SnapshotError(
+                f"until is {until!r}: give 'latest', a time in ms since 1970, or"
+                " {topic: {partition: offset}}"
+            )
+        return LATEST
+    if isinstance(until, int):
+        if until < 0 or isinstance(until, bool):
+            raise SnapshotError(f"until is {until}: give a time in ms since 1970")
+        return AtTime(until)
+    return dict(until)
