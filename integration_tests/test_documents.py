@@ -53,6 +53,8 @@ def test_the_program_of_the_client_page(broker: Broker) -> None:
     assert printed[9] == "stored at 9"
     assert printed[10] == "0 b'ACME' b'0'"
     assert printed[-1] == "from 5 s on: 5"
+    printed = run(program("docs/client.rst", "import pyarrow"), broker).splitlines()
+    assert printed == ["[{'key': b'ACME', 'offset_max': 9}]"]
 
 
 def test_the_group_of_the_client_page(broker: Broker) -> None:

@@ -16,6 +16,8 @@ from pybroker.records.columns import BinaryColumn, Columns, HeaderColumns
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch, Schema
 
+__all__ = ["RecordBatch", "arrow_schema", "record_batch"]
+
 _INT32_BYTES: Final = 4
 
 

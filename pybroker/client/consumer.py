@@ -7,13 +7,15 @@ A facade: reading is `fetcher`'s work, the group is that of `groups`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from pybroker.client import defaults
+from pybroker.client.arrow import arrow_schema, record_batch
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import Closed, DeadlinePassed, SubscriptionConflict
@@ -27,6 +29,12 @@ from pybroker.client.options import ConsumerOptions, parse_options
 from pybroker.client.subscription import ConsumerRecord, PartitionReader
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
+from pybroker.records.columns import ColumnBuilder
+
+if TYPE_CHECKING:
+    from pybroker.client.arrow import RecordBatch
+
+T = TypeVar("T")
 
 WAIT_MS = 60_000
 
@@ -61,6 +69,7 @@ class Consumer:
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
             )
         self.options = parse_options(ConsumerOptions, options)
+        self._committed_only = self.options.isolation_level == "read_committed"
         self._clock = clock or defaults.make_clock()
         self._cluster = Cluster(
             self.options,
@@ -77,8 +86,8 @@ class Consumer:
         self._running = False
         self._ending: asyncio.Event | None = None
         self._closer: asyncio.Task[object] | None = None
-        self._in_hand: tuple[ConsumerRecord, ...] = ()
-        """The first record of each partition that the last call gave out."""
+        self._in_hand: dict[TopicPartition, int] = {}
+        """The first offset of each partition that the last call gave out."""
 
     async def start(self) -> None:
         """Reach the cluster. Raises NoBrokers."""
@@ -94,9 +103,9 @@ class Consumer:
         """Commit what was read if commits are automatic, give partitions back, leave the group.
         Idempotent. A task that waits for records gets Closed. Raises what a callback raises, having
         closed."""
-        await self._close(())
+        await self._close({})
 
-    async def _close(self, in_hand: Iterable[ConsumerRecord]) -> None:
+    async def _close(self, in_hand: Mapping[TopicPartition, int]) -> None:
         if self._ending is not None:
             if self._closer is not asyncio.current_task():  # a callback must not wait for itself
                 await self._ending.wait()
@@ -122,7 +131,7 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._close(() if kind is None else self._in_hand)
+        await self._close({} if kind is None else self._in_hand)
 
     # What to read
 
@@ -243,8 +252,7 @@ class Consumer:
     def lag(self, partition: TopicPartition) -> int | None:
         """How many offsets lie between the position and the end of what can be read, as the last
         answer said; None before the first. Never negative."""
-        committed_only = self.options.isolation_level == "read_committed"
-        return self._reader(partition).lag(committed_only=committed_only)
+        return self._reader(partition).lag(committed_only=self._committed_only)
 
     # Committing
 
@@ -290,33 +298,30 @@ class Consumer:
         retrying does not cure; the other partitions can be read on after `pause` or `seek`.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
-        deadline = Deadline(self._clock, timeout_ms)
-        self._in_hand = ()
-        with self._reading():
-            while True:
-                self._check_running()
-                self._fetcher.news.clear()
-                if self._group is not None:
-                    await self._group.attend()
-                    self._check_running()
-                records = self._collect(limit)
-                if records:
-                    self._in_hand = tuple(taken[0] for taken in records.values())
-                    return records
-                self._raise_problems(self._fetcher.readers.values())
-                if deadline.passed:
-                    return {}
-                await self._wait_for_news(deadline)
+        return await self._poll(timeout_ms, functools.partial(self._collect, limit))
+
+    async def poll_arrow(
+        self, timeout_ms: int = 0, max_bytes: int | None = None, *, headers: bool = False
+    ) -> dict[TopicPartition, RecordBatch]:
+        """As `getmany`, but as Arrow's record batches, one a partition, with the columns that
+        `arrow_schema` tells; `headers` adds those. It gives batches of producers as a whole, so
+        that the last one may go beyond `max_bytes` (None: fetch.max.bytes).
+
+        Raises ImportError without pyarrow.
+        """
+        arrow_schema()
+        limit = self.options.fetch_max_bytes if max_bytes is None else max_bytes
+        return await self._poll(timeout_ms, functools.partial(self._collect_arrow, limit, headers))
 
     async def getone(self) -> ConsumerRecord:
         """The next record, however long it takes. Raises as `getmany`."""
         while True:
             if self._group is None or not self._group.due():
-                for reader in self._fetcher.readers.values():
+                for key, reader in self._fetcher.readers.items():
                     if reader.ready and not reader.paused:
                         self._check_running()
                         record = reader.pop()
-                        self._in_hand = (record,)
+                        self._in_hand = {key: record.offset}
                         return record
             for records in (await self.getmany(WAIT_MS, 1)).values():
                 return records[0]
@@ -405,24 +410,70 @@ class Consumer:
             self._reader(partition).jump(offset, reset)
         self._fetcher.wake()
 
+    async def _poll(
+        self, timeout_ms: int, collect: Callable[[], dict[TopicPartition, T]]
+    ) -> dict[TopicPartition, T]:
+        """What `collect` finds, as soon as it finds something."""
+        deadline = Deadline(self._clock, timeout_ms)
+        self._in_hand = {}
+        with self._reading():
+            while True:
+                self._check_running()
+                self._fetcher.news.clear()
+                if self._group is not None:
+                    await self._group.attend()
+                    self._check_running()
+                found = collect()
+                if found:
+                    return found
+                self._raise_problems(self._fetcher.readers.values())
+                if deadline.passed:
+                    return {}
+                await self._wait_for_news(deadline)
+
     def _collect(self, limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         room = limit
-        for key, reader in self._fetcher.readers.items():
+        for key, reader in self._with_data():
             if room <= 0:
                 break
-            if reader.paused or not reader.has_data():
-                continue
             records = reader.take(
                 room,
                 check_crcs=self.options.check_crcs,
-                committed_only=self.options.isolation_level == "read_committed",
+                committed_only=self._committed_only,
             )
             if records:
                 found[key] = records
+                self._in_hand[key] = records[0].offset
                 room -= len(records)
         self._fetcher.wake()
         return found
+
+    def _collect_arrow(self, limit: int, headers: bool) -> dict[TopicPartition, RecordBatch]:
+        found: dict[TopicPartition, RecordBatch] = {}
+        room = limit
+        for key, reader in self._with_data():
+            if room <= 0:
+                break
+            builder = ColumnBuilder(headers=headers)
+            position = reader.position or 0
+            reader.take_columns(
+                builder,
+                room,
+                check_crcs=self.options.check_crcs,
+                committed_only=self._committed_only,
+            )
+            if builder.rows:
+                room -= builder.size
+                found[key] = record_batch(*key, builder.finish())
+                self._in_hand[key] = position
+        self._fetcher.wake()
+        return found
+
+    def _with_data(self) -> Iterator[tuple[TopicPartition, PartitionReader]]:
+        for key, reader in self._fetcher.readers.items():
+            if reader.has_data() and not reader.paused:
+                yield key, reader
 
     def _raise_problems(self, readers: Iterable[PartitionReader]) -> None:
         if self._fetcher.broken is not None:

@@ -6,18 +6,28 @@ Values and decisions only; fetching is `fetcher`'s work.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from pybroker.client.errors import ClientError, DamagedRecords
 from pybroker.errors import BrokerError, CorruptionError
 from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader, TimestampType, crc_matches, iter_headers
+from pybroker.records.columns import ColumnBuilder
 from pybroker.records.control import ControlType, parse_control
 from pybroker.records.record import Headers, decode_records
 
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """No batch may grow beyond this when it is unpacked; brokers limit batches to a few MB."""
+OFFSET_END: Final = 2**63
+"""Beyond all offsets."""
+ROW_BYTES: Final = 32
+"""About what a row of columns takes without what is in them."""
+
+Keep = Callable[[BatchHeader, memoryview], int]
+"""Takes the records of a batch from the position on, and says how many there were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,8 @@ class FetchedData:
     read_committed."""
     aborting: set[int] = field(default_factory=set)
     position: int = 0
+    batch_before: int = 0
+    """Where the batch begins that was decoded last."""
 
     @property
     def rest_bytes(self) -> int:
@@ -126,11 +138,34 @@ class PartitionReader:
         batch it stops, with `problem` set and the position before the batch."""
         taken: list[ConsumerRecord] = []
         while len(taken) < limit:
-            if not self.ready and not self._unpack(check_crcs, committed_only):
+            if not self.ready and not self._unpack(check_crcs, committed_only, self._get_ready):
                 break
             while self.ready and len(taken) < limit:
                 taken.append(self.pop())
         return taken
+
+    def take_columns(
+        self, builder: ColumnBuilder, bytes_max: int, *, check_crcs: bool, committed_only: bool
+    ) -> None:
+        """As `take`, but batches as a whole, into a builder until it holds `bytes_max`."""
+        if self.ready:  # `take` has given only a part of that batch
+            self.ready.clear()
+            self.buffered[0].position = self.buffered[0].batch_before
+
+        def keep(header: BatchHeader, batch: memoryview) -> int:
+            added = builder.add(
+                batch,
+                header,
+                self.position or 0,
+                OFFSET_END,
+                decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+            )
+            self.position = max(self.position or 0, header.next_offset)
+            return added
+
+        while builder.size + ROW_BYTES * builder.rows < bytes_max:
+            if not self._unpack(check_crcs, committed_only, keep):
+                break
 
     def lag(self, *, committed_only: bool) -> int | None:
         """How many offsets are between the position and the end that the last answer told, None
@@ -143,8 +178,8 @@ class PartitionReader:
     def has_data(self) -> bool:
         return bool(self.ready or self.buffered)
 
-    def _unpack(self, check_crcs: bool, committed_only: bool) -> bool:
-        """Decode the next batch into `ready`. False if there is none."""
+    def _unpack(self, check_crcs: bool, committed_only: bool, keep: Keep) -> bool:
+        """Decode the next batch that has records for the user. False if there is none."""
         while self.buffered and self.problem is None:
             fetched = self.buffered[0]
             found = next(iter_headers(memoryview(fetched.data)[fetched.position :]), None)
@@ -156,29 +191,35 @@ class PartitionReader:
             try:
                 if check_crcs and not crc_matches(batch, 0, header.size):
                     raise CorruptionError("its checksum is wrong")
-                self._decode(fetched, header, batch, committed_only)
+                is_shown = self._is_shown(fetched, header, batch, committed_only)
+                kept = keep(header, batch) if is_shown else 0
             except (CorruptionError, BrokerError) as error:
                 self.problem = DamagedRecords(self.topic_partition, header.base_offset, str(error))
                 self.problem.__cause__ = error
                 return False
+            fetched.batch_before = fetched.position
             fetched.position += header.size
             self.position_epoch = header.leader_epoch
-            if self.ready:
+            if kept:
                 return True
             self.position = max(self.position or 0, header.next_offset)
         return False
 
-    def _decode(
+    def _is_shown(
         self, fetched: FetchedData, header: BatchHeader, batch: memoryview, committed_only: bool
-    ) -> None:
-        """Fill `ready`; leave it empty for a batch that the user is not shown."""
+    ) -> bool:
+        """Whether the user is given the records of this batch, the next one."""
         while fetched.aborted and fetched.aborted[0][0] <= header.last_offset:
             fetched.aborting.add(fetched.aborted.popleft()[1])
         if header.is_control:
             self._end_of_transaction(fetched, header, batch)
-            return
-        if committed_only and header.is_transactional and header.producer_id in fetched.aborting:
-            return
+            return False
+        return not (
+            committed_only and header.is_transactional and header.producer_id in fetched.aborting
+        )
+
+    def _get_ready(self, header: BatchHeader, batch: memoryview) -> int:
+        """Fill `ready`."""
         position = self.position or 0
         topic, partition = self.topic_partition
         self.ready.extend(
@@ -196,6 +237,7 @@ class PartitionReader:
             for record in decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
             if record.offset >= position
         )
+        return len(self.ready)
 
     @staticmethod
     def _end_of_transaction(fetched: FetchedData, header: BatchHeader, batch: memoryview) -> None:

@@ -17,7 +17,6 @@ from pybroker.client.groups.offsets import Committed, GroupOffsets, OffsetAndMet
 from pybroker.client.groups.session import GroupSession
 from pybroker.client.groups.topics import TopicMemory
 from pybroker.client.options import ConsumerOptions
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 
@@ -85,22 +84,21 @@ class Group:
 
     async def leave(self) -> None:
         """Give back what is read, having committed it. Raises what a callback raises."""
-        await self._leave(())
+        await self._leave({})
 
-    async def close(self, in_hand: Iterable[ConsumerRecord]) -> None:
-        """As `leave`, and for good; the records `in_hand` and those behind them count as not
+    async def close(self, in_hand: Mapping[TopicPartition, int]) -> None:
+        """As `leave`, and for good; the records from the offsets `in_hand` on count as not
         handled."""
         try:
             await self._leave(in_hand)
         finally:
             await self.committer.close()
 
-    async def _leave(self, in_hand: Iterable[ConsumerRecord]) -> None:
+    async def _leave(self, in_hand: Mapping[TopicPartition, int]) -> None:
         handled = self.committer.positions()
-        for record in in_hand:
-            key = TopicPartition(record.topic, record.partition)
+        for key, offset in in_hand.items():
             if key in handled:
-                handled[key] = OffsetAndMetadata(record.offset)
+                handled[key] = OffsetAndMetadata(offset)
         if self.session.choice is None:
             await self.committer.commit_last(handled)
         else:
