@@ -15,6 +15,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from integration_tests import maven
+from pybroker.spark import spark_session
 
 LOCAL: Final = "local[2]"
 """Two tasks at a time, also where the machine has more cores."""
@@ -52,10 +53,9 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session of this process, which has one at a time; stopped at the end."""
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
-    builder = SparkSession.builder.master(master).appName("pybroker-tests")
-    for name, value in {**settings(folder, jars), **(conf or {})}.items():
-        builder = builder.config(name, value)
-    made = builder.getOrCreate()
+    made = spark_session.session(
+        "pybroker-tests", master=master, conf={**settings(folder, jars), **(conf or {})}
+    )
     made.sparkContext.setLogLevel("ERROR")
     try:
         yield made

@@ -123,6 +123,7 @@ def test_archives_hold_every_module_also_behind_the_links(
     for folder in LINKED:
         expected |= {f"pybroker/{folder}/{name}" for name in python_files(sources / folder)}
     assert expected <= names
+    assert "pyspark_pybroker/__init__.py" in names
     assert "pybroker/py.typed" in names
     assert {"pybroker/records/_speedups.pyx", "pybroker/records/_columns.pxi"} <= names
 

@@ -1,1 +1,20 @@
-"""The Spark pipeline over topic snapshots."""
+"""The Spark pipeline over topic snapshots: `from pybroker.spark import snapshot, session, Job`.
+
+PySpark is loaded when it is needed, not with this package: a snapshot is taken without it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pybroker.spark.spark_session import session
+
+__all__ = ["session"]
+
+_HOMES: Final = {"session": "pybroker.spark.spark_session"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

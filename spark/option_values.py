@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
+from pybroker.client.offset_lookup import EARLIEST, LATEST
 from pybroker.model import TopicPartition
-from pybroker.spark.bounds import EARLIEST, LATEST
 
 T = TypeVar("T")
 
@@ -69,6 +69,14 @@ def size(text: str) -> int:
     number = int(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
     if not 0 < number <= INT64_MAX:
         raise ValueError(f"must be a size above 0 such as 128m, not {shown(text)}")
+    return number
+
+
+def size_up_to_a_gigabyte(text: str) -> int:
+    """As `size`. More cannot be compared at once: Arrow counts bytes in 32 bits."""
+    number = size(text)
+    if number > 2**30:
+        raise ValueError(f"must be at most 1g, not {shown(text)}")
     return number
 
 

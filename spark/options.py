@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from pybroker.client.offset_lookup import EARLIEST, LATEST
 from pybroker.client.options import ConsumerOptions, parse_options
 from pybroker.errors import ConfigError
 from pybroker.model import TopicPartition
 from pybroker.spark import option_values as values
-from pybroker.spark.bounds import AtOffsets, AtTimestamp, Bound, Wanted
+from pybroker.spark.planning import AtTime, Bound, Bounds, Wish
 
 T = TypeVar("T")
 OptionalNumbers: TypeAlias = Mapping[TopicPartition, int] | None
@@ -27,6 +28,7 @@ COLUMNS: Final = (
     *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
 )
 CLIENT_PREFIX: Final = "kafka."
+READ_UNCOMMITTED: Final = "read_uncommitted"
 
 NOT_IN_BATCH: Final = "is for streaming queries; a batch reads its whole range"
 NO_GROUP: Final = "has no effect: reading takes no part in a group"
@@ -54,8 +56,7 @@ NOTICED: Final[Mapping[str, str]] = {
             *("kafka.metadata.recovery.rebootstrap.trigger.ms", "kafka.metric.reporters"),
             *("kafka.metrics.num.samples", "kafka.metrics.recording.level"),
             *("kafka.metrics.sample.window.ms", "kafka.receive.buffer.bytes"),
-            *("kafka.send.buffer.bytes", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms"),
-            "kafka.client.rack",
+            *("kafka.send.buffer.bytes", "kafka.fetch.min.bytes"),
             "kafka.socket.connection.setup.timeout.max.ms",
         ),
         NOT_USED,
@@ -158,7 +159,9 @@ class _Given:
         "maxBytesPerPartition", values.size, "bytes of the log that a task reads, about"
     )
     latest_memory: int | None = _option(
-        "latestMemory", values.size, "with mode=latest, memory of a task before it uses its disk"
+        "latestMemory",
+        values.size_up_to_a_gigabyte,
+        "with mode=latest, memory of a task before it uses its disk",
     )
     poll_timeout_ms: int | None = _option(
         "kafkaConsumer.pollTimeoutMs", values.whole(1), "how long a task waits for a silent leader"
@@ -190,14 +193,12 @@ class ReadRequest:
     """What a read asks for, complete and free of contradictions."""
 
     client: Mapping[str, str]
-    """Options of our client, bootstrap.servers among them."""
+    """Options of our client; bootstrap.servers is among them unless a snapshot tells it."""
     snapshot: str | None
-    """JSON or a path; then `wanted`, `start` and `end` say nothing."""
-    wanted: Wanted
-    start: Bound
-    end: Bound
+    """JSON or a path; then `wish` says nothing."""
+    wish: Wish
     isolation: str | None
-    """None: not given, which is read_uncommitted as in Spark, or the snapshot's."""
+    """None: not given, which is READ_UNCOMMITTED as in Spark, or the snapshot's."""
     mode: Mode
     tombstones: Tombstones
     columns: tuple[str, ...]
@@ -225,7 +226,7 @@ def read_request(options: Mapping[str, str]) -> ReadRequest:
         except ValueError as error:
             faults.append(f"{row.metadata['name']} {error}")
     given = _Given(**parsed)
-    faults += _client_faults(client)
+    faults += _client_faults(client, is_needed=given.snapshot is None)
     faults += _contradictions(given, {_ROWS[name].metadata["name"] for name in own})
     if faults:
         raise ConfigError(faults)
@@ -268,9 +269,9 @@ def _unknown(name: str) -> str:
     return f"unknown option {name}{hint}"
 
 
-def _client_faults(client: Mapping[str, str]) -> list[str]:
+def _client_faults(client: Mapping[str, str], *, is_needed: bool) -> list[str]:
     faults = []
-    if "bootstrap.servers" not in client:
+    if is_needed and "bootstrap.servers" not in client:
         faults.append("kafka.bootstrap.servers is missing: name some brokers as host:port")
     if client.get("check.crcs", "true").strip().lower() != "true":
         faults.append("kafka.check.crcs must be true: what Spark reads is always checked")
@@ -369,17 +370,22 @@ def _outranked(given: _Given) -> list[str]:
 def _bound(
     timestamp: int | None,
     by_timestamp: OptionalNumbers,
-    offsets: str | Mapping[TopicPartition, int] | None,
-    no_match: str | None,
-    edge: Literal["earliest", "latest"],
-) -> Bound:
-    strategy: Literal["error", "latest"] = "latest" if no_match == "latest" else "error"
+    offsets: OptionalNumbers,
+    or_latest: bool,
+    edge: int,
+) -> Bounds:
     if timestamp is not None:
-        return AtTimestamp(timestamp, strategy)
+        return AtTime(timestamp, or_latest)
     if by_timestamp is not None:
-        return AtTimestamp(by_timestamp, strategy)
-    numbers = _numbers(offsets)
-    return edge if numbers is None else AtOffsets(numbers)
+        return _by_topic({key: AtTime(ms, or_latest) for key, ms in by_timestamp.items()})
+    return edge if offsets is None else _by_topic(offsets)
+
+
+def _by_topic(bounds: Mapping[TopicPartition, Bound]) -> dict[str, dict[int, Bound]]:
+    found: dict[str, dict[int, Bound]] = {}
+    for (topic, partition), bound in bounds.items():
+        found.setdefault(topic, {})[partition] = bound
+    return found
 
 
 def _columns(given: _Given) -> tuple[str, ...]:
@@ -393,8 +399,31 @@ def _or(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
+def _wish(given: _Given, isolation: str) -> Wish:
+    return Wish(
+        topics=given.subscribe or (),
+        pattern=given.subscribe_pattern,
+        partitions=given.assign or {},
+        starts=_bound(
+            given.starting_timestamp,
+            given.starting_by_timestamp,
+            _numbers(given.starting_offsets),
+            given.no_match == "latest",
+            EARLIEST,
+        ),
+        ends=_bound(
+            given.ending_timestamp,
+            given.ending_by_timestamp,
+            _numbers(given.ending_offsets),
+            True,
+            LATEST,
+        ),
+        isolation=isolation,
+    )
+
+
 def _request(given: _Given, client: dict[str, str], notices: list[str]) -> ReadRequest:
-    isolation = client.pop("isolation.level", None)
+    isolation = client.pop("isolation.level", "").strip().lower() or None
     mode: Mode = "latest" if given.mode == "latest" else "append"
     dropped: Tombstones = "drop" if mode == "latest" else "keep"
     tombstones: Tombstones = (
@@ -403,18 +432,8 @@ def _request(given: _Given, client: dict[str, str], notices: list[str]) -> ReadR
     return ReadRequest(
         client=client,
         snapshot=given.snapshot,
-        wanted=Wanted(given.subscribe or (), given.subscribe_pattern, given.assign or {}),
-        start=_bound(
-            given.starting_timestamp,
-            given.starting_by_timestamp,
-            given.starting_offsets,
-            given.no_match,
-            "earliest",
-        ),
-        end=_bound(
-            given.ending_timestamp, given.ending_by_timestamp, given.ending_offsets, None, "latest"
-        ),
-        isolation=None if isolation is None else isolation.strip().lower(),
+        wish=_wish(given, isolation or READ_UNCOMMITTED),
+        isolation=isolation,
         mode=mode,
         tombstones=tombstones,
         columns=_columns(given),

@@ -8,13 +8,12 @@ from typing import Final
 import pytest
 
 from pybroker.errors import ConfigError
-from pybroker.model import TopicPartition
-from pybroker.spark.bounds import AtOffsets, AtTimestamp, Bound, Wanted
 from pybroker.spark.options import COLUMNS, NOTICED, OPTIONS, REFUSED, ReadRequest, read_request
+from pybroker.spark.planning import AtTime, Bounds, Wish
 
 BROKER: Final = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 ONE_TOPIC: Final = {**BROKER, "subscribe": "orders"}
-P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+DIRTY: Final = "read_uncommitted"
 
 OF_SPARK: Final = (
     *("assign", "subscribe", "subscribePattern", "startingTimestamp", "endingTimestamp"),
@@ -65,8 +64,8 @@ def faults(options: Mapping[str, str]) -> list[str]:
 
 def test_defaults_are_those_of_spark() -> None:
     found = request()
-    assert found.wanted == Wanted(("orders",))
-    assert (found.start, found.end) == ("earliest", "latest")
+    assert found.wish == Wish(("orders",), isolation="read_uncommitted")
+    assert (found.wish.starts, found.wish.ends) == (-2, -1)
     assert found.isolation is None
     assert found.fail_on_data_loss
     assert found.columns == COLUMNS[:-1]
@@ -79,38 +78,38 @@ def test_defaults_are_those_of_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "wish"),
     [
-        ({"subscribe": " a , b,a,"}, Wanted(("a", "b"))),
-        ({"subscribePattern": "ord.*"}, Wanted(pattern="ord.*")),
-        ({"assign": '{"a": [2, 0, 2]}'}, Wanted(partitions={"a": (0, 2)})),
-        ({"SUBSCRIBE": "a"}, Wanted(("a",))),
+        ({"subscribe": " a , b,a,"}, Wish(("a", "b"), isolation=DIRTY)),
+        ({"subscribePattern": "ord.*"}, Wish(pattern="ord.*", isolation=DIRTY)),
+        ({"assign": '{"a": [2, 0, 2]}'}, Wish(partitions={"a": (0, 2)}, isolation=DIRTY)),
+        ({"SUBSCRIBE": "a"}, Wish(("a",), isolation=DIRTY)),
     ],
 )
-def test_partitions_are_chosen_as_in_spark(options: dict[str, str], wanted: Wanted) -> None:
-    assert read_request({**BROKER, **options}).wanted == wanted
+def test_partitions_are_chosen_as_in_spark(options: dict[str, str], wish: Wish) -> None:
+    assert read_request({**BROKER, **options}).wish == wish
 
 
 START_RANK: Final = (
-    ("startingTimestamp", "5", AtTimestamp(5)),
-    ("startingOffsetsByTimestamp", '{"orders": {"0": 7}}', AtTimestamp({P0: 7})),
-    ("startingOffsets", '{"orders": {"0": -2}}', AtOffsets({P0: -2})),
+    ("startingTimestamp", "5", AtTime(5, or_latest=False)),
+    ("startingOffsetsByTimestamp", '{"orders": {"0": 7}}', {"orders": {0: AtTime(7, False)}}),
+    ("startingOffsets", '{"orders": {"0": -2}}', {"orders": {0: -2}}),
 )
 END_RANK: Final = (
-    ("endingTimestamp", "5", AtTimestamp(5)),
-    ("endingOffsetsByTimestamp", '{"orders": {"0": 7}}', AtTimestamp({P0: 7})),
-    ("endingOffsets", '{"orders": {"0": -1}}', AtOffsets({P0: -1})),
+    ("endingTimestamp", "5", AtTime(5)),
+    ("endingOffsetsByTimestamp", '{"orders": {"0": 7}}', {"orders": {0: AtTime(7)}}),
+    ("endingOffsets", '{"orders": {"0": -1}}', {"orders": {0: -1}}),
 )
 
 
 @pytest.mark.parametrize("chosen", range(1, 8))
 @pytest.mark.parametrize("rank", [START_RANK, END_RANK], ids=["start", "end"])
 def test_of_several_bounds_the_first_counts_and_the_others_are_named(
-    chosen: int, rank: tuple[tuple[str, str, Bound], ...]
+    chosen: int, rank: tuple[tuple[str, str, Bounds], ...]
 ) -> None:
     given = [row for number, row in enumerate(rank) if chosen >> number & 1]
     found = request(**{name: text for name, text, _ in given})
-    bound = found.start if rank is START_RANK else found.end
+    bound = found.wish.starts if rank is START_RANK else found.wish.ends
     assert bound == given[0][2]
     assert list(found.notices) == [
         f"{name} has no effect: {given[0][0]} comes before it" for name, _, _ in given[1:]
@@ -121,16 +120,30 @@ def test_the_strategy_belongs_to_the_start() -> None:
     found = request(
         startingTimestamp="5", endingTimestamp="6", startingOffsetsByTimestampStrategy="LATEST"
     )
-    assert found.start == AtTimestamp(5, "latest")
-    assert found.end == AtTimestamp(6)
+    assert found.wish.starts == AtTime(5, or_latest=True)
+    assert found.wish.ends == AtTime(6, or_latest=True)
 
 
 @pytest.mark.parametrize(
     ("options", "name", "value"),
     [
-        ({"startingOffsets": "EARLIEST"}, "start", "earliest"),
-        ({"endingOffsets": " latest "}, "end", "latest"),
-        ({"endingOffsets": '{"orders":{"0":3,"1":-1}}'}, "end", AtOffsets({P0: 3, P1: -1})),
+        ({"startingOffsets": "EARLIEST"}, "starts", -2),
+        ({"endingOffsets": " latest "}, "ends", -1),
+        (
+            {"endingOffsets": '{"a":{"0":3,"1":-1},"b":{"7":0}}'},
+            "ends",
+            {"a": {0: 3, 1: -1}, "b": {7: 0}},
+        ),
+        ({"kafka.isolation.level": "READ_COMMITTED"}, "isolation", "read_committed"),
+    ],
+)
+def test_a_bound_means(options: dict[str, str], name: str, value: object) -> None:
+    assert getattr(request(**options).wish, name) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "value"),
+    [
         ({"failOnDataLoss": "FALSE"}, "fail_on_data_loss", False),
         ({"includeHeaders": "true"}, "columns", COLUMNS),
         ({"columns": "offset, KEY"}, "columns", ("offset", "key")),
@@ -218,6 +231,7 @@ def test_what_is_wrong_with_the_choice_of_partitions(options: dict[str, str], fa
         ({"columns": "headers", "includeHeaders": "false"}, "which names headers"),
         ({"mode": "latest", "minPartitions": "4"}, "minPartitions cannot stand beside mode=latest"),
         ({"latestMemory": "1g"}, "latestMemory needs mode=latest"),
+        ({"mode": "latest", "latestMemory": "1025m"}, "latestMemory must be at most 1g"),
         ({"startingOffset": "earliest"}, "unknown option startingOffset; did you mean"),
         ({"nonsense": "1"}, "unknown option nonsense"),
         ({"kafka.bootstrap.servers": "a:b"}, "option kafka.bootstrap.servers"),
@@ -257,8 +271,9 @@ def test_all_faults_are_told_at_once() -> None:
 
 
 def test_a_snapshot_says_where_all_bounds_and_places_do() -> None:
-    found = read_request({**BROKER, "snapshot": " /tmp/cut.json "})
+    found = read_request({"snapshot": " /tmp/cut.json "})
     assert found.snapshot == "/tmp/cut.json"
+    assert found.client == {}
     names = ("subscribePattern", "startingTimestamp", "endingOffsets")
     beside = dict(zip(names, ("x", "1", "latest"), strict=True))
     assert faults({**BROKER, "snapshot": "{}", **beside}) == [

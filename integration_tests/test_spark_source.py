@@ -1,0 +1,259 @@
+"""`format("pybroker")` gives Spark the rows that the topic has: all of them, once, as they are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from integration_tests import spark_topics
+from integration_tests.broker import Broker
+from integration_tests.samples import CODECS, FIRST_TIMESTAMP_MS, SAMPLES, Sample
+from integration_tests.spark_topics import KafkaRow, expected_rows, kafka_rows, numbered
+from pybroker.spark import snapshot
+from pybroker.spark.failures import reason
+from pybroker.spark.options import COLUMNS
+
+# The timestamps of the samples lie years back.
+BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
+
+
+Load = Callable[..., DataFrame]
+"""A frame of `format("pybroker")` with these options; `__` stands for a dot. `schema` is a user's
+own."""
+
+
+@pytest.fixture
+def load(spark: SparkSession, broker: Broker) -> Load:
+    def loaded(schema: str | None = None, **options: object) -> DataFrame:
+        reader = spark.read.format("pybroker")
+        reader = reader if schema is None else reader.schema(schema)
+        given = {name.replace("__", "."): str(value) for name, value in options.items()}
+        return reader.options(**{"kafka.bootstrap.servers": broker.bootstrap, **given}).load()
+
+    return loaded
+
+
+def told(topic: str, offsets: Mapping[int, int]) -> str:
+    return json.dumps({topic: {str(partition): offset for partition, offset in offsets.items()}})
+
+
+def offsets_of(frame: DataFrame) -> list[tuple[int, int]]:
+    return sorted(map(tuple, frame.select("partition", "offset").collect()))
+
+
+def fault_of(call: object) -> str:
+    """The one line of what fails when a frame is loaded or run."""
+    assert callable(call)
+    with pytest.raises(PySparkException) as raised:
+        call()
+    return reason(raised.value)
+
+
+def test_every_record_is_a_row_as_it_was_written(load: Load, broker: Broker, topic: str) -> None:
+    """All codecs, one partition each; with keys, headers and timestamps, and what is absent."""
+    spark_topics.create(broker.bootstrap, topic, len(CODECS))
+    for partition, codec in enumerate(CODECS):
+        samples = [(partition, sample) for sample in SAMPLES]
+        spark_topics.produce(broker.bootstrap, topic, samples, codec=codec)
+    frame = load(subscribe=topic, includeHeaders=True)
+    expected = [row for p in range(len(CODECS)) for row in expected_rows(topic, p, SAMPLES)]
+    assert kafka_rows(frame) == expected
+    assert kafka_rows(load(subscribe=topic)) == [row._replace(headers=None) for row in expected]
+
+
+def test_a_range_is_read_from_its_start_to_its_end(load: Load, broker: Broker, topic: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 2)
+    both = [(partition, sample) for sample in SAMPLES for partition in (0, 1)]
+    spark_topics.produce(broker.bootstrap, topic, both)
+    every = [row for p in (0, 1) for row in expected_rows(topic, p, SAMPLES)]
+
+    def read(**options: object) -> list[KafkaRow]:
+        return kafka_rows(load(subscribe=topic, includeHeaders=True, **options))
+
+    start, end = told(topic, {0: 3, 1: -2}), told(topic, {0: 5, 1: 1})
+    assert read(startingOffsets=start, endingOffsets=end) == [
+        row for row in every if (3 <= row.offset < 5 if row.partition == 0 else not row.offset)
+    ]
+    times = told(topic, dict.fromkeys((0, 1), FIRST_TIMESTAMP_MS + 4000))
+    assert read(startingOffsetsByTimestamp=times) == [row for row in every if row.offset >= 4]
+    assert read(endingOffsetsByTimestamp=times) == [row for row in every if row.offset < 4]
+    assert read(startingTimestamp=FIRST_TIMESTAMP_MS + 4000) == [
+        row for row in every if row.offset >= 4
+    ]
+    assert read(endingTimestamp=FIRST_TIMESTAMP_MS + 1) == [row for row in every if not row.offset]
+    assert read(kafka__isolation__level="read_committed") == every
+    late = 2 * FIRST_TIMESTAMP_MS
+    assert read(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == []
+    assert f"no record of {late} or later" in fault_of(lambda: read(startingTimestamp=late))
+    only = load(assign=json.dumps({topic: [1]}), includeHeaders=True)
+    assert kafka_rows(only) == [row for row in every if row.partition == 1]
+    assert kafka_rows(load(subscribePattern=topic[3:], includeHeaders=True)) == every
+
+
+@pytest.mark.parametrize("by", ["option", "schema"])
+def test_columns_may_be_chosen(load: Load, broker: Broker, topic: str, by: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 1)
+    spark_topics.produce(broker.bootstrap, topic, [(0, sample) for sample in SAMPLES])
+    whole = load(subscribe=topic, includeHeaders=True)
+    types = dict(whole.dtypes)
+    dice = random.Random(5)
+    choices = [["offset"], ["headers"], *(dice.sample(COLUMNS, 3) for _ in range(2))]
+    for names in choices:
+        ddl = ", ".join(f"{name} {types[name]}" for name in names)
+        frame = (
+            load(subscribe=topic, columns=",".join(names))
+            if by == "option"
+            else load(ddl, subscribe=topic)
+        )
+        assert frame.columns == names
+        assert sorted(frame.collect(), key=repr) == sorted(whole.select(*names).collect(), key=repr)
+
+
+def test_nothing_is_read_of_what_is_empty(load: Load, broker: Broker, topic: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 2)
+    for options in ({}, {"mode": "latest"}, {"tombstones": "drop"}):
+        frame = load(subscribe=topic, **options)
+        assert frame.count() == 0
+        assert frame.collect() == []
+    spark_topics.produce(broker.bootstrap, topic, [(0, Sample(b"k", b"v"))])
+    same = told(topic, {0: 1, 1: 0})
+    assert load(subscribe=topic, startingOffsets=same, endingOffsets=same).collect() == []
+
+
+@pytest.mark.parametrize("schema", [None, "partition int, offset bigint not null"])
+def test_offsets_are_decided_at_load_and_never_again(
+    load: Load, broker: Broker, topic: str, schema: str | None
+) -> None:
+    """Spark plans a frame again whenever it likes; a filter makes it do so."""
+    spark_topics.create(broker.bootstrap, topic, 2)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
+    frame = load(schema, subscribe=topic)
+    before = offsets_of(frame)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(100, 200), partitions=2))
+    spark_topics.grow(broker.bootstrap, topic, 3)
+    assert offsets_of(frame) == before == list(itertools.product((0, 1), range(50)))
+    assert offsets_of(frame.where("offset >= 10")) == [each for each in before if each[1] >= 10]
+    assert frame.count() == 100
+    assert frame.unionAll(frame).count() == 200
+    assert load(schema, subscribe=topic).count() == 200
+
+
+def test_filters_are_sparks(load: Load, broker: Broker, topic: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 3)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(300), partitions=3))
+    frame = load(subscribe=topic)
+    rows = kafka_rows(frame)
+    for text, keep in (
+        ("offset between 7 and 9", lambda row: 7 <= row.offset <= 9),
+        ("partition = 1 and key = 'key-3'", lambda row: row.partition == 1 and row.key == b"key-3"),
+        ("timestamp < '2021-01-01'", lambda row: True),
+        ("value is null", lambda row: row.value is None),
+    ):
+        assert kafka_rows(frame.where(text)) == list(filter(keep, rows))
+
+
+def test_tombstones_may_be_dropped(load: Load, broker: Broker, topic: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 1)
+    samples = [Sample(b"k%d" % n, None if n % 3 else b"v") for n in range(30)]
+    spark_topics.produce(broker.bootstrap, topic, [(0, sample) for sample in samples])
+    assert load(subscribe=topic).count() == 30
+    alive = load(subscribe=topic, tombstones="drop")
+    assert [offset for _, offset in offsets_of(alive)] == list(range(0, 30, 3))
+    only_keys = load(subscribe=topic, tombstones="drop", columns="key").collect()
+    assert sorted(bytes(row["key"]) for row in only_keys) == sorted(
+        b"k%d" % n for n in range(0, 30, 3)
+    )
+
+
+def latest(rows: list[KafkaRow]) -> list[KafkaRow]:
+    """The last row of each key of each partition."""
+    found = {(row.partition, row.key): row for row in rows}
+    return sorted(found.values(), key=lambda row: row[:3])
+
+
+@pytest.mark.parametrize("memory", ["256m", "100k"], ids=["in-memory", "by-files"])
+def test_the_latest_of_each_key(load: Load, broker: Broker, topic: str, memory: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 2)
+    dice = random.Random(memory)
+    samples = [
+        (
+            dice.randrange(2),
+            Sample(
+                b"key-%d" % dice.randrange(4_000),
+                b"%d" % number if dice.random() < 0.8 else None,
+                (("n", b"%d" % number),) if dice.random() < 0.5 else (),
+            ),
+        )
+        for number in range(12_000)
+    ]
+    spark_topics.produce(broker.bootstrap, topic, samples)
+    expected = latest(kafka_rows(load(subscribe=topic, includeHeaders=True)))
+
+    def read(**options: object) -> list[KafkaRow]:
+        frame = load(subscribe=topic, mode="latest", latestMemory=memory, **options)
+        return kafka_rows(frame)
+
+    assert len(expected) > 6_000
+    assert read(includeHeaders=True, tombstones="keep") == expected
+    assert read(includeHeaders=True) == [row for row in expected if row.value is not None]
+    narrow = load(subscribe=topic, mode="latest", latestMemory=memory, columns="offset,partition")
+    assert offsets_of(narrow) == [row[1:3] for row in expected if row.value is not None]
+
+
+def test_the_latest_needs_keys(load: Load, broker: Broker, topic: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 1)
+    samples = [Sample(b"a", b"1"), Sample(b"b", b"2"), Sample(None, b"3")]
+    spark_topics.produce(broker.bootstrap, topic, [(0, sample) for sample in samples])
+    frame = load(subscribe=topic, mode="latest")
+    assert fault_of(frame.collect).startswith(f"{topic}-0@2: the record has no key")
+
+
+def test_a_snapshot_is_read_as_text_or_from_its_file(
+    load: Load, spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    spark_topics.create(broker.bootstrap, topic, 2)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
+    taken = snapshot.take(broker.bootstrap, [topic])
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(100, 150), partitions=2))
+    taken.save(tmp_path / "cut.json")
+    for option in (taken.to_json(), str(tmp_path / "cut.json")):
+        assert load(snapshot=option).count() == 100
+        alone = spark.read.format("pybroker").option("snapshot", option).load()
+        assert offsets_of(alone) == list(itertools.product((0, 1), range(50)))
+    contrary = {"snapshot": taken.to_json(), "kafka__isolation__level": "read_uncommitted"}
+    assert "contradicts the snapshot" in fault_of(lambda: load(**contrary))
+
+
+def test_what_is_wrong_is_told_in_one_line(load: Load, broker: Broker, topic: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 2)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
+    assert fault_of(lambda: load(subscribe="no-" + topic)).startswith(
+        f"there is no topic no-{topic} at {broker.bootstrap}: did you mean {topic}?"
+    )
+    some = told(topic, {0: 1})
+    assert f"{topic}-1 is missing" in fault_of(lambda: load(subscribe=topic, startingOffsets=some))
+    future = told(topic, {0: 1, 1: 51})
+    assert f"{topic}-1 ends at 50" in fault_of(lambda: load(subscribe=topic, endingOffsets=future))
+    assert fault_of(lambda: load(subscribe=topic, subcsribe=topic)) == (
+        "unknown option subcsribe; did you mean subscribe?"
+    )
+    own = load("value string", subscribe=topic)
+    assert fault_of(own.collect).startswith("schema: column value is binary, not string")
+
+
+def test_rows_that_are_gone_are_an_error(load: Load, broker: Broker, topic: str) -> None:
+    spark_topics.create(broker.bootstrap, topic, 2)
+    spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
+    strict = load(subscribe=topic)
+    spark_topics.delete_records(broker.bootstrap, topic, {1: 20})
+    line = fault_of(strict.collect)
+    assert line.startswith(f"{topic}-1@0: the partition begins at 20 now")
+    assert "\n" not in line

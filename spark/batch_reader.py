@@ -1,0 +1,80 @@
+"""Reads one range of a partition as Arrow batches of a size that suits Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from pybroker.client.arrow import record_batch
+from pybroker.client.errors import ClientError
+from pybroker.client.range_reader import RangeReader
+from pybroker.client.ranges import PartitionRange, RangeFailed, RangeFault
+from pybroker.errors import BrokerError, CorruptionError
+from pybroker.records.columns import ColumnBuilder
+from pybroker.spark.failures import ReadFailed
+from pybroker.spark.options import ReadRequest
+from pybroker.spark.rows import BATCH_BYTES, BATCH_ROWS
+
+logger = logging.getLogger(__name__)
+
+DECOMPRESSED_BYTES_MAX = 2**30
+"""The most that a stored batch may unfold to: what it takes to decode one has to fit in memory."""
+
+
+def read_batches(
+    request: ReadRequest, isolation: str, wanted: PartitionRange, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range in the order of their offsets, with the columns `names`. Small batches
+    of the log are put together, to BATCH_ROWS rows or BATCH_BYTES bytes; a large one stays whole.
+
+    Raises RangeFailed, or ReadFailed where the cluster cannot be asked; both name
+    topic-partition@offset.
+    """
+    builder = ColumnBuilder(
+        headers="headers" in names, keys="key" in names, values="value" in names
+    )
+    for _ in _added(request, isolation, wanted, builder):
+        if builder.rows >= BATCH_ROWS or builder.size >= BATCH_BYTES:
+            yield record_batch(wanted.topic, wanted.partition, builder.finish(), names)
+    if builder.rows:
+        yield record_batch(wanted.topic, wanted.partition, builder.finish(), names)
+
+
+def _added(
+    request: ReadRequest, isolation: str, wanted: PartitionRange, builder: ColumnBuilder
+) -> Iterator[None]:
+    """Adds one batch of the log after the other."""
+    options = {
+        **request.client,
+        "kafkaConsumer.pollTimeoutMs": str(request.poll_timeout_ms),
+    }
+    where = wanted.topic_partition
+    position = wanted.start
+    with RangeReader(
+        options, isolation=isolation, fail_on_data_loss=request.fail_on_data_loss
+    ) as reader:
+        try:
+            for header, batch in reader.batches(wanted):
+                builder.add(
+                    batch,
+                    header,
+                    wanted.start,
+                    wanted.end,
+                    decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+                )
+                position = header.next_offset
+                yield
+        except RangeFailed:
+            raise
+        except (CorruptionError, BrokerError) as error:
+            text = f"the batch cannot be decoded: {error}; read around it, by offsets"
+            raise RangeFailed(where, position, RangeFault.CORRUPT, text) from None
+        except ClientError as error:
+            raise ReadFailed(f"{where}@{position}: {error}") from None
+        for first, end in reader.lost:
+            logger.warning(
+                "event=records-lost topic_partition=%s first_offset=%d end_offset=%d",
+                where, first, end,
+            )  # fmt: skip

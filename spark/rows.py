@@ -1,0 +1,71 @@
+"""The columns of a read as Spark and as Arrow see them, and what a user's own schema may say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pybroker.errors import ConfigError
+from pybroker.spark.options import COLUMNS
+
+BATCH_ROWS: Final = 8_192
+"""A batch costs Spark about 60 microseconds, as much as 150 rows; so many rows make it vanish."""
+BATCH_BYTES: Final = 4 * 2**20
+
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_TYPES: Final[dict[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(_HEADER),
+}
+_NEVER_NULL: Final = frozenset(COLUMNS) - {"key", "value", "headers"}
+
+
+def spark_schema(names: Sequence[str]) -> StructType:
+    """The columns of these names, as Spark's Kafka source has them."""
+    return StructType([StructField(name, _TYPES[name]) for name in names])
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark compares the batches of a read with, to the letter."""
+    found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return found
+
+
+def check_schema(schema: StructType) -> None:
+    """A user's own schema may choose and order columns; nothing else. Raises ConfigError."""
+    faults = []
+    for each in schema.fields:
+        known = _TYPES.get(each.name)
+        if known is None:
+            faults.append(f"column {each.name}: expected one of {', '.join(COLUMNS)}")
+        elif each.dataType != known:
+            faults.append(
+                f"column {each.name} is {known.simpleString()}, not"
+                f" {each.dataType.simpleString()}: leave the type, and cast with Spark's functions"
+            )
+        elif not each.nullable and each.name not in _NEVER_NULL:
+            faults.append(f"column {each.name} may be null: do not declare it NOT NULL")
+    if not schema.fields:
+        faults.append("the schema has no column: name at least one")
+    if faults:
+        raise ConfigError([f"schema: {fault}" for fault in faults])

@@ -1,0 +1,43 @@
+"""`format("pybroker")` as Spark finds it: `spark.read.format("pybroker").option(...).load()`.
+
+Spark loads this module in every session that knows pybroker, whether it is used or not; so the rest
+is loaded when somebody reads.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pybroker.spark.reading import FrozenRead
+
+
+class PybrokerDataSource(DataSource):
+    """Topics of Kafka as a batch, with the columns and options of Spark's own Kafka source."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Runs once, at `load()`; the object then travels with the frame. So this is where offsets
+        become numbers: `schema`, which also runs once, does not run if the user gives a schema."""
+        super().__init__(options)
+        self._frozen: FrozenRead = _reading().freeze(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        return "pybroker"
+
+    def schema(self) -> StructType:
+        found: StructType = _reading().schema_of(self._frozen.request.columns)
+        return found
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        found: DataSourceReader = _reading().FrozenReader(self._frozen, schema)
+        return found
+
+
+def _reading() -> Any:
+    return importlib.import_module("pybroker.spark.reading")

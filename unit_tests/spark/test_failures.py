@@ -1,0 +1,66 @@
+"""Errors of workers as the user sees them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pybroker.errors import ConfigError, PybrokerError
+from pybroker.spark.failures import ReadFailed, in_one_line, reason
+
+JOB_ABORTED = """\
+An exception was thrown from the Python worker. Please see the stack trace below.
+pybroker.client.ranges.RangeFailed: orders-3@1234: the records were deleted: take a new snapshot
+"""
+JAVA = """\
+An error occurred while calling o55.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "pyspark/worker.py", line 1, in main
+pybroker.spark.failures.ReadFailed: orders-0@7: no broker could be reached
+
+\tat org.apache.spark.api.python.BasePythonRunner
+"""
+AT_LOAD = (
+    "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance:"
+    " pybroker.errors.ConfigError: unknown option foo\n SQLSTATE: 38000"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ConfigError(["a is wrong", "b is, too"]), "a is wrong; b is, too"),
+        (RuntimeError(JOB_ABORTED), "orders-3@1234: the records were deleted: take a new snapshot"),
+        (RuntimeError(JAVA), "orders-0@7: no broker could be reached"),
+        (RuntimeError(AT_LOAD), "unknown option foo"),
+        (RuntimeError("no module named pybroker.spark: install it"), None),
+        (RuntimeError("  \nfirst line\nsecond"), "first line"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_the_reason_is_one_line(error: Exception, line: str | None) -> None:
+    assert reason(error) == (line or str(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "hidden"),
+    [(ReadFailed("orders-0@7: gone"), True), (ConfigError(["x"]), True), (KeyError("x"), False)],
+)
+def test_only_errors_of_ours_lose_their_stack(
+    error: Exception, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    with pytest.raises(type(error)), in_one_line():
+        raise error
+    assert ("SPARK_HIDE_TRACEBACK" in os.environ) is hidden
+
+
+def test_nothing_is_set_where_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    with in_one_line():
+        pass
+    assert os.environ == {}
+    assert issubclass(ReadFailed, PybrokerError)

@@ -1,0 +1,65 @@
+"""The schema of a read, and what a user's own may say."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from pybroker.client.arrow import arrow_schema as client_schema
+from pybroker.errors import ConfigError
+from pybroker.spark.options import COLUMNS
+from pybroker.spark.rows import arrow_schema, check_schema, spark_schema
+
+
+def test_the_columns_are_those_of_sparks_kafka_source() -> None:
+    assert spark_schema(COLUMNS).simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_the_client_makes_what_spark_expects(headers: bool) -> None:
+    names = COLUMNS if headers else COLUMNS[:-1]
+    assert arrow_schema(spark_schema(names)).equals(client_schema(headers=headers))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [StructField("offset", LongType())],
+        [StructField("offset", LongType(), nullable=False), StructField("key", BinaryType())],
+        spark_schema(COLUMNS).fields,
+    ],
+)
+def test_a_users_schema_may_choose_columns(fields: list[StructField]) -> None:
+    check_schema(StructType(fields))
+
+
+HEADER = StructType([StructField("key", StringType(), False), StructField("value", BinaryType())])
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ([], "the schema has no column"),
+        ([StructField("price", LongType())], "column price: expected one of key, value"),
+        ([StructField("Key", BinaryType())], "column Key: expected one of key, value"),
+        ([StructField("value", StringType())], "column value is binary, not string: leave the"),
+        ([StructField("offset", IntegerType())], "column offset is bigint, not int"),
+        ([StructField("value", BinaryType(), nullable=False)], "column value may be null"),
+        ([StructField("headers", ArrayType(HEADER))], "column headers is array<struct<key"),
+    ],
+)
+def test_a_users_schema_may_not(fields: list[StructField], fault: str) -> None:
+    with pytest.raises(ConfigError, match=f"schema: {fault}") as raised:
+        check_schema(StructType(fields))
+    assert len(raised.value.faults) == 1
