@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +27,6 @@ from pybroker.coordinator.controller.reading import (
     read_deletion_requests,
     read_topic_names,
 )
-from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper.late_session import LateSession
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, LossReceipts
@@ -64,7 +63,7 @@ from pybroker.server.listener import Server
 from pybroker.standing import Level, Standing
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
-from pybroker.topic_logs import topic_log_config
+from pybroker.topic_logs import read_log_configs
 from pybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -261,7 +260,7 @@ class BrokerApp:
             logs=self._logs,
             blocking=self._world.blocking,
             clock=self._world.clock,
-            topic_config=self._topic_log_config,
+            topic_configs=self._topic_log_configs,
             fetches=Purgatory(),
             produces=Purgatory(),
             metrics=self._world.metrics,
@@ -406,13 +405,8 @@ class BrokerApp:
             on_topics=self.controller.policies_changed,
         )
 
-    async def _topic_log_config(self, topic: str) -> LogConfig:
-        try:
-            overrides = await topic_configs(self._world.coord, topic)
-        except MalformedNode as error:
-            log.error("topic options ignored topic=%s error=%s", topic, error)
-            overrides = {}
-        return topic_log_config(self.live.current, topic, overrides)
+    async def _topic_log_configs(self, topics: Collection[str]) -> dict[str, LogConfig]:
+        return await read_log_configs(self._world.coord, lambda: self.live.current, topics)
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """The broker's own options have changed; those of its logs are handed on elsewhere."""

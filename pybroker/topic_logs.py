@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.config import first_faults
@@ -60,17 +61,27 @@ def topic_log_config(broker: BrokerConfig, topic: str, overrides: dict[str, str]
     return log_config(effective_topic_config(broker, usable))
 
 
+async def read_log_configs(
+    coord: Coord, broker: Callable[[], BrokerConfig], topics: Collection[str]
+) -> dict[str, LogConfig]:
+    """The options of the logs of these topics, as they are now. A broker may be told of a topic
+    before its member of ZooKeeper knows it, and its own options with it. Raises CoordError."""
+
+    async def one(topic: str) -> LogConfig:
+        overrides = await _read(coord, topic)
+        return topic_log_config(broker(), topic, overrides or {})
+
+    await coord.sync(config_root("topics"))
+    return await read_each(one, topics)
+
+
 async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, LogConfig]:
     """The options of the logs of all topics that have some of their own. Recovery has to know them
     before the controller tells of any topic: in a compacted log a gap is no hole. Raises
     CoordError."""
 
     async def one(topic: str) -> LogConfig | None:
-        try:
-            overrides = await read_config(coord, topic_entity(topic))
-        except MalformedNode as error:
-            log.error("topic options ignored topic=%s error=%s", topic, error)
-            return None
+        overrides = await _read(coord, topic)
         return topic_log_config(broker, topic, overrides) if overrides else None
 
     try:
@@ -78,3 +89,12 @@ async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, Log
     except NoNode:
         return {}
     return await read_each(one, [decode_name(name) for name in names])
+
+
+async def _read(coord: Coord, topic: str) -> dict[str, str] | None:
+    """A topic's own options; None if they are none."""
+    try:
+        return await read_config(coord, topic_entity(topic))
+    except MalformedNode as error:
+        log.error("topic options ignored topic=%s error=%s", topic, error)
+        return None

@@ -60,7 +60,7 @@ class ReplicaManager:
         logs: LogManager,
         blocking: Blocking,
         clock: Clock,
-        topic_config: TopicConfigReader,
+        topic_configs: TopicConfigReader,
         fetches: Purgatory,
         produces: Purgatory,
         metrics: Metrics | None = None,
@@ -101,7 +101,7 @@ class ReplicaManager:
         self._blocking = blocking
         self._clock = clock
         self._opener = LogOpener(
-            broker_id=broker_id, logs=logs, blocking=blocking, topic_config=topic_config
+            broker_id=broker_id, logs=logs, blocking=blocking, topic_configs=topic_configs
         )
         self._partitions: dict[TopicPartition, Partition] = {}
         self.by_topic: dict[bytes, dict[int, Partition]] = {}

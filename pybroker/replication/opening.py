@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from pybroker.errors import BrokerError, CoordError, ErrorCode, PybrokerError, StorageError
@@ -28,10 +28,10 @@ state_change = logging.getLogger("pybroker.state_change")
 T = TypeVar("T")
 R = TypeVar("R")
 _THREADS: Final = 10
-_CONFIGS_AT_A_TIME: Final = 200
 
-TopicConfigReader = Callable[[str], Awaitable[LogConfig]]
-"""Gives the effective configuration of a topic's logs, as ZooKeeper has it now."""
+TopicConfigReader = Callable[[Collection[str]], Awaitable[dict[str, LogConfig]]]
+"""Gives the effective configuration of each topic's logs, as ZooKeeper has it now: not what one of
+its members, which lags, had before the topic was made."""
 
 
 def cannot_exist(key: TopicPartition) -> bool:
@@ -55,23 +55,17 @@ class LogOpener:
         broker_id: int,
         logs: LogManager,
         blocking: Blocking,
-        topic_config: TopicConfigReader,
+        topic_configs: TopicConfigReader,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._blocking = blocking
-        self._topic_config = topic_config
+        self._topic_configs = topic_configs
 
     async def configs(self, topics: Iterable[str]) -> dict[str, LogConfig]:
         """The configuration of each topic, asked for together."""
         names = sorted(topics)
-        found: dict[str, LogConfig] = {}
-        for start in range(0, len(names), _CONFIGS_AT_A_TIME):
-            some = names[start : start + _CONFIGS_AT_A_TIME]
-            found.update(
-                zip(some, await asyncio.gather(*map(self._topic_config, some)), strict=True)
-            )
-        return found
+        return await self._topic_configs(names) if names else {}
 
     async def configs_of(
         self, news: Sequence[PartitionFacts], open_here: Mapping[TopicPartition, Partition]

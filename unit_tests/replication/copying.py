@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -142,7 +142,7 @@ class Member:
             logs=self.logs,
             blocking=self.blocking,
             clock=group.clock,
-            topic_config=self._config,
+            topic_configs=self._configs,
             fetches=Purgatory(),
             produces=Purgatory(),
             fetchers=self.fetchers,
@@ -154,8 +154,8 @@ class Member:
         self.manager.replica_failed(key, reason)
         self.group.moved()
 
-    async def _config(self, topic: str) -> LogConfig:
-        return self.group.config
+    async def _configs(self, topics: Collection[str]) -> dict[str, LogConfig]:
+        return dict.fromkeys(topics, self.group.config)
 
     async def close(self, *, clean: bool = True) -> None:
         """`clean` is a stop in order, else what kill -9 leaves."""

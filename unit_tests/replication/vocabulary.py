@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 
 from pybroker.clock import ManualClock
@@ -76,17 +77,17 @@ class Replicas:
             logs=self.logs,
             blocking=ImmediateBlocking(),
             clock=self.clock,
-            topic_config=self._config,
+            topic_configs=self._configs,
             fetches=Purgatory(),
             produces=Purgatory(),
             metrics=self.metrics,
         )
 
-    async def _config(self, topic: str) -> LogConfig:
-        self.config_reads.append(topic)
+    async def _configs(self, topics: Collection[str]) -> dict[str, LogConfig]:
+        self.config_reads.extend(topics)
         if self.config_failure is not None:
             raise self.config_failure
-        return self.config
+        return dict.fromkeys(topics, self.config)
 
     async def told(
         self, *partitions: PartitionFacts, controller_epoch: int = 1, broker_epoch: int = -1

@@ -9,8 +9,9 @@ import pytest
 from pybroker.client import Admin, NewTopic, Producer
 from pybroker.testing.simulation import ZOOKEEPER, Simulation
 from pybroker.testing.simulation.links import Delay
-from pybroker.testing.simulation.view import controller_of, stored_states
-from unit_tests.simulation.stories import produce, read_all
+from pybroker.testing.simulation.view import controller_of, replica, stored_states
+from unit_tests.simulation import stories
+from unit_tests.simulation.stories import PARTITION, produce, read_all
 
 
 async def create(bootstrap: str, topics: dict[str, list[int]]) -> None:
@@ -75,3 +76,22 @@ def test_who_stops_before_a_new_controller_has_told_it_all_keeps_its_log(seed: i
         simulation.mend()
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_knows_the_options_of_a_new_topic_although_its_zookeeper_lags(seed: int) -> None:
+    """The controller told it of the topic before its member of ZooKeeper had the topic's options:
+    it went by its own, and deleted what was to be kept, until one of them was changed."""
+    with Simulation(seed, config={"log.retention.bytes": 0}) as simulation:
+        cluster = simulation.cluster
+        for member in cluster.zookeeper.members:
+            if member != cluster.zookeeper.leader:
+                cluster.zookeeper.lag(member, 1.0)
+        configs = {"retention.bytes": "-1", "min.insync.replicas": "3"}
+        simulation.run(stories.create, simulation.bootstrap, configs)
+        simulation.wait(lambda: all(replica(cluster, each, PARTITION) for each in (1, 2, 3)))
+        for broker in (1, 2, 3):
+            here = replica(cluster, broker, PARTITION)
+            assert here is not None
+            config = here.log.config
+            assert (config.retention_bytes, config.min_insync_replicas) == (-1, 3), broker
