@@ -1,5 +1,5 @@
-"""Disks that fill up under load, of one broker and of all, and are given room again: records are
-refused or go to brokers with room, and nothing has to be restarted."""
+"""Disks that fill up under load, of one broker, of a coordinator, and of all, and are given room
+again: records are refused or go to brokers with room, and nothing has to be restarted."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ import pytest
 from integration_tests.faults import mounts
 from integration_tests.faults.rig import PARTITIONS, REPLICAS, Rig, Run
 from integration_tests.faults.tormented import Tormented
+from integration_tests.faults.trial import (
+    OFFSETS_PARTITIONS,
+    OFFSETS_TOPIC,
+    OUTLASTING_MS,
+    trial_of,
+)
 from integration_tests.process import wait_until
 
 pytestmark = pytest.mark.ours
@@ -34,10 +40,15 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
     if reason is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp(mounts.FOLDER)
+    config = {
+        "offsets.storage": "kafka",
+        "offsets.topic.num.partitions": OFFSETS_PARTITIONS,
+        "offsets.topic.segment.bytes": 65536,
+    }
     with mounts.Mounts() as mounted:
         for broker in Tormented.brokers:
             mounted.memory(folder / "brokers" / f"broker-{broker}", DISK_BYTES)
-        with Tormented(folder) as started:
+        with Tormented(folder, config=config) as started:
             yield started
 
 
@@ -86,6 +97,33 @@ def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
         run.wait_for_full_isr()
         wait_until(lambda: said(run, leader, "has room again"), what="it has room", seconds=30)
         run.finish(stop=True, allowed_errors=EXPLAINED)
+
+
+def test_the_disk_of_a_coordinator_is_full(small: Tormented, tmp_path: Path) -> None:
+    """Its groups go over to a broker with room, offsets and generation with them, and more members
+    join there; then they come back, as that one's disk is full."""
+    rig = Rig(small, tmp_path)
+    with trial_of(rig, "group-disk-full") as trial:
+        trial.join("a", "b", session_ms=OUTLASTING_MS)
+        trial.wait_until_shared()
+        trial.wait_for_commits()
+        small.cluster.wait_until_in_sync(OFFSETS_TOPIC)
+        before = trial.held
+        for name in ("c", "d"):
+            coordinator = trial.coordinator()
+            with trial.run.fault("full", coordinator):
+                fill(small, coordinator)
+                trial.coordinator(other_than=coordinator)
+                trial.wait_for_commits()
+                assert trial.held == before
+                trial.join(name, session_ms=OUTLASTING_MS)
+                trial.wait_until_shared()
+                trial.wait_for_commits()
+                before = trial.held
+                ballast(small, coordinator).unlink()
+            trial.run.wait_for_full_isr()
+            small.cluster.wait_until_in_sync(OFFSETS_TOPIC)
+        trial.finish(allowed_errors=EXPLAINED)
 
 
 def test_all_disks_are_full(small: Tormented, tmp_path: Path) -> None:

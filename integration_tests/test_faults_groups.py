@@ -4,35 +4,24 @@ who no longer coordinates changes nothing."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
-from integration_tests.faults.rig import PARTITIONS, Rig, Run
+from integration_tests.faults.rig import Rig
+from integration_tests.faults.taps import LostWrites
 from integration_tests.faults.tormented import SESSION_S, Tormented
-from integration_tests.members.members import Member, Members
-from pybroker.coordinator.runtime.partitioning import partition_of
-from pybroker.testing.history.checker import check, report
-from pybroker.testing.history.loader import load
+from integration_tests.faults.trial import (
+    OFFSETS_PARTITIONS,
+    OFFSETS_TOPIC,
+    OUTLASTING_MS,
+    trial_of,
+)
 
 pytestmark = pytest.mark.ours
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-OFFSETS_PARTITIONS: Final = 3
-CLIENTS: Final = ("idempotent", "reader")
-LIBRARIES: Final = {
-    "a": "confluent-kafka",
-    "b": "pybroker",
-    "c": "aiokafka",
-    "d": "kafka-python",
-    "e": "confluent-kafka",
-}
-"""kafka-python's does not look for a coordinator while the one that it knows stands still: it
-connects to this one for ever."""
-OUTLASTING_MS: Final = 30_000
-"""A session that no client takes for over while another broker takes its coordinator's place."""
+LOST_ONE_IN: Final = 5
 
 
 @pytest.fixture(scope="module", params=["zookeeper", "kafka"])
@@ -54,63 +43,6 @@ def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
     return Rig(cluster.fit(), tmp_path_factory.mktemp("ops"))
 
 
-class Trial:
-    """A group that reads the topic of a run, and its coordinator."""
-
-    def __init__(self, run: Run, members: Members) -> None:
-        self.run = run
-        self.members = members
-        self.group = run.topic
-        self._partition = partition_of(self.group, OFFSETS_PARTITIONS)
-        self.present: dict[str, Member] = {}
-
-    def join(self, *names: str, session_ms: int = 6_000) -> None:
-        for name in names:
-            self.present[name] = self.members.join(
-                LIBRARIES[name], name, group=self.group, session_ms=session_ms
-            )
-
-    def leave(self, name: str) -> None:
-        self.present.pop(name).leave()
-
-    def wait_until_shared(self) -> int:
-        """Until who is present shares everything; gives the generation."""
-        return self.members.wait_until_shared(*self.present.values())
-
-    def wait_for_commits(self) -> None:
-        self.members.wait_for_commits(self.group)
-
-    def coordinator(self, *, other_than: int | None = None) -> int:
-        cluster = self.run.cluster.cluster
-        return cluster.leader(OFFSETS_TOPIC, self._partition, other_than=other_than)
-
-    def finish(self) -> None:
-        """The cluster and the group are well, everything is processed and judged."""
-        ends = {place: len(read.records) for place, read in self.run.finish().final().items()}
-        assert len(ends) == PARTITIONS
-        self.members.wait_until_all_is_committed(ends)
-        self.members.note_calm()
-        self.members.leave_all(self.present.values())
-        history = load(self.run.ops_folder)
-        violations = check(history)
-        assert not violations, report(violations)
-        assert history.groups.processed and history.groups.answers
-
-
-@contextlib.contextmanager
-def trial_of(rig: Rig, name: str) -> Iterator[Trial]:
-    with (
-        rig.run(name, clients=CLIENTS) as run,
-        Members(
-            run.cluster.bootstrap,
-            run.ops_folder,
-            {name: PARTITIONS},
-            offsets_partitions=OFFSETS_PARTITIONS,
-        ) as members,
-    ):
-        yield Trial(run, members)
-
-
 def test_coordinator_killed_under_a_stable_group(rig: Rig) -> None:
     """Another broker knows the group: the generation goes on, with everybody's partitions."""
     with trial_of(rig, "group-coordinator-killed") as trial:
@@ -118,14 +50,14 @@ def test_coordinator_killed_under_a_stable_group(rig: Rig) -> None:
         generation = trial.wait_until_shared()
         trial.wait_for_commits()
         rig.cluster.cluster.wait_until_in_sync(OFFSETS_TOPIC)
-        before = {name: member.held for name, member in trial.present.items()}
+        before = trial.held
         for _ in range(2):
             coordinator = trial.coordinator()
             with trial.run.fault("kill9", coordinator):
                 rig.cluster.kill9(coordinator)
             trial.coordinator(other_than=coordinator)
             trial.wait_for_commits()
-            assert {name: member.held for name, member in trial.present.items()} == before
+            assert trial.held == before
             rig.cluster.start(coordinator)
             rig.cluster.cluster.wait_until_in_sync(OFFSETS_TOPIC)
         trial.join("d", session_ms=OUTLASTING_MS)
@@ -178,14 +110,14 @@ def test_coordinator_cut_from_zookeeper(rig: Rig) -> None:
         trial.wait_until_shared()
         trial.wait_for_commits()
         rig.cluster.cluster.wait_until_in_sync(OFFSETS_TOPIC)
-        before = {name: member.held for name, member in trial.present.items()}
+        before = trial.held
         coordinator = trial.coordinator()
         with trial.run.fault("cut", coordinator):
             rig.cluster.cut(coordinator, "zookeeper")
             trial.coordinator(other_than=coordinator)
             trial.wait_for_commits()
             trial.run.wait(SESSION_S)
-            assert {name: member.held for name, member in trial.present.items()} == before
+            assert trial.held == before
             trial.join("b", "e", session_ms=OUTLASTING_MS)
             trial.wait_until_shared()
             trial.wait_for_commits()
@@ -209,4 +141,61 @@ def test_sessions_of_coordinators_expire(rig: Rig) -> None:
         trial.leave("a")
         trial.wait_until_shared()
         trial.wait_for_commits()
+        trial.finish()
+
+
+def test_sessions_for_offsets_end_in_mid_commit(rig: Rig) -> None:
+    """That of each coordinator's broker, when a write of offsets or members is on its way, in turn
+    before it arrives and after it was carried out."""
+    with trial_of(rig, "group-offset-sessions") as trial:
+        trial.join("a", "b", session_ms=OUTLASTING_MS)
+        trial.wait_until_shared()
+        trial.wait_for_commits()
+        taps, ended = [], []
+        for broker in rig.cluster.brokers:
+
+            def end(broker: int = broker) -> None:
+                ended.append((broker, rig.cluster.expire_session(broker, of_offsets=True)))
+
+            lost = LostWrites(b"/consumers/", one_in=LOST_ONE_IN, seed=broker, besides=end)
+            rig.cluster.cluster.tap(broker, "zookeeper", lost.make)
+            taps.append(lost)
+        for name in ("c", "d"):
+            trial.join(name, session_ms=OUTLASTING_MS)
+            trial.wait_until_shared()
+            trial.wait_for_commits()
+        trial.leave("c")
+        trial.wait_until_shared()
+        rig.cluster.heal()
+        trial.wait_for_commits()
+        for broker, session in ended:
+            heard = f"zookeeper session=0x{session:x} expired"
+            assert any(heard in line for line in rig.new_lines(broker)), heard
+        lost_ones = {what.rpartition(" ")[2] for lost in taps for what in lost.lost}
+        assert lost_ones == {"request", "answer"}
+        trial.finish()
+
+
+def test_brokers_are_restarted_in_turn(rig: Rig) -> None:
+    """Those with offsets in ZooKeeper with the other storage, and once more with theirs: at any
+    time some keep offsets here and some there. Coordinators move, and no member notices."""
+    with trial_of(rig, "group-rolling-restart") as trial:
+        trial.join("a", "b", "c", session_ms=OUTLASTING_MS)
+        trial.wait_until_shared()
+        trial.wait_for_commits()
+        before = trial.held
+        own = rig.cluster.config["offsets.storage"]
+        rig.cluster.cluster.wait_until_in_sync(OFFSETS_TOPIC)
+        for storage in ("kafka", own) if own == "zookeeper" else (own,):
+            coordinators = set()
+            for broker in rig.cluster.brokers:
+                coordinators.add(trial.coordinator())
+                with trial.run.fault("restart", broker):
+                    assert rig.cluster.stop(broker) == 0
+                    rig.cluster.start(broker, config={"offsets.storage": storage})
+                rig.cluster.cluster.wait_until_in_sync(OFFSETS_TOPIC)
+                trial.run.wait_for_full_isr()
+                trial.wait_for_commits()
+            assert len(coordinators) > 1
+        assert trial.held == before
         trial.finish()

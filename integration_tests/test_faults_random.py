@@ -54,7 +54,7 @@ FREEZE_S: Final = 1.0
 JITTER_S: Final = 0.3
 LOST_ONE_IN: Final = 3
 
-Fault = Callable[[Tormented, int, str], None]
+Fault = Callable[[Tormented, int, str], object]
 
 
 def stop(cluster: Tormented, broker: int, _: str) -> None:

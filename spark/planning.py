@@ -17,6 +17,7 @@ from typing import Final
 from pybroker.client import defaults
 from pybroker.client.addresses import format_address
 from pybroker.client.backoff import Deadline
+from pybroker.client.blocking import run_blocking
 from pybroker.client.cluster import Cluster
 from pybroker.client.epoch_lookup import EpochEnd, epoch_ends
 from pybroker.client.metadata import ClusterView, TopicInfo
@@ -28,6 +29,7 @@ from pybroker.client.offset_lookup import (
     list_offsets,
 )
 from pybroker.client.options import ConsumerOptions
+from pybroker.client.range_options import parse_range_options
 from pybroker.client.range_standing import UNKNOWN_CODES, Standing, topic_id_text
 from pybroker.client.range_standing import faults as range_faults
 from pybroker.errors import ErrorCode
@@ -39,8 +41,10 @@ from pybroker.model import (
     topic_name_fault,
 )
 from pybroker.ports import Clock, Rng
+from pybroker.spark.readability import wrong_cluster
 from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
 
+CLIENT_ID: Final = "pybroker-snapshot"
 _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 UNKNOWN_TOPIC_LIMIT_S: Final = 3.0
 """A topic that was made a moment ago is not known to every broker yet."""
@@ -94,6 +98,9 @@ async def plan(
             cluster.watch({*wish.topics, *wish.partitions})
         await cluster.start()
         created_at_ms = clock.wall_ms()
+        other = wrong_cluster(cluster, wish.since.cluster_id) if wish.since else None
+        if other is not None:
+            raise SnapshotError(other)
         topics = await _topics(cluster, wish)
         keys = _keys(topics, wish)
         facts = await _ask(cluster, keys, wish)
@@ -109,6 +116,13 @@ async def plan(
         )
     finally:
         await cluster.close()
+
+
+def plan_blocking(options: Mapping[str, str], wish: Wish) -> Snapshot:
+    """As `plan`, for blocking code. `options` are those of the client under Kafka's names, with or
+    without `kafka.` before them. Raises ConfigError, too."""
+    parsed, _ = parse_range_options({"client.id": CLIENT_ID, **options})
+    return run_blocking(lambda: plan(parsed, wish))
 
 
 def new_id(created_at_ms: int, rng: Rng) -> str:

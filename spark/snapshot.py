@@ -13,10 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pybroker.client.blocking import run_blocking
 from pybroker.client.offset_lookup import EARLIEST, LATEST
-from pybroker.client.range_options import parse_range_options
-from pybroker.spark.planning import AtTime, Bounds, Wish, plan
+from pybroker.spark.planning import AtTime, Bounds, Wish, plan_blocking
 from pybroker.spark.snapshot_model import (
     Change,
     PartitionChange,
@@ -38,7 +36,6 @@ __all__ = [
 ]
 
 Until = str | int | Mapping[str, Mapping[int, int]]
-CLIENT_ID: Final = "pybroker-snapshot"
 WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -71,10 +68,7 @@ def take(
         since=before,
         isolation=isolation or (before.isolation if before else "read_committed"),
     )
-    options, _ = parse_range_options(
-        {"client.id": CLIENT_ID, **(conf or {})}, bootstrap_servers=bootstrap
-    )
-    return run_blocking(lambda: plan(options, wish))
+    return plan_blocking({**(conf or {}), "bootstrap.servers": bootstrap}, wish)
 
 
 def load(path: Path | str) -> Snapshot:

@@ -21,15 +21,21 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from pybroker.client.blocking import run_blocking
 from pybroker.client.offset_lookup import ISOLATION_LEVELS
+from pybroker.client.range_options import parse_range_options
 from pybroker.client.range_reader import PartitionRange
 from pybroker.errors import PybrokerError
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition, topic_name_fault
+from pybroker.spark.readability import Readability, readability
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 VERSION: Final = 1
 OFFSET_MAX: Final = 2**63 - 1
@@ -122,6 +128,62 @@ class Snapshot:
         """What became of each partition since `previous`, by topic and number."""
         before, after = previous._cuts(), self._cuts()
         return [_change(key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
+
+    def is_readable(
+        self, *, bootstrap: str | None = None, conf: Mapping[str, str] | None = None
+    ) -> Readability:
+        """Whether all of it can still be read, as the cluster says now: true, or false with the
+        `problems` of each partition. `warnings` name topics from which compaction may have removed
+        records unseen. `conf` are options of the client under Kafka's names.
+
+        Raises ConfigError, and NoBrokers where nobody answers.
+        """
+        options, _ = parse_range_options(conf or {}, bootstrap_servers=self._servers(bootstrap))
+        return run_blocking(
+            lambda: readability(
+                options,
+                self.ranges(),
+                cluster_id=self.cluster_id,
+                created_at_ms=self.created_at_ms,
+            )
+        )
+
+    def read(
+        self,
+        spark: SparkSession,
+        mode: str = "append",
+        include_headers: bool = False,
+        columns: Sequence[str] | None = None,
+        min_partitions: int | None = None,
+        max_bytes_per_partition: str = "128m",
+        *,
+        bootstrap: str | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """Its records as rows: `spark.read.format("pybroker")` with this document. `bootstrap` are
+        the brokers to ask, if not those where the snapshot was taken; `conf` further options of
+        the data source (failOnDataLoss, kafka.client.id, ...)."""
+        given: dict[str, object] = {
+            "snapshot": self.to_json(),
+            "kafka.bootstrap.servers": self._servers(bootstrap),
+            "mode": mode,
+            "columns": ",".join(columns) if columns is not None else None,
+            "includeHeaders": "true" if include_headers else None,
+            "minPartitions": min_partitions,
+            "maxBytesPerPartition": max_bytes_per_partition if mode == "append" else None,
+        }
+        reader = spark.read.format("pybroker")
+        for name, value in {**given, **(conf or {})}.items():
+            if value is not None:
+                reader = reader.option(name, str(value))
+        return reader.load()
+
+    def _servers(self, given: str | None) -> str:
+        if not given and not self.bootstrap:
+            raise SnapshotError(
+                f"snapshot {self.id} does not say where it was taken: give bootstrap='host:port'"
+            )
+        return given or self.bootstrap
 
     def _cuts(self) -> dict[TopicPartition, tuple[str, PartitionCut]]:
         return {

@@ -209,7 +209,7 @@ class LoggedOffsets:
             return
         try:
             await self._shard.committed(end)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):  # not the end of the process, which unwinds us
             is_watched = self._watcher is not None and not self._watcher.done()
             if not (is_watched or self._has_ended):
                 self._watcher = asyncio.ensure_future(self._watch())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import struct
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from pybroker.testing.cluster import Direction, Tap
@@ -74,9 +75,17 @@ class LostAnswers:
 
 class LostWrites:
     """Breaks connections with ZooKeeper around writes: in turn before the request arrives, and
-    after it was carried out; one in `one_in` of those whose bytes hold one of `paths`."""
+    after it was carried out; one in `one_in` of those whose bytes hold one of `paths`. `besides` is
+    called each time before."""
 
-    def __init__(self, *paths: bytes, one_in: int, seed: int) -> None:
+    def __init__(
+        self,
+        *paths: bytes,
+        one_in: int,
+        seed: int,
+        besides: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._besides = besides
         self._paths = paths
         self._one_in = one_in
         self._dice = random.Random(seed)
@@ -101,6 +110,7 @@ class LostWrites:
                 xid, kind = _ZOOKEEPER_HEAD.unpack_from(frame)
                 if direction is Direction.FROM_TARGET:
                     if xid in awaited:
+                        self._besides()
                         self.lost[f"{awaited[xid]}: answer"] += 1
                         return False
                 elif (what := self._chosen(kind, frame)) is not None:
@@ -108,6 +118,7 @@ class LostWrites:
                     if self._turns[what] % 2:
                         awaited[xid] = what
                     else:
+                        self._besides()
                         self.lost[f"{what}: request"] += 1
                         return False
             return True

@@ -33,6 +33,7 @@ CONFIG: Final[Mapping[str, object]] = {
     "controlled.shutdown.enable": True,
 }
 _SESSION_FILE: Final = "zookeeper.session"
+_OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
 
 
 class Tormented:
@@ -90,6 +91,11 @@ class Tormented:
         return self.cluster.bootstrap
 
     @property
+    def config(self) -> Mapping[str, object]:
+        """What all brokers were given."""
+        return self._config
+
+    @property
     def zookeeper(self) -> str:
         return self.ensemble.connect
 
@@ -124,8 +130,9 @@ class Tormented:
     def running(self) -> Collection[int]:
         return self.cluster.running
 
-    def start(self, broker: int) -> None:
-        self.cluster.restart(broker)
+    def start(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
+        """With these options besides those that it had."""
+        self.cluster.restart(broker, config=config)
 
     def stop(self, broker: int) -> int:
         return self.cluster.terminate(broker)
@@ -174,9 +181,11 @@ class Tormented:
             self.ensemble.restart(member)
         self.cluster.heal()
 
-    def expire_session(self, broker: int) -> None:
-        """End the broker's session at once, as ZooKeeper does with one that it has not heard of."""
-        told = json.loads(self._session_file(broker).read_text())["sessions"][-1]
+    def expire_session(self, broker: int, *, of_offsets: bool = False) -> int:
+        """End the broker's session, or the one for offsets, at once, as ZooKeeper does with one
+        that it has not heard of. Gives its id."""
+        name = _OFFSETS_SESSION_FILE if of_offsets else _SESSION_FILE
+        told = json.loads(self._session_file(broker, name).read_text())["sessions"][-1]
         client = kazoo.client.KazooClient(
             self.zookeeper, client_id=(told["id"], bytes.fromhex(told["password"]))
         )
@@ -184,6 +193,7 @@ class Tormented:
             client.start()
         client.stop()
         client.close()
+        return int(told["id"])
 
     # files
 
@@ -197,6 +207,6 @@ class Tormented:
         """Put an empty disk in place of the broker's; it must not run."""
         shutil.rmtree(self.log_dir(broker))
 
-    def _session_file(self, broker: int) -> Path:
-        (path,) = self.log_dir(broker).rglob(_SESSION_FILE)
+    def _session_file(self, broker: int, name: str) -> Path:
+        (path,) = self.log_dir(broker).rglob(name)
         return path

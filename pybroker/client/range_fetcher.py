@@ -220,8 +220,6 @@ class RangeFetcher:
 
     def _pass_over_aged_out(self, log_start: int) -> None:
         cursor = self._cursor
-        if cursor.done:
-            return  # what is taken now was read before
         if self._fail_on_data_loss:
             raise aged_out(self._wanted, cursor.position, log_start)
         self._lose(cursor.position, min(log_start, cursor.end))

@@ -116,7 +116,7 @@ def faults(wanted: PartitionRange, position: int, standing: Standing) -> Iterato
             " from",
         )  # fmt: skip
     else:
-        if standing.log_start > position:
+        if standing.log_start > position and position < wanted.end:
             yield aged_out(wanted, position, standing.log_start)
         if NO_OFFSET < standing.epoch_end < wanted.end:
             yield _failed(

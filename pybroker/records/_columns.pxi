@@ -245,6 +245,15 @@ cdef class ColumnStore:
                 size += column.column.filled
         return size
 
+    @property
+    def weight(self):
+        cdef _Binary column
+        cdef Py_ssize_t weight = self.rows
+        for column in self._columns():
+            if column is not None:
+                weight += column.column.entries + <Py_ssize_t> column.column.filled
+        return weight
+
     def add(
         self,
         const uint8_t[::1] payload not None,

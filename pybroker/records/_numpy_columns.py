@@ -2,8 +2,9 @@
 a batch after the other.
 
 Where a record begins is known only from the one before, so that is a loop in Python, and keys and
-values are cut out one by one. A batch that is unusual in any way (damaged, many headers in a
-record, numbers at their limits) is left to `_pure`, which tells the damage or gives the records.
+values are cut out one by one. A batch that is small, or unusual in any way (damaged, many headers
+in a record, numbers at their limits), is left to `_pure`, which tells the damage or gives the
+records.
 """
 
 from __future__ import annotations
@@ -123,12 +124,14 @@ class _UnusualError(Exception):
 class ColumnStore:
     """See `columns.Store`."""
 
+    few_records = 40
+    """Fewer are faster without NumPy."""
+
     def __init__(self, *, headers: bool, keys: bool, values: bool) -> None:
         self._wanted = _Wanted(headers, keys, values)
         self._batches: list[_Rows] = []
         self._types: list[int] = []
-        self.rows = 0
-        self.size = 0
+        self.rows = self.size = self.weight = 0
 
     def add(
         self,
@@ -145,16 +148,17 @@ class ColumnStore:
         check_count(record_count, len(payload))
         batch = _Batch(record_count, base_offset, last_offset_delta, base_timestamp, append_time)
         wanted = self._wanted._replace(first_delta=first_delta, end_delta=end_delta)
-        try:
-            rows = _read(payload, batch, wanted)
-        except (_UnusualError, IndexError):
+        rows = None if record_count < self.few_records else _read_usual(payload, batch, wanted)
+        if rows is None:
             rows = _read_one_by_one(bytes(payload), batch, wanted)
         added = len(rows.offsets)
         if added:
             self._batches.append(rows)
             self._types.append(timestamp_type)
             self.rows += added
-            self.size += _size(rows)
+            entries, size = _extent(rows)
+            self.size += size
+            self.weight += added + entries + size
         return added
 
     def finish(self) -> tuple[Any, ...]:
@@ -171,22 +175,31 @@ class ColumnStore:
             _header_columns([each.headers for each in batches]) if self._wanted.headers else None,
         )
         self._batches, self._types = [], []
-        self.rows = self.size = 0
+        self.rows = self.size = self.weight = 0
         return stored
 
 
-def _size(rows: _Rows) -> int:
+def _extent(rows: _Rows) -> tuple[int, int]:
+    """Entries and bytes of all binary columns together."""
     found = [rows.keys, rows.values]
     if rows.headers is not None:
         found += [rows.headers.names, rows.headers.values]
-    return sum(len(entries.data) for entries in found if entries is not None)
+    kept = [entries for entries in found if entries is not None]
+    return sum(len(entries.lengths) for entries in kept), sum(len(entries.data) for entries in kept)
 
 
 # Reading
 
 
+def _read_usual(payload: Buffer, batch: _Batch, wanted: _Wanted) -> _Rows | None:
+    """None where `_read_one_by_one` has to look."""
+    try:
+        return _read(payload, batch, wanted)
+    except (_UnusualError, IndexError):
+        return None
+
+
 def _read(payload: Buffer, batch: _Batch, wanted: _Wanted) -> _Rows:
-    """Raises _UnusualError or IndexError where `_read_one_by_one` has to look."""
     data = b"".join((payload, _PADDING))
     array = np.frombuffer(data, np.uint8)
     starts = np.array(_starts(data, batch.record_count), np.int64)
@@ -223,17 +236,29 @@ def _starts(data: bytes, count: int) -> list[int]:
     position = 0
     for _ in range(count):
         found.append(position)
-        byte = data[position]
-        raw = byte & 0x7F
-        shift = 7
-        while byte >= 0x80:
-            _expect(shift < _INT32_BITS)
-            position += 1
-            byte = data[position]
-            raw |= (byte & 0x7F) << shift
-            shift += 7
-        position += 1 + (raw >> 1)
+        low = data[position]
+        if low < 0x80:
+            position += 1 + (low >> 1)
+            continue
+        high = data[position + 1]
+        if high < 0x80:  # nearly all records of more than 63 bytes
+            position += 2 + (high << 6 | (low & 0x7F) >> 1)
+        else:
+            position = _end_of_long(data, position)
     return found
+
+
+def _end_of_long(data: bytes, position: int) -> int:
+    """Where the record ends whose length takes three bytes or more."""
+    raw = shift = 0
+    byte = 0x80
+    while byte >= 0x80:
+        _expect(shift < _INT32_BITS)
+        byte = data[position]
+        raw |= (byte & 0x7F) << shift
+        position += 1
+        shift += 7
+    return position + (raw >> 1)
 
 
 def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers]:

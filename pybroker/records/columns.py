@@ -19,9 +19,10 @@ from pybroker.records.batch import BatchHeader, TimestampType
 from pybroker.records.record import encoded_records
 
 INT32_MAX: Final = 2**31 - 1
-ENCODED_BYTES_MAX: Final = INT32_MAX // 3
-"""So many bytes of encoded records may be held. Arrow counts in 32 bits, and a header's name can
-grow to three times its length: each broken byte is shown as U+FFFD."""
+NAME_GROWTH: Final = 3
+"""A header's name can become so many times longer: each broken byte is shown as U+FFFD."""
+ENCODED_BYTES_MAX: Final = INT32_MAX // NAME_GROWTH
+"""No batch's records may be longer, since Arrow counts in 32 bits."""
 
 _IMPLEMENTATIONS: Final = ("pybroker.records._speedups", "pybroker.records._numpy_columns")
 _CREATED: Final = int(TimestampType.CREATE_TIME)
@@ -83,7 +84,12 @@ class Store(Protocol):
     def rows(self) -> int: ...
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Bytes in binary columns."""
+
+    @property
+    def weight(self) -> int:
+        """Bytes in binary columns and entries of columns: no number in offsets is larger."""
 
     def add(
         self,
@@ -113,7 +119,6 @@ class ColumnBuilder:
         """`headers`, `keys`, `values`: which columns are wanted; what is not is checked, but not
         kept. Raises ImportError where neither the compiled module nor NumPy is installed."""
         self._store = _store_type()(headers=headers, keys=keys, values=values)
-        self._encoded_bytes = 0
 
     @property
     def rows(self) -> int:
@@ -139,17 +144,16 @@ class ColumnBuilder:
         `header` is the batch's own; `batch` begins with it and may go on behind the batch. Checksum
         and kind of the batch (control, aborted) are the caller's business. Raises as
         `decode_records` for any damage in the batch, also outside of the range, and has then added
-        nothing; ValueError where more than `ENCODED_BYTES_MAX` would be held: call `finish` before.
+        nothing; ValueError if columns could grow beyond 2 GiB: call `finish` before.
         """
         payload = encoded_records(batch, header, min(decompressed_bytes_max, ENCODED_BYTES_MAX))
-        held = self._encoded_bytes + len(payload)
-        if held > ENCODED_BYTES_MAX:
+        if self._store.weight + NAME_GROWTH * len(payload) > INT32_MAX:
             raise ValueError(
-                f"{held} bytes of records are too many for one set of columns,"
-                f" expected at most {ENCODED_BYTES_MAX}: call finish() before"
+                f"{self.size} bytes in {self.rows} rows are held, and {len(payload)} more may not"
+                " fit into one set of columns: call finish() before"
             )
         is_appended = header.uses_log_append_time
-        added = self._store.add(
+        return self._store.add(
             payload,
             header.record_count,
             header.base_offset,
@@ -160,15 +164,11 @@ class ColumnBuilder:
             _delta(first_offset, header),
             _delta(end_offset, header),
         )
-        if added:
-            self._encoded_bytes = held
-        return added
 
     def finish(self) -> Columns:
         """What was added since the last call. The builder is empty again, and does not touch the
         columns any more."""
         rows, offsets, timestamps, types, keys, values, headers = self._store.finish()
-        self._encoded_bytes = 0
         return Columns(
             rows,
             offsets,

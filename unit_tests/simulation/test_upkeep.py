@@ -72,6 +72,31 @@ def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_
         _wait_for_the_operator(simulation)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_with_a_hole_that_nobody_can_do_without_is_used_until_that_is_given_up(
+    seed: int,
+) -> None:
+    """It serves what is whole, and the others come no further."""
+    config = {"min.insync.replicas": 1, "pybroker.log.scrub.io.max.bytes.per.second": 0}
+    with Simulation(seed, config=config) as simulation:
+        cluster = simulation.cluster
+        simulation.run(create, simulation.bootstrap)
+        leader = cluster.brokers[simulation.leader("orders", 0)]
+        others = cluster.brokers.keys() - {leader.id}
+        for broker in others:
+            simulation.kill(broker)
+        simulation.wait(lambda: stored_states(cluster)[PARTITION].isr == (leader.id,))
+        simulation.run(produce, simulation.bootstrap, 20)
+        path = f"/broker-{leader.id}/data/orders-0/00000000000000000000.log"
+        leader.disk.flip(path, _A_BIT_OF_A_VALUE)
+        simulation.mend()
+        simulation.pass_time(20)
+        assert leader_of(cluster, "orders", 0) is leader
+        look_after(cluster)
+        simulation.wait(lambda: is_whole(cluster))
+        assert simulation.run(produce, simulation.bootstrap, 1) == [10]
+
+
 def _wait_for_the_operator(simulation: Simulation) -> None:
     """All come back, which is not enough; what was acknowledged is there when it is."""
     cluster = simulation.cluster

@@ -23,8 +23,8 @@ def look_after(cluster: SimCluster) -> None:
 
 
 def _awaited_in_vain(cluster: SimCluster) -> Mapping[int, set[str]]:
-    """What brokers have lost without which some partition has no leader: nobody else counts for
-    it. By broker, as the operator names it."""
+    """What brokers have lost without which some partition has no leader, or one that others cannot
+    copy: nobody else counts for it. By broker, as the operator names it."""
     found: dict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -40,10 +40,12 @@ def _awaited_in_vain(cluster: SimCluster) -> Mapping[int, set[str]]:
 
 def _name_of_loss(broker: SimBroker, key: TopicPartition) -> str | None:
     """None if it has the partition, or may have it soon. A copy that is not complete is no more
-    than a beginning of what was lost."""
-    rooms = broker.rooms
-    if not broker.serves or rooms is None:
+    than a beginning of what was lost; a leader in use leads on with a hole."""
+    rooms, app = broker.rooms, broker.app
+    if not broker.serves or rooms is None or app is None:
         return None
+    if key in app.quarantine.waiting:
+        return str(key)
     if key in rooms.replicas.partitions and key not in rooms.logs.incomplete:
         return None
     if rooms.logs.lost_directories:

@@ -69,6 +69,21 @@ async def test_what_nobody_waits_for_any_more_is_shown_all_the_same() -> None:
     assert await stage.fetch() == {"a-0": 2}
 
 
+async def test_who_is_unwound_with_its_process_begins_nothing() -> None:
+    """As the simulation does with what a killed broker held."""
+    stage = await begin()
+    await stage.commit(GROUP, a=1)
+    stage.shard.log.holds = True
+    committing = stage.commit(GROUP, a=2)
+    waiting = asyncio.ensure_future(committing)
+    await until(lambda: stage.shard.log.end_offset == 2)
+    before = asyncio.all_tasks()
+    committing.close()
+    assert asyncio.all_tasks() == before
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def test_after_the_end_of_a_shard_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = await begin()
     stage.shard.log.holds = True

@@ -1,0 +1,82 @@
+"""Where the batch begins that holds an offset: a Fetch of one batch, sent to the leader.
+
+For those who cut ranges where no batch has to be decoded twice. A place that cannot be asked now is
+left out of the answer: it may be cut anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster
+from pybroker.client.errors import ClientError
+from pybroker.client.leader_calls import request_limit_s
+from pybroker.errors import CorruptionError
+from pybroker.model import TopicPartition
+from pybroker.records.batch import HEADER_SIZE, read_header
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+logger = logging.getLogger(__name__)
+
+Place = tuple[TopicPartition, int]
+"""A partition and an offset."""
+
+AT_ONCE_MAX: Final = 16
+"""Requests under way; each answer holds a batch, however large."""
+NO_SESSION_EPOCH: Final = -1
+
+
+async def batch_starts(
+    cluster: Cluster, places: Collection[Place], *, deadline: Deadline
+) -> dict[Place, int]:
+    """The base offset of the batch that holds each offset, or of the first one after it."""
+    found: dict[Place, int] = {}
+    turns = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def look_up(place: Place) -> None:
+        async with turns:
+            if deadline.passed:
+                return
+            try:
+                base = await _ask(cluster, *place, request_limit_s(cluster, deadline))
+            except (ClientError, CorruptionError) as error:
+                logger.debug("event=batch-not-found place=%s@%d reason=%s", *place, error)
+                return
+            if base is not None:
+                found[place] = base
+
+    await asyncio.gather(*map(look_up, places))
+    return found
+
+
+async def _ask(cluster: Cluster, key: TopicPartition, offset: int, limit_s: float) -> int | None:
+    leader, info = cluster.view.leader(key), cluster.view.partition(key)
+    if leader is None or info is None:
+        return None
+    connection = await cluster.connection(leader)
+    partition = FetchPartition(
+        partition=key.partition,
+        current_leader_epoch=info.leader_epoch,
+        fetch_offset=offset,
+        partition_max_bytes=1,
+    )
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        isolation_level=0,
+        session_epoch=NO_SESSION_EPOCH,
+        topics=[FetchTopic(topic=key.topic, partitions=[partition])],
+    )
+    answer = await connection.send(ApiKey.FETCH, request, FetchResponse, timeout_s=limit_s)
+    for topic in answer.responses:
+        for row in topic.partitions:
+            if not row.error_code and row.records and len(row.records) >= HEADER_SIZE:
+                return read_header(row.records).base_offset
+    return None

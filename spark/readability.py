@@ -1,0 +1,124 @@
+"""Whether ranges that were cut earlier can still be read as they were, as the cluster says now.
+
+What can be seen: a log that begins behind a range's start, another topic of the same name, a
+partition that is gone, a history that an unclean election cut off. What nobody can see is what
+compaction removes: where a key was written again after the snapshot, the record that the snapshot
+means may go, and leaves what any compacted record leaves. The topic's options tell whether that may
+have happened, not whether it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.client import defaults
+from pybroker.client.addresses import format_address
+from pybroker.client.admin_calls import Calls
+from pybroker.client.admin_configs import ConfigResource, describe_configs
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster
+from pybroker.client.errors import ClientError
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.range_reader import PartitionRange
+from pybroker.client.range_standing import faults, standings
+from pybroker.ports import Clock, Rng
+
+CLEANUP_POLICY: Final = "cleanup.policy"
+COMPACTION_LAG: Final = "min.compaction.lag.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Readability:
+    """True where nothing is known to be missing. `problems` are what reading would fail with, or
+    what kept a partition from being asked; `warnings` what may be missing without a trace. Both are
+    one line each."""
+
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+
+async def readability(
+    options: ConsumerOptions,
+    ranges: Sequence[PartitionRange],
+    *,
+    cluster_id: str,
+    created_at_ms: int,
+    clock: Clock | None = None,
+    rng: Rng | None = None,
+) -> Readability:
+    """Ask the leaders of all partitions. `cluster_id` and `created_at_ms` are those of the
+    snapshot. Raises ClientError where the cluster cannot be asked at all."""
+    clock = clock or defaults.make_clock()
+    cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
+    try:
+        topics = sorted({item.topic for item in ranges})
+        cluster.watch(topics)
+        await cluster.start()
+        other = wrong_cluster(cluster, cluster_id)
+        if other is not None:
+            return Readability((other,))
+        deadline = Deadline(clock, options.default_api_timeout_ms)
+        found = await standings(cluster, ranges, deadline)
+        problems: list[str] = []
+        for item in ranges:
+            standing = found[item.topic_partition]
+            if isinstance(standing, ClientError):
+                problems.append(f"{item.topic_partition} cannot be asked: {standing}")
+            else:
+                problems += map(str, faults(item, item.start, standing))
+        age_ms = clock.wall_ms() - created_at_ms
+        return Readability(tuple(problems), await _warnings(cluster, topics, age_ms))
+    finally:
+        await cluster.close()
+
+
+def wrong_cluster(cluster: Cluster, cluster_id: str) -> str | None:
+    """What to say if this is not the cluster of that id; None if it is, or nobody knows."""
+    here = cluster.view.cluster_id
+    if not here or not cluster_id or here == cluster_id:
+        return None
+    where = ", ".join(format_address(*item) for item in cluster.options.bootstrap_servers)
+    return (
+        f"the cluster at {where} is {here}, the snapshot is of {cluster_id}: name the brokers of"
+        " that cluster"
+    )
+
+
+async def _warnings(cluster: Cluster, topics: Iterable[str], age_ms: int) -> tuple[str, ...]:
+    """For topics of which compaction may have removed records that the snapshot means."""
+    calls = Calls(cluster)
+    calls.opened = True
+    described = await describe_configs(
+        calls,
+        [ConfigResource.topic(topic) for topic in topics],
+        names=[CLEANUP_POLICY, COMPACTION_LAG],
+        synonyms=False,
+        documentation=False,
+        timeout_ms=None,
+    )
+    found = []
+    for resource, description in described.items():
+        if description.error is not None:
+            found.append(
+                f"{resource.name}: nobody knows whether it is compacted ({description.error})"
+            )
+            continue
+        values = {entry.name: entry.value or "" for entry in description.entries}
+        lag_ms = _whole(values.get(COMPACTION_LAG, ""))
+        if "compact" in values.get(CLEANUP_POLICY, "") and age_ms >= lag_ms:
+            found.append(
+                f"{resource.name} is compacted: where a key was written again since, the record"
+                " that the snapshot means may be gone, and reading cannot tell: raise"
+                f" {COMPACTION_LAG} (now {lag_ms}) above the time from taking a snapshot to reading"
+                f" it ({age_ms} ms so far)"
+            )
+    return tuple(found)
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,182 @@
+"""Cuts the ranges of a snapshot into pieces, one a task.
+
+How many pieces a range needs is arithmetic on what is known of its size; then each cut is moved to
+the start of a batch, so that no batch is fetched and decoded twice. Neither changes what is read:
+the pieces of a range are the range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from pybroker.client import defaults
+from pybroker.client.admin_calls import Calls
+from pybroker.client.admin_log_dirs import describe_log_dirs
+from pybroker.client.backoff import Deadline
+from pybroker.client.batch_lookup import batch_starts
+from pybroker.client.blocking import run_blocking
+from pybroker.client.cluster import Cluster
+from pybroker.client.offset_lookup import EARLIEST, LATEST, list_offsets
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.range_options import parse_range_options
+from pybroker.client.range_reader import PartitionRange
+from pybroker.model import TopicPartition
+
+ALIGN_LIMIT_MS: Final = 30_000
+"""Cuts that could not be moved in this time stay where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a piece may be, about: a batch is not divided. None: no limit. `min_pieces` is how
+    many there should be in all, if there are so many offsets."""
+
+    max_bytes: int | None = None
+    max_offsets: int | None = None
+    min_pieces: int | None = None
+
+
+def split(
+    ranges: Sequence[PartitionRange], limits: Limits, sizes: Mapping[TopicPartition, float]
+) -> list[PartitionRange]:
+    """The pieces, in order; ranges without offsets have none. `sizes` are bytes per offset; where
+    they are not known, `max_bytes` does not count."""
+    full = [item for item in ranges if item.offsets]
+    counts = [_pieces(item, limits, sizes.get(item.topic_partition)) for item in full]
+    if limits.min_pieces is not None and sum(counts) < limits.min_pieces:
+        weights = [_weight(item, full, sizes) for item in full]
+        total = sum(weights) or 1.0
+        shares = [round(limits.min_pieces * weight / total) for weight in weights]
+        counts = [max(pair) for pair in zip(counts, shares, strict=True)]
+    return [
+        piece
+        for item, count in zip(full, counts, strict=True)
+        for piece in _cut(item, _even_cuts(item, min(count, item.offsets)))
+    ]
+
+
+def align(
+    pieces: Sequence[PartitionRange], starts: Mapping[tuple[TopicPartition, int], int]
+) -> list[PartitionRange]:
+    """The same ranges, cut at the starts of batches where these are known. `starts` are base
+    offsets of the batches that hold the first offsets of pieces, or of the next ones behind
+    them."""
+    found: list[PartitionRange] = []
+    for piece in pieces:
+        last = found[-1] if found else None
+        if last is None or not _follows(last, piece):
+            found.append(piece)
+            continue
+        cut = starts.get((piece.topic_partition, piece.start), piece.start)
+        cut = min(cut, piece.end)
+        if cut <= last.start or cut == piece.end:
+            found[-1] = replace(last, end=piece.end)
+        else:
+            found[-1] = replace(last, end=cut)
+            found.append(replace(piece, start=cut))
+    return found
+
+
+async def pieces_of(
+    options: ConsumerOptions, ranges: Sequence[PartitionRange], limits: Limits
+) -> list[PartitionRange]:
+    """The pieces of ranges, with sizes and batches asked of the cluster. Raises ClientError where
+    it cannot be asked at all."""
+    full = [item for item in ranges if item.offsets]
+    if not full or limits == Limits():
+        return full
+    cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
+    try:
+        cluster.watch({item.topic for item in full})
+        await cluster.start()
+        sizes = await bytes_per_offset(cluster, [item.topic_partition for item in full])
+        pieces = split(full, limits, sizes)
+        inner = [
+            (piece.topic_partition, piece.start)
+            for last, piece in pairwise(pieces)
+            if _follows(last, piece)
+        ]
+        deadline = Deadline(cluster.clock, ALIGN_LIMIT_MS)
+        return align(pieces, await batch_starts(cluster, inner, deadline=deadline))
+    finally:
+        await cluster.close()
+
+
+def pieces_blocking(
+    options: Mapping[str, str], ranges: Sequence[PartitionRange], limits: Limits
+) -> list[PartitionRange]:
+    """As `pieces_of`, for blocking code; options under Kafka's names. Raises ConfigError, too."""
+    parsed, _ = parse_range_options(options)
+    return run_blocking(lambda: pieces_of(parsed, ranges, limits))
+
+
+async def bytes_per_offset(
+    cluster: Cluster, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, float]:
+    """The average over each leader's log. Partitions of which it cannot be learned are left out."""
+    calls = Calls(cluster)
+    calls.opened = True
+    deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
+    dirs, first, last = await asyncio.gather(
+        describe_log_dirs(calls, None, partitions, timeout_ms=None),
+        list_offsets(
+            cluster,
+            dict.fromkeys(partitions, EARLIEST),
+            isolation_level="read_uncommitted",
+            deadline=deadline,
+        ),
+        list_offsets(
+            cluster,
+            dict.fromkeys(partitions, LATEST),
+            isolation_level="read_uncommitted",
+            deadline=deadline,
+        ),
+    )
+    found = {}
+    for key in partitions:
+        leader = cluster.view.leader(key)
+        answer = dirs.get(leader) if leader is not None else None
+        logs = [
+            place.replicas[key]
+            for place in (answer.dirs if answer else ())
+            if key in place.replicas and not place.replicas[key].future
+        ]
+        offsets = last[key].offset - first[key].offset
+        if logs and offsets > 0:
+            found[key] = logs[0].size / offsets
+    return found
+
+
+def _pieces(item: PartitionRange, limits: Limits, size: float | None) -> int:
+    count = 1
+    if limits.max_bytes is not None and size is not None:
+        count = max(count, -int(-item.offsets * size // limits.max_bytes))
+    if limits.max_offsets is not None:
+        count = max(count, -(-item.offsets // limits.max_offsets))
+    return count
+
+
+def _weight(
+    item: PartitionRange, ranges: Sequence[PartitionRange], sizes: Mapping[TopicPartition, float]
+) -> float:
+    """Bytes if they are known of all, else offsets."""
+    if all(each.topic_partition in sizes for each in ranges):
+        return item.offsets * sizes[item.topic_partition]
+    return item.offsets
+
+
+def _even_cuts(item: PartitionRange, count: int) -> list[int]:
+    return [item.start + item.offsets * number // count for number in range(1, count)]
+
+
+def _cut(item: PartitionRange, cuts: Sequence[int]) -> list[PartitionRange]:
+    edges = [item.start, *cuts, item.end]
+    return [replace(item, start=start, end=end) for start, end in pairwise(edges) if start < end]
+
+
+def _follows(last: PartitionRange, piece: PartitionRange) -> bool:
+    return last.topic_partition == piece.topic_partition and last.end == piece.start

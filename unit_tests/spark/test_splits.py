@@ -1,0 +1,72 @@
+"""Cutting ranges into pieces: how many, where, and that the pieces are the range."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.client.range_reader import PartitionRange
+from pybroker.model import TopicPartition
+from pybroker.spark.splits import Limits, align, split
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def edges(pieces: list[PartitionRange]) -> list[tuple[int, int, int]]:
+    return [(piece.partition, piece.start, piece.end) for piece in pieces]
+
+
+def test_without_limits_a_range_is_one_piece_and_an_empty_one_none() -> None:
+    ranges = [PartitionRange("t", 0, 5, 9), PartitionRange("t", 1, 7, 7)]
+    assert edges(split(ranges, Limits(), {})) == [(0, 5, 9)]
+
+
+def test_a_range_is_cut_by_bytes_where_its_size_is_known() -> None:
+    ranges = [PartitionRange("t", 0, 0, 100), PartitionRange("t", 1, 0, 100)]
+    assert edges(split(ranges, Limits(max_bytes=400), {P0: 10.0})) == [
+        *((0, 0, 33), (0, 33, 66), (0, 66, 100)),
+        (1, 0, 100),
+    ]
+
+
+def test_a_range_is_cut_by_offsets() -> None:
+    found = split([PartitionRange("t", 0, 10, 35)], Limits(max_offsets=10), {})
+    assert edges(found) == [(0, 10, 18), (0, 18, 26), (0, 26, 35)]
+
+
+def test_more_pieces_are_made_where_there_is_most() -> None:
+    ranges = [PartitionRange("t", 0, 0, 900), PartitionRange("t", 1, 0, 100)]
+    assert len(split(ranges, Limits(min_pieces=10), {})) == 10
+    assert edges(split(ranges, Limits(min_pieces=10), {}))[-1] == (1, 0, 100)
+    by_bytes = split(ranges, Limits(min_pieces=10), {P0: 1.0, P1: 9.0})
+    assert [piece.partition for piece in by_bytes] == [0] * 5 + [1] * 5
+    assert edges(split(ranges[1:], Limits(min_pieces=500), {}))[:2] == [(1, 0, 1), (1, 1, 2)]
+
+
+def test_cuts_move_to_the_starts_of_batches() -> None:
+    pieces = split([PartitionRange("t", 0, 0, 40)], Limits(max_offsets=10), {})
+    moved = align(pieces, {(P0, 10): 4, (P0, 20): 4, (P0, 30): 33})
+    assert edges(moved) == [(0, 0, 4), (0, 4, 33), (0, 33, 40)]
+    assert edges(align(pieces, {(P0, 30): 44})) == [(0, 0, 10), (0, 10, 20), (0, 20, 40)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 200)), max_size=4),
+    st.integers(1, 60),
+    st.dictionaries(st.integers(0, 260), st.integers(0, 300)),
+)
+def test_the_pieces_of_a_range_are_the_range(
+    rows: list[tuple[int, int]], offsets_max: int, starts: dict[int, int]
+) -> None:
+    ranges = [PartitionRange("t", n, start, start + size) for n, (start, size) in enumerate(rows)]
+    cut = split(ranges, Limits(max_offsets=offsets_max, min_pieces=7), {})
+    known = {(TopicPartition("t", n), at): to for n in range(4) for at, to in starts.items()}
+    for pieces in (cut, align(cut, known)):
+        assert [row for piece in pieces for row in offsets(piece)] == [
+            row for item in ranges for row in offsets(item)
+        ]
+        assert all(piece.offsets for piece in pieces)
+
+
+def offsets(item: PartitionRange) -> list[tuple[int, int]]:
+    return [(item.partition, offset) for offset in range(item.start, item.end)]
