@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from pybroker.client.ranges import PartitionRange
 from pybroker.errors import BrokerError, CorruptionError
+from pybroker.model import NO_OFFSET
 from pybroker.ports import Buffer
 from pybroker.records.batch import HEADER_SIZE, BatchHeader, crc_matches, read_header
 from pybroker.records.control import ControlType, parse_control
@@ -33,8 +34,8 @@ class RangeCursor:
         self.end = wanted.end
         self.first = wanted.start
         """Records before this offset are not meant, although a batch may hold them."""
-        self.delivered = wanted.start
-        """No batch that was handed out reaches beyond this offset."""
+        self.delivered = NO_OFFSET
+        """Where the last batch that was handed out ends, -1 if there was none."""
         self.gaps: list[Gap] = []
         """Offsets below the position that no batch covered. Compaction leaves such, and so does a
         log whose beginning is cut off in that moment: the log's start afterwards tells which."""
@@ -66,7 +67,7 @@ class RangeCursor:
         view = memoryview(data)
         aborts = _Aborts(aborted if self._committed_only else ())
         found: list[Batch] = []
-        place = 0
+        before, place = self.position, 0
         while not self.done:
             try:
                 header = _whole_batch(view, place)
@@ -75,12 +76,12 @@ class RangeCursor:
                 batch = view[place : place + header.size]
                 if self._step(header, batch, aborts, committed_end):
                     found.append((header, batch))
-                    self.delivered = max(self.delivered, self.position)
+                    self.delivered = self.position
             except (CorruptionError, BrokerError) as error:
                 self.damage = str(error)
                 break
             place += header.size
-        if view and not place and self.damage is None and not self.done:
+        if view and self.position == before and self.damage is None:
             self.damage = f"the batch at {self.position} is cut off"
         return found
 

@@ -28,7 +28,7 @@ from pybroker.client.range_standing import (
 )
 from pybroker.client.ranges import PartitionRange, RangeFailed, RangeFault
 from pybroker.errors import ErrorCode
-from pybroker.model import NO_EPOCH
+from pybroker.model import NO_EPOCH, NO_OFFSET
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import (
     FetchPartition,
@@ -146,7 +146,7 @@ class RangeFetcher:
         be of the topic that was meant."""
         if self._fail_on_data_loss:
             return False
-        nothing_given = self._cursor.delivered == self._wanted.start
+        nothing_given = self._cursor.delivered == NO_OFFSET
         return reason is RangeFault.GONE or (reason is RangeFault.RECREATED and nothing_given)
 
     async def _persist(self, step: Callable[[], Awaitable[T]]) -> T:

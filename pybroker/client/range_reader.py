@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -89,7 +89,7 @@ class RangeReader:
         thread.join()
         loop.close()
 
-    def batches(self, wanted: PartitionRange) -> Iterator[Batch]:
+    def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
         """The data batches of the range in order, each as header and bytes. Markers, and with
         read_committed aborted batches, are left out. Of a batch only the records from
         `first_offset` up to, not including, the range's end are meant. Raises RangeFailed,
@@ -99,7 +99,7 @@ class RangeReader:
             raise Closed("the reader of ranges has been closed, or was not entered")
         self.lost = []
         self.first_offset = wanted.start
-        waiting = _Waiting(loop)
+        waiting = Waiting(loop)
         reading = asyncio.run_coroutine_threadsafe(self._read(wanted, waiting), loop)
         try:
             while (given := waiting.get()) is not None:
@@ -108,7 +108,7 @@ class RangeReader:
         finally:
             reading.cancel()
 
-    async def _read(self, wanted: PartitionRange, waiting: _Waiting) -> None:
+    async def _read(self, wanted: PartitionRange, waiting: Waiting) -> None:
         try:
             fetcher = RangeFetcher(
                 await self._started(),
@@ -148,7 +148,7 @@ class RangeReader:
         await asyncio.gather(*readings, return_exceptions=True)
 
 
-class _Waiting:
+class Waiting:
     """Batches on their way from the thread that fetches to the one that reads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -122,6 +122,19 @@ class Partition:
                 data += batch
         return data
 
+    def aborted_since(self, offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions whose markers are not before that offset."""
+        headers = [read_header(batch) for batch in self.batches]
+        return [
+            row
+            for row in self.aborted
+            if not any(
+                row.first_offset < header.base_offset < offset
+                for header in headers
+                if header.is_control and header.producer_id == row.producer_id
+            )
+        ]
+
     def values(self) -> list[bytes | None]:
         return [
             record.value
@@ -376,7 +389,7 @@ class FakeBroker:
             high_watermark=log.end,
             last_stable_offset=log.end if log.stable_end is None else log.stable_end,
             log_start_offset=log.start,
-            aborted_transactions=list(log.aborted),
+            aborted_transactions=log.aborted_since(offset),
             records=b"" if code else data,
         )
 
