@@ -31,7 +31,7 @@ class ErrorCode(enum.IntEnum):
         return member
 
     # fmt: off
-    UNKNOWN_SERVER_ERROR = (-1, False, "The broker met a condition that it did not expect.")
+    UNKNOWN_SERVER_ERROR = (-1, False, "The broker met a condition that it did not expect; its log says more.")
     NONE = (0, False, "")
     OFFSET_OUT_OF_RANGE = (1, False, "The offset lies outside the range that this partition holds.")
     CORRUPT_MESSAGE = (2, True, "The batch does not match its CRC, or its fields contradict each other.")

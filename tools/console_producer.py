@@ -235,14 +235,16 @@ async def lines_of(read: Callable[[], bytes]) -> AsyncIterator[bytes]:
     """The lines, without their ends (LF or CRLF), of what `read` gives, until it gives none. It is
     called in a daemon thread, so that Ctrl-C need not wait for input."""
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_AHEAD_MAX)
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    room = threading.Semaphore(CHUNKS_AHEAD_MAX)
 
     def pump() -> None:
         while True:
             chunk = read()
+            room.acquire()
             try:
-                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
-            except (RuntimeError, asyncio.CancelledError):
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            except RuntimeError:
                 return  # the loop has ended
             if not chunk:
                 return
@@ -250,6 +252,7 @@ async def lines_of(read: Callable[[], bytes]) -> AsyncIterator[bytes]:
     threading.Thread(target=pump, name="standard input", daemon=True).start()
     rest = b""
     while chunk := await chunks.get():
+        room.release()
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line.removesuffix(b"\r")

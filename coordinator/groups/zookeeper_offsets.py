@@ -32,6 +32,7 @@ from pybroker.coordinator.groups.records import OffsetKey, encode_offset_key
 from pybroker.coordinator.groups.storage_mark import StorageMark, Stored
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
+from pybroker.log_limit import LogLimit
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord, KeyValue
 
@@ -64,6 +65,7 @@ class ZookeeperOffsets:
         self._coord = coord
         self._is_mine = is_mine
         self._timeout_s = timeout_s
+        self._log_limit = LogLimit(shard.clock)
         self._recorded = RecordedOffsets()
         self._watches = Watches()
         self._nodes = OffsetNodes(coord)
@@ -148,6 +150,10 @@ class ZookeeperOffsets:
         except (CoordError, TimeoutError) as error:
             raise unavailable(error) from error
         except MalformedNode as error:
+            left_out = self._log_limit.allow()
+            if left_out is not None:
+                text = "offset cannot be read group=%s left_out=%d reason=%s"
+                logger.warning(text, group_id, left_out, error)
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     async def delete(

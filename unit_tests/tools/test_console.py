@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,13 @@ from pybroker.tools.console_consumer import (
     parse_start,
     set_reset,
 )
-from pybroker.tools.console_producer import Line, line_format, lines_of, send_lines
+from pybroker.tools.console_producer import (
+    CHUNKS_AHEAD_MAX,
+    Line,
+    line_format,
+    lines_of,
+    send_lines,
+)
 from pybroker.wire.api import ApiKey
 from unit_tests.client.fake_broker import FakeBroker, refuse
 from unit_tests.client.test_consumer import batch, consumer
@@ -93,6 +102,41 @@ def test_properties_that_do_not_exist_are_refused() -> None:
 async def test_lines_may_come_in_pieces_and_end_as_they_like() -> None:
     found = [line async for line in lines_of(pieces(b"a\nb", b"c\r", b"\n\nd\re", b"\nlast"))]
     assert found == [b"a", b"bc", b"", b"d\re", b"last"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_input_that_goes_on_after_the_end_is_left_alone() -> None:
+    """The reading thread cannot be interrupted, and finds the loop ended, or about to end."""
+    is_over = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def read() -> bytes:
+        if not threads:
+            threads.append(threading.current_thread())
+            return b"first\n"
+        is_over.wait()
+        return b"late\n"
+
+    async def one_line() -> bytes:
+        return await anext(lines_of(read))
+
+    assert asyncio.run(one_line()) == b"first"
+    is_over.set()
+    threads[0].join()
+    gc.collect()
+
+
+async def test_input_is_not_read_far_ahead() -> None:
+    reads: list[None] = []
+
+    def read() -> bytes:
+        reads.append(None)
+        return b"line\n"
+
+    lines = lines_of(read)
+    for taken in range(1, 3 * CHUNKS_AHEAD_MAX):
+        assert await anext(lines) == b"line"
+        assert len(reads) <= taken + CHUNKS_AHEAD_MAX + 1
 
 
 @pytest.mark.parametrize("sync", [True, False])

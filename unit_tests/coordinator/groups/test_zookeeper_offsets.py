@@ -69,12 +69,16 @@ async def test_an_edit_by_a_tool_is_seen_and_what_came_with_the_old_offset_is_no
     assert found[tp("new-1")].offset == 9
 
 
-async def test_a_node_without_a_number_is_an_error_not_a_beginning() -> None:
+async def test_a_node_without_a_number_is_an_error_not_a_beginning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stage = await begin()
     await stage.edit("a-0", b"five")
     with pytest.raises(BrokerError, match="/consumers/g/offsets/a/0") as caught:
         await stage.fetch()
     assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "offset cannot be read group=g" in caplog.text
+    assert "/consumers/g/offsets/a/0" in caplog.text
 
 
 async def test_nodes_that_stand_for_no_partition_are_left_alone() -> None:
