@@ -27,6 +27,10 @@ _HEADERS_MAX: Final = 32
 _PADDING: Final = bytes(16)
 """Behind the records: a number that begins in them can be read without a look at the end."""
 
+_ONE: Final = np.uint64(1)
+_OF_ONE_BYTE: Final = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(0x80)], np.int64)
+"""The zig-zag number that each byte below 0x80 is."""
+
 _Numbers = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 
@@ -263,22 +267,24 @@ def _end_of_long(data: bytes, position: int) -> int:
 
 def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers]:
     """The zig-zag numbers of at most `bits` bits at these positions, and the positions behind."""
-    byte = array[at]
+    byte = array.take(at)
     at = at + 1
+    longer = (byte > 0x7F).nonzero()[0]
+    if not len(longer):
+        return _OF_ONE_BYTE.take(byte), at
     raw = (byte & 0x7F).astype(np.uint64)
-    longer = np.flatnonzero(byte >= 0x80)
     shift = 7
     while len(longer):
         _expect(shift < bits)
-        byte = array[at[longer]]
+        byte = array.take(at[longer])
+        low = byte & 0x7F
         if shift + 7 > bits:
-            _expect(not ((byte & 0x7F) >> (bits - shift)).any())
-        raw[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            _expect(not (low >> (bits - shift)).any())
+        raw[longer] |= low.astype(np.uint64) << np.uint64(shift)
         at[longer] += 1
-        longer = longer[byte >= 0x80]
+        longer = longer[byte > 0x7F]
         shift += 7
-    signs = -(raw & np.uint64(1)).astype(np.int64)
-    return (raw >> np.uint64(1)).astype(np.int64) ^ signs, at
+    return (raw >> _ONE).view(np.int64) ^ -(raw & _ONE).view(np.int64), at
 
 
 def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numbers]:
@@ -293,7 +299,7 @@ def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers
     """The first header of each record that has one, then the second: put into order at last."""
     _expect((counts >= 0).all() and (counts <= _HEADERS_MAX).all())
     at = at.copy()
-    rows = np.flatnonzero(counts)
+    rows = counts.nonzero()[0]
     found = []
     number = 0
     while len(rows):

@@ -24,7 +24,10 @@ NAME_GROWTH: Final = 3
 ENCODED_BYTES_MAX: Final = INT32_MAX // NAME_GROWTH
 """No batch's records may be longer, since Arrow counts in 32 bits."""
 
-_IMPLEMENTATIONS: Final = ("pybroker.records._speedups", "pybroker.records._numpy_columns")
+_IMPLEMENTATIONS: Final[tuple[str, ...]] = (
+    "pybroker.records._speedups",
+    "pybroker.records._numpy_columns",
+)
 _CREATED: Final = int(TimestampType.CREATE_TIME)
 _APPENDED: Final = int(TimestampType.LOG_APPEND_TIME)
 

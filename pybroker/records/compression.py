@@ -87,7 +87,7 @@ class _Output:
     """What was produced so far. Invariant: its length is at most the limit."""
 
     def __init__(self, codec: Codec, limit_bytes: int) -> None:
-        self._name = codec.name.lower()
+        self._codec = codec
         self._limit_bytes = limit_bytes
         self._pieces: list[Buffer] = []
         self.room = limit_bytes
@@ -102,14 +102,14 @@ class _Output:
         if length > self.room:
             raise BrokerError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{self._name} data expands to more than {self._limit_bytes} bytes",
+                f"{self._codec.name.lower()} data expands to more than {self._limit_bytes} bytes",
             )
 
     def joined(self) -> bytes:
         return bytes(self._pieces[0]) if len(self._pieces) == 1 else b"".join(self._pieces)
 
     def damaged(self, what: str) -> CorruptionError:
-        return CorruptionError(f"{self._name} data: {what}")
+        return CorruptionError(f"{self._codec.name.lower()} data: {what}")
 
     def frame(self, index: int) -> None:
         """Raise CorruptionError if `index` (from 0) is one frame too many."""
