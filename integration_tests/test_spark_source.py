@@ -249,11 +249,50 @@ def test_what_is_wrong_is_told_in_one_line(load: Load, broker: Broker, topic: st
     assert fault_of(own.collect).startswith("schema: column value is binary, not string")
 
 
-def test_rows_that_are_gone_are_an_error(load: Load, broker: Broker, topic: str) -> None:
+def test_rows_that_are_gone_are_an_error_or_a_gap(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
     strict = load(subscribe=topic)
+    lenient = load(subscribe=topic, failOnDataLoss=False)
     spark_topics.delete_records(broker.bootstrap, topic, {1: 20})
     line = fault_of(strict.collect)
     assert line.startswith(f"{topic}-1@0: the partition begins at 20 now")
     assert "\n" not in line
+    assert offsets_of(lenient) == [(0, n) for n in range(50)] + [(1, n) for n in range(20, 50)]
+
+
+def ranges_of(frame: DataFrame) -> list[list[tuple[int, int]]]:
+    """The offsets that each task read."""
+    rows = frame.selectExpr("spark_partition_id() as task", "partition", "offset").collect()
+    tasks: dict[int, list[tuple[int, int]]] = {}
+    for task, partition, offset in rows:
+        tasks.setdefault(task, []).append((partition, offset))
+    return sorted(tasks.values())
+
+
+def test_large_ranges_are_cut_between_batches(load: Load, broker: Broker, topic: str) -> None:
+    """Of three partitions one is eight times as large; cuts change nothing of what is read."""
+    spark_topics.create(broker.bootstrap, topic, 3)
+    for start in range(0, 1_000, 100):
+        batch = [
+            (number % 10 if number % 10 < 2 else 2, Sample(b"k", b"%d" % number * 5))
+            for number in range(start, start + 100)
+        ]
+        spark_topics.produce(broker.bootstrap, topic, batch)
+    expected = [(p, n) for p, count in ((0, 100), (1, 100), (2, 800)) for n in range(count)]
+    for options, tasks_min in (
+        ({"minPartitions": 7}, 7),
+        ({"maxRecordsPerPartition": 100}, 9),
+        ({"maxBytesPerPartition": "6k"}, 4),
+        ({}, 3),
+    ):
+        tasks = ranges_of(load(subscribe=topic, **options))
+        assert sorted(itertools.chain(*tasks)) == expected
+        assert len(tasks) >= tasks_min
+        assert len(tasks) == 3 or options
+        for task in tasks:
+            (partition, first), (last_partition, last) = task[0], task[-1]
+            assert partition == last_partition
+            assert len(task) == last - first + 1
+            if partition == 2:
+                assert first % 80 == 0, "a cut inside of a batch"

@@ -60,7 +60,7 @@ def _added(
                 builder.add(
                     batch,
                     header,
-                    wanted.start,
+                    reader.first_offset,
                     wanted.end,
                     decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
                 )

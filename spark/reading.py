@@ -12,18 +12,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pybroker.client.blocking import run_blocking
 from pybroker.client.errors import ClientError
-from pybroker.client.range_options import parse_range_options
 from pybroker.client.ranges import PartitionRange
 from pybroker.errors import ConfigError
 from pybroker.spark.batch_reader import read_batches
 from pybroker.spark.failures import in_one_line
 from pybroker.spark.latest import read_latest
 from pybroker.spark.options import ReadRequest, read_request
-from pybroker.spark.planning import plan
+from pybroker.spark.planning import plan_blocking
 from pybroker.spark.rows import arrow_schema, check_schema, spark_schema
 from pybroker.spark.snapshot_model import Snapshot
+from pybroker.spark.splits import Limits, pieces_blocking
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +71,11 @@ def _of_snapshot(request: ReadRequest, text: str) -> FrozenRead:
 
 
 def _planned(request: ReadRequest) -> Snapshot:
-    options, _ = parse_range_options(request.client)
     attempts = 1 + request.planning_retries
     while True:
         attempts -= 1
         try:
-            return run_blocking(lambda: plan(options, request.wish))
+            return plan_blocking(request.client, request.wish)
         except ClientError as error:
             if not (error.retriable and attempts):
                 raise
@@ -98,8 +96,7 @@ class FrozenReader(DataSourceReader):
         """A range for each task. Runs each time that Spark plans, in a process of its own; it asks
         for sizes only, never for offsets."""
         with in_one_line():
-            ranges = [each for each in self._frozen.snapshot.ranges() if each.offsets]
-            return [InputPartition(each) for each in ranges]
+            return [InputPartition(each) for each in _pieces(self._frozen)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, as batches of exactly the schema that Spark was told."""
@@ -111,6 +108,19 @@ class FrozenReader(DataSourceReader):
         with in_one_line():
             for batch in _batches(self._frozen, wanted, names):
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=expected)
+
+
+def _pieces(frozen: FrozenRead) -> list[PartitionRange]:
+    """The range of each task."""
+    request = frozen.request
+    limits = Limits()
+    if request.mode != "latest":  # else the last record of a key might be in another task
+        limits = Limits(
+            max_bytes=request.max_bytes_per_partition,
+            max_offsets=request.max_records_per_partition,
+            min_pieces=request.min_partitions,
+        )
+    return pieces_blocking(request.client, frozen.snapshot.ranges(), limits)
 
 
 def _batches(
