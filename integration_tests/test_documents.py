@@ -57,6 +57,21 @@ def test_the_program_of_the_client_page(broker: Broker) -> None:
     assert printed == ["[{'key': b'ACME', 'offset_max': 9}]"]
 
 
+def test_the_programs_of_the_page_of_snapshots(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tools = (sys.executable, "-m", "pybroker")
+    where = ("--bootstrap-server", broker.bootstrap, "--topic", "orders")
+    subprocess.run([*tools, "topics", "--create", *where], check=True, timeout=60)
+    words = [*tools, "console-producer", *where]
+    subprocess.run(words, input=b"one\ntwo\n", check=True, timeout=60)
+    printed = run(program("docs/snapshots.rst", "monday ="), broker).splitlines()
+    assert printed == ["{'orders': 2}", "orders-0 same 0", "True () ()"]
+    printed = run(program("docs/snapshots.rst", "import RangeReader"), broker).splitlines()
+    assert printed == ["orders-0 0 b'one'", "orders-0 1 b'two'"]
+
+
 def test_the_group_of_the_client_page(broker: Broker) -> None:
     printed = run(program("docs/client.rst", "asyncio.TaskGroup"), broker).splitlines()
     assert printed[-1] == "committed: [25, 25, 25, 25]"

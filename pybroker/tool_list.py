@@ -48,6 +48,9 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "verifiable-consumer": Tool(
         "pybroker.tools.verifiable_consumer", "read in a group, and print all that happens"
     ),
+    "snapshot": Tool(
+        "pybroker.tools.snapshot", "cut topics into exact ranges, look at them and compare them"
+    ),
     "log-dirs": Tool("pybroker.tools.log_dirs", "print what the log directories hold"),
     "dump-log": Tool("pybroker.tools.dump_log", "print the content of segments and indexes"),
     "broker-api-versions": Tool(

@@ -2,9 +2,9 @@
 
 What can be seen: a log that begins behind a range's start, another topic of the same name, a
 partition that is gone, a history that an unclean election cut off. What nobody can see is what
-compaction removes: where a key was written again after the snapshot, the record that the snapshot
-means may go, and leaves what any compacted record leaves. The topic's options tell whether that may
-have happened, not whether it has.
+compaction removes: where a key was written again, records that the snapshot means may go, and leave
+what any compacted record leaves. The topic's options tell whether that may have happened, not
+whether it has.
 """
 
 from __future__ import annotations
@@ -109,15 +109,24 @@ async def _warnings(cluster: Cluster, topics: Iterable[str], age_ms: int) -> tup
             )
             continue
         values = {entry.name: entry.value or "" for entry in description.entries}
-        lag_ms = _whole(values.get(COMPACTION_LAG, ""))
-        if "compact" in values.get(CLEANUP_POLICY, "") and age_ms >= lag_ms:
-            found.append(
-                f"{resource.name} is compacted: where a key was written again since, the record"
-                " that the snapshot means may be gone, and reading cannot tell: raise"
-                f" {COMPACTION_LAG} (now {lag_ms}) above the time from taking a snapshot to reading"
-                f" it ({age_ms} ms so far)"
-            )
+        if "compact" in values.get(CLEANUP_POLICY, ""):
+            lag_ms = _whole(values.get(COMPACTION_LAG, ""))
+            found.append(_compacted(resource.name, lag_ms, age_ms))
     return tuple(found)
+
+
+def _compacted(topic: str, lag_ms: int, age_ms: int) -> str:
+    text = (
+        f"{topic} is compacted: records that later ones of the same key replace may be gone, and"
+        " reading cannot tell"
+    )
+    if age_ms < lag_ms:
+        return f"{text}; the last one of each key is there"
+    return (
+        f"{text}; also the last one of a key, where it was written again after the snapshot: keep"
+        f" {COMPACTION_LAG} ({lag_ms}) above the time from taking a snapshot to having read it"
+        f" ({age_ms} ms so far)"
+    )
 
 
 def _whole(text: str) -> int:

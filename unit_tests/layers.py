@@ -87,7 +87,7 @@ SIDEWAYS: Final = frozenset(
     for importer in ("pybroker.app", "pybroker.tools", "pybroker.testing", *PARTS_OF_APP)
     for imported in ("pybroker.app", *PARTS_OF_APP)
     if imported != "pybroker.app" or importer not in PARTS_OF_APP or importer == "pybroker.assembly"
-)
+) | {("pybroker.tools", "pybroker.spark")}
 """Imports between rooms of one layer that are allowed: (importer, imported)."""
 
 FORBIDDEN: Final[Mapping[str, tuple[str, ...]]] = {

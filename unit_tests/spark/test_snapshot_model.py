@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pybroker.client.range_reader import PartitionRange
-from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
+from pybroker.spark.snapshot_model import Change, PartitionCut, Snapshot, SnapshotError, TopicCut
 
 ID = "00000000-0000-0000-0000-00000000000a"
 
@@ -49,3 +53,184 @@ def test_an_unknown_version_is_refused() -> None:
     text = snapshot().to_json().replace('"version":1', '"version":2')
     with pytest.raises(SnapshotError, match="version 2, this program knows 1"):
         Snapshot.from_json(text)
+
+
+def bent(*path: str, value: object = None) -> str:
+    """The document with another value at a place, or without it."""
+    document = json.loads(snapshot().to_json())
+    row = document
+    for name in path[:-1]:
+        row = row[name]
+    if value is None:
+        del row[path[-1]]
+    else:
+        row[path[-1]] = value
+    return json.dumps(document)
+
+
+CUT = ("topics", "orders", "partitions", "0")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("[]", "is no JSON object"),
+        ("{}", "has version None, this program knows 1"),
+        (bent("version", value=True), "has version True"),
+        (bent("id"), "id of the snapshot is missing, expected text"),
+        (bent("clusterId", value=5), "clusterId of the snapshot is 5"),
+        (
+            bent("createdAtMs", value="now"),
+            'createdAtMs of the snapshot is "now", expected',
+        ),
+        (bent("isolation", value="x"), "isolation is 'x', expected read_uncommitted or"),
+        (bent("topics", value={}), "topics of the snapshot is {}, expected an object with keys"),
+        (bent("topics", "a/b", value={}), "characters other than"),
+        (bent("topics", "orders", value=[]), "orders of topics is [], expected an object"),
+        (bent("topics", "orders", "topicId", value="x"), "topicId of topic orders is 'x'"),
+        (bent("topics", "orders", "partitions"), "partitions of topic orders is missing"),
+        (bent(*CUT[:3], "01", value={}), "partition '01' of topic orders is not a number"),
+        (bent(*CUT[:3], "9" * 10, value={}), "is not a number"),
+        (bent(*CUT, "start"), "start of orders-0 is missing"),
+        (bent(*CUT, "end", value=-1), "end of orders-0 is -1, expected a whole number from 0"),
+        (bent(*CUT, "end", value=2**63), "end of orders-0"),
+        (bent(*CUT, "start", value=251), "orders-0 starts at 251, behind its end 250"),
+        (bent(*CUT, "leaderEpoch", value=2**31), "leaderEpoch of orders-0"),
+        (bent("speed", value=1), "unknown key speed in the snapshot"),
+        ('{"version": 1, "version": 1}', "the key 'version' stands in an object more than once"),
+    ],
+)
+def test_a_faulty_document_is_refused_with_its_fault(text: str, fault: str) -> None:
+    with pytest.raises(SnapshotError) as caught:
+        Snapshot.from_json(text)
+    assert fault in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_fault_is_named() -> None:
+    text = bent(*CUT, "start", value="x").replace('"isolation": "read_committed"', '"isolation": 3')
+    with pytest.raises(SnapshotError) as caught:
+        Snapshot.from_json(text)
+    assert "isolation" in str(caught.value)
+    assert "start of orders-0" in str(caught.value)
+
+
+def test_what_may_be_unknown_may_be_missing() -> None:
+    document = json.loads(snapshot().to_json())
+    for name in ("clusterId", "bootstrap", "parent"):
+        del document[name]
+    for name in ("logStart", "leaderEpoch"):
+        del document["topics"]["orders"]["partitions"]["0"][name]
+    found = Snapshot.from_json(json.dumps(document))
+    assert (found.cluster_id, found.bootstrap, found.parent) == ("", "", None)
+    assert found.topics["orders"].partitions[0] == PartitionCut(100, 250, -1, -1)
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "snap.json"
+    with pytest.raises(SnapshotError, match=r"snap.json cannot be read: No such file"):
+        Snapshot.load(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(SnapshotError, match=r"snap.json is no snapshot: it is not UTF-8"):
+        Snapshot.load(path)
+    path.write_text("{}")
+    with pytest.raises(SnapshotError, match=r"snap.json: the snapshot has version None"):
+        Snapshot.load(path)
+    with pytest.raises(SnapshotError, match="cannot be written to"):
+        snapshot().save(tmp_path / "nosuch" / "snap.json")
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "snap.json"
+    snapshot().save(path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SnapshotError, match="No space left on device"):
+        snapshot(id="other").save(path)
+    assert Snapshot.load(path) == snapshot()
+    assert [item.name for item in tmp_path.iterdir()] == ["snap.json"]
+
+
+def test_a_snapshot_travels_to_other_processes() -> None:
+    assert pickle.loads(pickle.dumps(snapshot())) == snapshot()
+
+
+def cut(topic_id: str = ID, **ends: int) -> Snapshot:
+    cuts = {int(name.strip("p")): PartitionCut(0, end) for name, end in ends.items()}
+    return snapshot(topics={"orders": TopicCut(topic_id, cuts)})
+
+
+def test_a_comparison_tells_what_became_of_each_partition() -> None:
+    changes = cut(p0=5, p1=3, p2=7, p4=2).diff(cut(p0=5, p1=9, p2=4, p3=6))
+    assert [(item.topic_partition.partition, item.change, item.offsets) for item in changes] == [
+        (0, Change.SAME, 0),
+        (1, Change.SHRUNK, -6),
+        (2, Change.GROWN, 3),
+        (3, Change.REMOVED, -6),
+        (4, Change.NEW, 2),
+    ]
+    (change,) = cut(ID, p0=5).diff(cut("00000000-0000-0000-0000-00000000000b", p0=3))
+    assert (change.change, change.offsets) == (Change.RECREATED, 5)
+    assert change.before == PartitionCut(0, 3)
+    (change,) = cut(ID, p0=5).diff(cut("", p0=3))
+    assert change.change is Change.GROWN
+
+
+class Reader:
+    """Takes options as Spark's own reader does."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, str] = {}
+
+    @property
+    def read(self) -> Reader:
+        return self
+
+    def format(self, name: str) -> Reader:
+        assert name == "pybroker"
+        return self
+
+    def option(self, name: str, value: str) -> Reader:
+        self.options[name] = value
+        return self
+
+    def load(self) -> dict[str, str]:
+        return self.options
+
+
+def test_reading_is_the_data_source_with_this_document() -> None:
+    snap = snapshot()
+    spark: Any = Reader()
+    found: Any = snap.read(spark)
+    assert found == {
+        "snapshot": snap.to_json(),
+        "kafka.bootstrap.servers": "broker:9092",
+        "mode": "append",
+        "maxBytesPerPartition": "128m",
+    }
+    spark = Reader()
+    found = snap.read(
+        spark,
+        "latest",
+        include_headers=True,
+        columns=["key", "headers"],
+        min_partitions=4,
+        bootstrap="other:1",
+        conf={"failOnDataLoss": "false"},
+    )
+    del found["snapshot"]
+    assert found == {
+        "kafka.bootstrap.servers": "other:1",
+        "mode": "latest",
+        "columns": "key,headers",
+        "includeHeaders": "true",
+        "minPartitions": "4",
+        "failOnDataLoss": "false",
+    }

@@ -1,0 +1,230 @@
+"""`pybroker snapshot`: cut topics for reading, look at a cut, and compare two."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Sequence
+
+import click
+
+from pybroker.properties import read_properties
+from pybroker.spark import snapshot as snapshots
+from pybroker.spark.readability import Readability
+from pybroker.spark.snapshot import PartitionChange, Snapshot, Until
+from pybroker.tools._cli import (
+    EXIT_FAILED,
+    Failure,
+    Tool,
+    bootstrap_option,
+    config_file_option,
+    format_option,
+    write_json,
+)
+
+
+class Tools(Tool, click.Group):
+    """A tool that consists of several, each with the options that all tools have."""
+
+    command_class = Tool
+
+
+@click.group("snapshot", cls=Tools)
+def command() -> None:
+    """Cut topics into exact ranges that can be read again and again, by Spark or anybody else.
+
+    A snapshot is a small JSON document: of each partition where the range starts and ends, and by
+    what to recognise that it is not any more what it was.
+    """
+
+
+@command.command("take")
+@bootstrap_option()
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC", help="A topic; may be given repeatedly."
+)
+@click.option(
+    "--since",
+    metavar="FILE",
+    help="Start where the snapshot in this file ended. Its topics are taken if none are named.",
+)
+@click.option(
+    "--until",
+    default="latest",
+    metavar="MOMENT",
+    help="Where to end: latest, a time in ms since 1970 (the first record that is not older), or"
+    ' JSON that names every partition: {"orders": {"0": 250, "1": 300}}. Default: latest.',
+)
+@click.option(
+    "--isolation-level",
+    "isolation",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    help="Whether to end before open transactions. Default: read_committed, or as --since.",
+)
+@click.option("--output", metavar="FILE", help="Write the snapshot there and print what it holds.")
+@config_file_option("--command-config", "--admin.config")
+@format_option()
+def take(
+    bootstrap_server: str,
+    topics: Sequence[str],
+    since: str | None,
+    until: str,
+    isolation: str | None,
+    output: str | None,
+    config_file: str | None,
+    output_format: str,
+) -> None:
+    """Take a snapshot of topics as they are now.
+
+    Without --output the document is printed; an existing FILE is replaced in one step.
+    """
+    found = snapshots.take(
+        bootstrap_server,
+        topics,
+        since=since,
+        until=parse_until(until),
+        isolation=isolation,
+        conf=read_properties(config_file) if config_file else None,
+    )
+    if output is None:
+        click.echo(found.to_json())
+    else:
+        found.save(output)
+        print_snapshot(found, None, as_json=output_format == "json")
+
+
+@command.command("show")
+@click.argument("file")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Ask the cluster whether all of it can still be read; the exit code is 1 if not.",
+)
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="The brokers to ask with --check, if not those where it was taken.",
+)
+@config_file_option("--command-config", "--admin.config")
+@format_option()
+def show(
+    file: str,
+    check: bool,
+    bootstrap_server: str | None,
+    config_file: str | None,
+    output_format: str,
+) -> int:
+    """Print what the snapshot in FILE holds, and with --check whether it can still be read."""
+    if not check and (bootstrap_server or config_file):
+        raise Failure("--bootstrap-server and --command-config are for --check: add it")
+    found = snapshots.load(file)
+    standing = None
+    if check:
+        conf = read_properties(config_file) if config_file else None
+        standing = found.is_readable(bootstrap=bootstrap_server, conf=conf)
+    print_snapshot(found, standing, as_json=output_format == "json")
+    return 0 if standing is None or standing else EXIT_FAILED
+
+
+@command.command("diff")
+@click.argument("old")
+@click.argument("new")
+@format_option()
+def diff(old: str, new: str, output_format: str) -> None:
+    """Print what became of each partition from the snapshot in OLD to the one in NEW."""
+    changes = snapshots.load(new).diff(snapshots.load(old))
+    if output_format == "json":
+        write_json([change_document(change) for change in changes])
+        return
+    for line in map(change_line, changes):
+        click.echo(line)
+
+
+def parse_until(text: str) -> Until:
+    """Raises Failure."""
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    if not text.startswith("{"):
+        return text
+    try:
+        rows = json.loads(text)
+        return {
+            str(topic): {int(number): _offset(end) for number, end in ends.items()}
+            for topic, ends in rows.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        raise Failure(
+            f'--until is {text}: give JSON of the form {{"topic": {{"0": 250}}}}, with an offset'
+            " for every partition"
+        ) from None
+
+
+def _offset(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError
+
+
+def print_snapshot(found: Snapshot, standing: Readability | None, *, as_json: bool) -> None:
+    """What it holds, and what the cluster said of it if that was asked."""
+    if as_json:
+        document = json.loads(found.to_json())
+        if standing is not None:
+            document["readable"] = bool(standing)
+            document["problems"] = list(standing.problems)
+            document["warnings"] = list(standing.warnings)
+        write_json(document)
+        return
+    for line in snapshot_lines(found):
+        click.echo(line)
+    if standing is not None:
+        for line in standing_lines(standing):
+            click.echo(line)
+
+
+def snapshot_lines(found: Snapshot) -> Iterable[str]:
+    """Columns are parted by tabs, as `topics --describe` has it."""
+    taken = datetime.datetime.fromtimestamp(found.created_at_ms / 1_000, datetime.UTC)
+    yield (
+        f"Snapshot: {found.id}\tTaken: {taken.isoformat(timespec='milliseconds')}"
+        f"\tCluster: {found.cluster_id or '-'}\tIsolation: {found.isolation}"
+        f"\tParent: {found.parent or '-'}"
+    )
+    counts = found.counts()
+    for topic, cut in found.topics.items():
+        yield (
+            f"Topic: {topic}\tTopicId: {cut.topic_id or '-'}\tPartitions: {len(cut.partitions)}"
+            f"\tOffsets: {counts[topic]}"
+        )
+        for number, part in cut.partitions.items():
+            yield (
+                f"\tPartition: {number}\tStart: {part.start}\tEnd: {part.end}"
+                f"\tOffsets: {part.end - part.start}\tLogStart: {part.log_start}"
+                f"\tLeaderEpoch: {part.leader_epoch}"
+            )
+
+
+def standing_lines(standing: Readability) -> Iterable[str]:
+    yield "Readable: " + ("yes" if standing else "no")
+    yield from (f"Problem: {text}" for text in standing.problems)
+    yield from (f"Warning: {text}" for text in standing.warnings)
+
+
+def change_line(change: PartitionChange) -> str:
+    before = "-" if change.before is None else str(change.before.end)
+    after = "-" if change.after is None else str(change.after.end)
+    return (
+        f"Partition: {change.topic_partition}\tChange: {change.change.value}"
+        f"\tOffsets: {change.offsets:+d}\tEnd: {before} -> {after}"
+    )
+
+
+def change_document(change: PartitionChange) -> dict[str, object]:
+    return {
+        "topic": change.topic_partition.topic,
+        "partition": change.topic_partition.partition,
+        "change": change.change.value,
+        "offsets": change.offsets,
+        "endBefore": None if change.before is None else change.before.end,
+        "endAfter": None if change.after is None else change.after.end,
+    }
