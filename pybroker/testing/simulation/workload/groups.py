@@ -61,9 +61,8 @@ class GroupPlan:
     def drawn(cls, name: str, rng: random.Random, options: WorkloadOptions) -> GroupPlan:
         assignors = rng.choice(_ASSIGNORS)
         # A static member that comes back does not make the group divide anew what has grown
-        # meanwhile, or what it had given back without joining again.
+        # meanwhile.
         is_static = rng.random() < 0.3 and not options.churn_mean_s
-        is_static = is_static and "cooperative-sticky" not in assignors
         return cls(name, assignors, is_static, not is_static and rng.random() < 0.3)
 
 
