@@ -35,6 +35,7 @@ def settings(folder: Path, jars: str = "") -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         **({"spark.jars": ",".join(jars.split(os.pathsep))} if jars else {}),
     }
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import confluent_kafka
+import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
 from integration_tests.samples import Headers, Sample
+from pybroker.client import Admin
+from pybroker.model import TopicPartition
 
 SECONDS_MAX: Final = 30
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -93,10 +98,16 @@ def grow(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def delete_records(bootstrap: str, topic: str, before: Mapping[int, int]) -> None:
-    """Delete what lies before these offsets, by partition."""
-    wanted = [confluent_kafka.TopicPartition(topic, p, offset) for p, offset in before.items()]
-    admin = _admin(bootstrap)
-    _wait_for(admin.delete_records(wanted).values())
+    """Delete what lies before these offsets, by partition. By our client: librdkafka's waits a
+    minute for a leader that has just died."""
+    wanted = {TopicPartition(topic, partition): offset for partition, offset in before.items()}
+
+    async def ask() -> None:
+        async with Admin(bootstrap) as admin:
+            for key, result in (await admin.delete_records(wanted)).items():
+                assert result.error is None, f"{key}: {result.error}"
+
+    asyncio.run(ask())
 
 
 def delete(bootstrap: str, topic: str) -> None:
@@ -144,3 +155,14 @@ def numbered(numbers: Iterable[int], *, partitions: int) -> list[tuple[int, Samp
         (number % partitions, Sample(b"key-%d" % (number % 7), b"%d" % number))
         for number in numbers
     ]
+
+
+def fault(read: Callable[[], object]) -> str:
+    """What a read that must fail says: the line of its error that is ours."""
+    with pytest.raises(PySparkException) as caught:
+        read()
+    text = str(caught.value)
+    assert "Traceback" not in text, text
+    lines = [line for line in text.splitlines() if "pybroker." in line]
+    assert len(lines) == 1, text
+    return lines[0]

@@ -1,4 +1,5 @@
-"""Apache's own Spark connector reads our broker, in batch and as a stream, and writes to it."""
+"""Apache's own Spark connector reads our broker, in batch and as a stream, and writes to it; our
+source gives the same rows as the connector."""
 
 from __future__ import annotations
 
@@ -60,17 +61,16 @@ def test_batch_reads_the_range_that_it_was_told(load: Load, broker: Broker, topi
     spark_topics.produce(broker.bootstrap, topic, both)
     all_rows = [row for p in (0, 1) for row in expected_rows(topic, p, SAMPLES)]
 
-    def told(offsets: Mapping[int, int]) -> str:
-        return json.dumps({topic: {str(p): offset for p, offset in offsets.items()}})
-
     def read(**options: object) -> list[spark_topics.KafkaRow]:
         return kafka_rows(load(subscribe=topic, includeHeaders=True, **options))
 
-    found = read(startingOffsets=told({0: 3, 1: -2}), endingOffsets=told({0: 5, 1: 1}))
+    found = read(
+        startingOffsets=told(topic, {0: 3, 1: -2}), endingOffsets=told(topic, {0: 5, 1: 1})
+    )
     assert found == [
         r for r in all_rows if (3 <= r.offset < 5 if r.partition == 0 else not r.offset)
     ]
-    times = told(dict.fromkeys((0, 1), FIRST_TIMESTAMP_MS + 4000))
+    times = told(topic, dict.fromkeys((0, 1), FIRST_TIMESTAMP_MS + 4000))
     assert read(startingOffsetsByTimestamp=times) == [r for r in all_rows if r.offset >= 4]
     assert read(endingOffsetsByTimestamp=times) == [r for r in all_rows if r.offset < 4]
     assert read(endingTimestamp=FIRST_TIMESTAMP_MS + 1) == [r for r in all_rows if r.offset < 1]
@@ -100,6 +100,66 @@ def test_batch_says_what_was_deleted(load: Load, broker: Broker, topic: str) -> 
     with pytest.raises(Py4JJavaError, match="Some data may have been lost"):
         load(**old, **{"kafkaConsumer.pollTimeoutMs": 5000}).count()
     assert numbers_of(load(**old, failOnDataLoss=False)) == [*range(40, 100)]
+
+
+def told(topic: str, offsets: Mapping[int, int]) -> str:
+    return json.dumps({topic: {str(p): offset for p, offset in offsets.items()}})
+
+
+TIME: Final = FIRST_TIMESTAMP_MS + 4000
+FUTURE: Final = str(2**42)
+READS: Final[dict[str, dict[str, object]]] = {
+    "everything": {},
+    "without headers": {"includeHeaders": False},
+    "read_committed": {"kafka.isolation.level": "read_committed"},
+    "a range": {"startingOffsets": {0: 3, 1: -2, 2: 0}, "endingOffsets": {0: 5, 1: 1, 2: -1}},
+    "nothing": {"startingOffsets": {0: 3, 1: 1, 2: 0}, "endingOffsets": {0: 3, 1: 1, 2: 0}},
+    "from a time": {"startingTimestamp": TIME},
+    "to a time": {"endingTimestamp": TIME},
+    "to the end by a time that never came": {"endingTimestamp": FUTURE},
+    "from the end by a time that never came": {
+        "startingTimestamp": FUTURE,
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+    "times by partition": {
+        "startingOffsetsByTimestamp": {0: TIME, 1: 0, 2: TIME + 1},
+        "endingOffsetsByTimestamp": {0: TIME + 2000, 1: TIME, 2: TIME + 5000},
+    },
+    "a time before offsets": {"startingTimestamp": TIME, "startingOffsets": {0: 0, 1: 0, 2: 0}},
+    "pieces": {"minPartitions": 11},
+    "small pieces": {"maxRecordsPerPartition": 2},
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_ours_gives_the_same_rows(
+    connector: SparkSession, broker: Broker, same_for_both: str, what: str
+) -> None:
+    options = {
+        name: told(same_for_both, value) if isinstance(value, dict) else str(value)
+        for name, value in {"includeHeaders": True, **READS[what]}.items()
+    }
+    found = {}
+    for name in ("kafka", "pybroker"):
+        reader = connector.read.format(name).option("subscribe", same_for_both)
+        frame = reader.option("kafka.bootstrap.servers", broker.bootstrap).options(**options).load()
+        found[name] = frame.dtypes, kafka_rows(frame)
+    assert found["pybroker"] == found["kafka"]
+    assert bool(found["kafka"][1]) == (what not in ("nothing", EMPTY)), "it compares something"
+
+
+EMPTY: Final = "from the end by a time that never came"
+
+
+@pytest.fixture(scope="module")
+def same_for_both(shared_broker: Broker) -> str:
+    """A topic of three partitions in all codecs, whose beginning was deleted in one."""
+    spark_topics.create(shared_broker.bootstrap, topic := "same-for-both", 3)
+    for codec in CODECS:
+        samples = [(partition, sample) for sample in SAMPLES for partition in range(3)]
+        spark_topics.produce(shared_broker.bootstrap, topic, samples, codec=codec)
+    spark_topics.delete_records(shared_broker.bootstrap, topic, {1: 1})
+    return topic
 
 
 class Stream:
