@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from integration_tests import spark_topics
 from integration_tests.broker import Broker
 from integration_tests.samples import CODECS, FIRST_TIMESTAMP_MS, SAMPLES, Sample
 from integration_tests.spark_topics import KafkaRow, expected_rows, kafka_rows, numbered
+from integration_tests.test_documents import program
 from pybroker.spark import snapshot
 from pybroker.spark.failures import reason
 from pybroker.spark.options import COLUMNS
@@ -296,3 +298,19 @@ def test_large_ranges_are_cut_between_batches(load: Load, broker: Broker, topic:
             assert len(task) == last - first + 1
             if partition == 2:
                 assert first % 80 == 0, "a cut inside of a batch"
+
+
+def test_the_program_of_the_page_about_spark(
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spark_topics.create(broker.bootstrap, "orders", 2)
+    spark_topics.produce(broker.bootstrap, "orders", numbered(range(70), partitions=1))
+    code = program("docs/spark.rst", "from pybroker.spark import session, snapshot")
+    (tmp_path / "program.py").write_text(code.replace("127.0.0.1:9092", broker.bootstrap))
+    runpy.run_path(str(tmp_path / "program.py"))
+    printed = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines()]
+    assert "|key-3|3|3|" in printed
+    assert printed[-1] == "7customers"
