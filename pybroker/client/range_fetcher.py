@@ -8,6 +8,7 @@ was is looked at before the first batch, after each change of leader, and after 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -37,6 +38,8 @@ from pybroker.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -157,11 +160,15 @@ class RangeFetcher:
         doubted: RangeFault | None = None
         doubted_since = 0.0
         failures = 0
+        problem: ClientError = _NothingYet("no answer came")
         while True:
             try:
-                return await step()
+                async with asyncio.timeout(deadline.remaining_s()):
+                    return await step()
+            except TimeoutError:
+                raise self._stalled(problem) from problem
             except _Doubtful as error:
-                problem: ClientError = error
+                problem = error
                 reason = error.failed.reason
                 if reason is not doubted:
                     doubted, doubted_since = reason, clock.monotonic()
@@ -172,6 +179,7 @@ class RangeFetcher:
                     raise
                 problem, doubted = error, None
             failures += 1
+            logger.debug("event=range-waits partition=%s reason=%s", self._key, problem)
             pause = self._cluster.pause_s(failures)
             if deadline.remaining_s() <= pause:
                 raise self._stalled(problem) from problem

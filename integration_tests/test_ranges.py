@@ -1,0 +1,298 @@
+"""Snapshots and exact ranges on real brokers: what ages out, is made anew, is cut off, rots, or
+stands still between the snapshot and the reading."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration_tests.broker import Broker
+from integration_tests.faults import flips
+from integration_tests.process import wait_until
+from integration_tests.ranges import (
+    delete_records,
+    delete_topic,
+    fill,
+    make_topic,
+    numbers,
+    read,
+)
+from pybroker.client import EARLIEST, Admin, TopicPartition
+from pybroker.client.range_reader import (
+    PartitionRange,
+    Patience,
+    RangeFailed,
+    RangeFault,
+)
+from pybroker.records.batch import BatchHeader
+from pybroker.spark import snapshot
+from pybroker.spark.snapshot import Change, Snapshot, SnapshotError
+from pybroker.spark.splits import Limits, pieces_blocking
+from pybroker.testing import Cluster
+
+SMALL = {"max.partition.fetch.bytes": "1000"}
+"""Many answers for one range."""
+BROKER_OVERRIDES = {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "0"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2, config={"pybroker.log.scrub.interval.ms": 1000}) as started:
+        yield started
+
+
+def cut(bootstrap: str, topic: str) -> tuple[Snapshot, PartitionRange]:
+    """A snapshot of a topic with one partition, and its range."""
+    taken = snapshot.take(bootstrap, topics=[topic])
+    (item,) = taken.ranges()
+    return taken, item
+
+
+def log_start(bootstrap: str, topic: str) -> int:
+    async def ask() -> int:
+        async with Admin(bootstrap) as admin:
+            key = TopicPartition(topic, 0)
+            return (await admin.list_offsets({key: EARLIEST}))[key].offset
+
+    return asyncio.run(ask())
+
+
+def failed(bootstrap: str, item: PartitionRange) -> RangeFailed:
+    with pytest.raises(RangeFailed) as caught:
+        read(bootstrap, item)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_a_snapshot_is_read_again_and_again_while_the_topic_grows(
+    broker: Broker, topic: str
+) -> None:
+    make_topic(broker.bootstrap, topic)
+    fill(broker.bootstrap, topic, 0, 1_000)
+    taken, item = cut(broker.bootstrap, topic)
+    assert read(broker.bootstrap, item) == numbers(0, 1_000)
+    fill(broker.bootstrap, topic, 1_000, 500)
+    assert read(broker.bootstrap, item) == numbers(0, 1_000)
+    assert taken.is_readable()
+    later = snapshot.take(broker.bootstrap, since=taken)
+    (rest,) = later.ranges()
+    assert read(broker.bootstrap, rest) == numbers(1_000, 1_500)
+    (change,) = later.diff(taken)
+    assert (change.change, change.offsets) == (Change.GROWN, 500)
+
+
+def test_pieces_begin_where_batches_do(broker: Broker, topic: str) -> None:
+    make_topic(broker.bootstrap, topic)
+    fill(broker.bootstrap, topic, 0, 3_000)
+    _, item = cut(broker.bootstrap, topic)
+    starts: list[int] = []
+    read(broker.bootstrap, item, each=lambda header: starts.append(header.base_offset))
+    options = {"bootstrap.servers": broker.bootstrap}
+    for limits in (Limits(max_offsets=100), Limits(min_pieces=7), Limits(max_bytes=20_000)):
+        pieces = pieces_blocking(options, [item], limits)
+        assert len(pieces) >= 5
+        assert {piece.start for piece in pieces} <= set(starts)
+        found = [row for piece in pieces for row in read(broker.bootstrap, piece)]
+        assert found == numbers(0, 3_000)
+
+
+def test_retention_between_snapshot_and_reading_is_said(broker: Broker, topic: str) -> None:
+    configs = {"segment.bytes": "4096", "retention.bytes": "8192"}
+    make_topic(broker.bootstrap, topic, configs=configs)
+    fill(broker.bootstrap, topic, 0, 100)
+    taken, item = cut(broker.bootstrap, topic)
+    fill(broker.bootstrap, topic, 100, 1_000)
+    wait_until(lambda: log_start(broker.bootstrap, topic) > 0, what="records age out")
+    start = log_start(broker.bootstrap, topic)
+    found = failed(broker.bootstrap, item)
+    assert (found.reason, found.offset) == (RangeFault.AGED_OUT, 0)
+    (problem,) = taken.is_readable().problems
+    assert problem.startswith(f"{topic}-0@0: the partition begins at {start} now")
+    lost: list[tuple[int, int]] = []
+    kept = read(broker.bootstrap, item, fail_on_data_loss=False, lost=lost)
+    edge = min(start, 100)
+    assert (kept, lost) == (numbers(edge, 100), [(0, edge)])
+
+
+def test_deleted_records_are_said_and_never_shown(broker: Broker, topic: str) -> None:
+    make_topic(broker.bootstrap, topic)
+    fill(broker.bootstrap, topic, 0, 100, batch_size=100_000)
+    _, item = cut(broker.bootstrap, topic)
+    delete_records(broker.bootstrap, topic, 37)
+    assert failed(broker.bootstrap, item).reason is RangeFault.AGED_OUT
+    lost: list[tuple[int, int]] = []
+    kept = read(broker.bootstrap, item, fail_on_data_loss=False, lost=lost)
+    assert (kept, lost) == (numbers(37, 100), [(0, 37)])
+
+
+def test_a_topic_made_anew_is_another_topic(broker: Broker, topic: str) -> None:
+    make_topic(broker.bootstrap, topic, partitions=2)
+    fill(broker.bootstrap, topic, 0, 50)
+    taken = snapshot.take(broker.bootstrap, topics=[topic])
+    (item, _) = taken.ranges()
+    delete_topic(broker.bootstrap, topic)
+    found = failed(broker.bootstrap, item)
+    assert (found.reason, found.offset) == (RangeFault.GONE, 0)
+    assert all("no such partition" in text for text in taken.is_readable().problems)
+    make_topic(broker.bootstrap, topic)
+    fill(broker.bootstrap, topic, 0, 50)
+    assert failed(broker.bootstrap, item).reason is RangeFault.RECREATED
+    lost: list[tuple[int, int]] = []
+    assert read(broker.bootstrap, item, fail_on_data_loss=False, lost=lost) == []
+    assert lost == [(0, 50)]
+    with pytest.raises(SnapshotError, match="deleted and created anew"):
+        snapshot.take(broker.bootstrap, since=taken)
+
+
+@pytest.mark.ours
+def test_a_broker_that_is_killed_and_started_again_is_waited_for(
+    cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster.bootstrap, topic)
+    fill(cluster.bootstrap, topic, 0, 2_000)
+    _, item = cut(cluster.bootstrap, topic)
+    leader = cluster.leader(topic, 0)
+
+    def kill(header: BatchHeader) -> None:
+        if header.base_offset == 0:
+            cluster.kill(leader)
+            cluster.restart(leader)
+
+    found = read(cluster.bootstrap, item, each=kill, patience=Patience(), options=SMALL)
+    assert found == numbers(0, 2_000)
+
+
+@pytest.mark.ours
+def test_a_broker_that_stands_still_ends_the_reading_in_time(cluster: Cluster, topic: str) -> None:
+    make_topic(cluster.bootstrap, topic)
+    fill(cluster.bootstrap, topic, 0, 2_000)
+    _, item = cut(cluster.bootstrap, topic)
+    leader = cluster.leader(topic, 0)
+
+    def pause(header: BatchHeader) -> None:
+        if header.base_offset == 0:
+            cluster.pause(leader)
+
+    try:
+        with pytest.raises(RangeFailed) as caught:
+            read(
+                cluster.bootstrap,
+                item,
+                each=pause,
+                patience=Patience(stalled_s=2.0),
+                options=SMALL,
+            )
+    finally:
+        cluster.resume(leader)
+    assert caught.value.reason is RangeFault.STALLED
+    assert 0 < caught.value.offset < 2_000
+
+
+@pytest.mark.ours
+def test_a_leader_that_is_killed_is_replaced_in_the_middle(cluster: Cluster, topic: str) -> None:
+    make_topic(cluster.bootstrap, topic, replicas=2)
+    fill(cluster.bootstrap, topic, 0, 3_000)
+    _, item = cut(cluster.bootstrap, topic)
+    leader = cluster.leader(topic, 0)
+
+    def kill(header: BatchHeader) -> None:
+        if header.base_offset == 0:
+            cluster.kill(leader)
+
+    try:
+        found = read(cluster.bootstrap, item, each=kill, patience=Patience(), options=SMALL)
+    finally:
+        cluster.restart(leader)
+    assert found == numbers(0, 3_000)
+
+
+@pytest.mark.ours
+def test_a_history_that_an_unclean_election_cut_off_is_said(cluster: Cluster, topic: str) -> None:
+    """Also where the log has grown past the snapshot's end again, with other records."""
+    configs = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    make_topic(cluster.bootstrap, topic, replicas=2, configs=configs)
+    fill(cluster.bootstrap, topic, 0, 300)
+    early, early_item = cut(cluster.bootstrap, topic)
+    leader = cluster.leader(topic, 0)
+    (other,) = {*cluster.ids} - {leader}
+    cluster.kill(other)
+    try:
+        fill(cluster.bootstrap, topic, 300, 200)
+        taken, item = cut(cluster.bootstrap, topic)
+        cluster.kill(leader)
+        cluster.restart(other)
+        assert cluster.leader(topic, 0, other_than=leader) == other
+        fill(cluster.bootstrap, topic, 1_000, 400)
+    finally:
+        cluster.restart(leader)
+    found = failed(cluster.bootstrap, item)
+    assert (found.reason, found.offset) == (RangeFault.TRUNCATED, 300)
+    assert not taken.is_readable()
+    with pytest.raises(SnapshotError, match=f"{topic}-0@300: leader epoch"):
+        snapshot.take(cluster.bootstrap, since=taken)
+    lost: list[tuple[int, int]] = []
+    kept = read(cluster.bootstrap, item, fail_on_data_loss=False, lost=lost)
+    assert (kept, lost) == (numbers(0, 300), [(300, 500)])
+    assert early.is_readable()
+    assert read(cluster.bootstrap, early_item) == numbers(0, 300)
+
+
+@pytest.mark.ours
+def test_a_batch_that_rots_at_the_leader_is_read_from_another_replica(
+    cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster.bootstrap, topic, replicas=2)
+    fill(cluster.bootstrap, topic, 0, 500)
+    cluster.wait_until_in_sync(topic)
+    _, item = cut(cluster.bootstrap, topic)
+    folder = cluster.log_dir(cluster.leader(topic, 0)) / f"{topic}-0"
+    flips.flip_in_batch(flips.segments(folder)[0], flips.in_body, 4)
+    assert read(cluster.bootstrap, item, patience=Patience()) == numbers(0, 500)
+    cluster.wait_until_in_sync(topic)
+
+
+@pytest.mark.ours
+def test_a_batch_that_rots_in_the_only_replica_is_said(cluster: Cluster, topic: str) -> None:
+    make_topic(cluster.bootstrap, topic)
+    fill(cluster.bootstrap, topic, 0, 500)
+    _, item = cut(cluster.bootstrap, topic)
+    (segment,) = flips.segments(cluster.log_dir(cluster.leader(topic, 0)) / f"{topic}-0")
+    position, header = flips.batches(segment)[4]
+    flips.flip(segment, position + 70)
+    found = failed(cluster.bootstrap, item)
+    assert (found.reason, found.offset) == (RangeFault.CORRUPT, header.base_offset)
+    before = PartitionRange(topic, 0, 0, header.base_offset)
+    assert read(cluster.bootstrap, before) == numbers(0, header.base_offset)
+
+
+def test_the_tool_takes_shows_and_compares(broker: Broker, topic: str, tmp_path: Path) -> None:
+    def tool(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pybroker", "snapshot", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    make_topic(broker.bootstrap, topic)
+    fill(broker.bootstrap, topic, 0, 10)
+    where = ("--bootstrap-server", broker.bootstrap)
+    assert tool("take", *where, "--topic", topic, "--output", "a.json").returncode == 0
+    fill(broker.bootstrap, topic, 10, 5)
+    assert tool("take", *where, "--since", "a.json", "--output", "b.json").returncode == 0
+    assert tool("diff", "a.json", "b.json").stdout == (
+        f"Partition: {topic}-0\tChange: grown\tOffsets: +5\tEnd: 10 -> 15\n"
+    )
+    shown = tool("show", "b.json", "--check")
+    assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, "Readable: yes")
+    delete_records(broker.bootstrap, topic, 12)
+    shown = tool("show", "b.json", "--check", "--format", "json")
+    assert (shown.returncode, json.loads(shown.stdout)["readable"]) == (1, False)
+    wrong = tool("take", *where, "--topic", "nosuch")
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("there is no topic nosuch at ")
+    assert wrong.stderr.count("\n") == 1
