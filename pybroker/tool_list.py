@@ -53,6 +53,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
     ),
     "log-dirs": Tool("pybroker.tools.log_dirs", "print what the log directories hold"),
     "dump-log": Tool("pybroker.tools.dump_log", "print the content of segments and indexes"),
+    "etl": Tool("pybroker.tools.etl", "run jobs that read topics into tables with Spark"),
     "broker-api-versions": Tool(
         "pybroker.tools.broker_api_versions", "print which APIs brokers understand"
     ),

@@ -209,7 +209,7 @@ def test_time_is_read_through_the_clock(source: Source) -> None:
     assert not clock_readings(source), "take a Clock"
 
 
-LOADED_ON_DEMAND = frozenset({"pybroker.testing", "pybroker.spark"})
+LOADED_ON_DEMAND = frozenset({"pybroker.testing", "pybroker.spark", "pybroker.spark.etl"})
 """Packages whose names are imported when somebody asks for them."""
 
 

@@ -1,1 +1,24 @@
-"""Jobs: what a topic holds, transformed into tables, exactly once."""
+"""Jobs: what topics hold, transformed into tables, exactly once.
+
+Whoever reads what a job has written uses `read_output` and `read_dead_letters`, or without Spark
+`output_files`; PySpark is loaded with them, not with this package.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pybroker.spark.etl.output import (
+        output_commits,
+        output_files,
+        read_dead_letters,
+        read_output,
+    )
+
+__all__ = ["output_commits", "output_files", "read_dead_letters", "read_output"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("pybroker.spark.etl.output"), name)

@@ -62,7 +62,7 @@ class Written:
     """What an attempt says of its result, beside the files themselves."""
 
     schema: Json
-    rows_read: int
+    rows_read: int | None
     dead_letter_reasons: Mapping[str, int] = field(default_factory=dict)
     dead_letters: int = 0
     lost: tuple[Lost, ...] = ()

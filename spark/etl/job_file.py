@@ -435,19 +435,17 @@ class _Reader:
             self._fault(at, f"{topic} is given twice")
         return tuple(topics)
 
-    def _starting(self, at: Key) -> Literal["earliest", "latest"] | int:
+    def _starting(self, at: Key) -> Literal["earliest"] | int:
         value = self._tree.values.get(at)
-        if value in ("earliest", "latest"):
-            return "earliest" if value == "earliest" else "latest"
-        if value is None:
+        if value is None or value == "earliest":
             return "earliest"
         try:
             return timestamp_ms(str(value))
         except ValueError:
             self._fault(
                 at,
-                "expected earliest, latest, a time such as 2026-01-31T12:00:00Z or milliseconds "
-                f"since 1970, found {value!r}",
+                "expected earliest, a time such as 2026-01-31T12:00:00Z or milliseconds since "
+                f"1970, found {value!r}",
             )
             return "earliest"
 

@@ -26,7 +26,7 @@ class Source:
     bootstrap_servers: str
     topics: tuple[str, ...]
     isolation: Isolation = "read_committed"
-    starting: Literal["earliest", "latest"] | int = "earliest"
+    starting: Literal["earliest"] | int = "earliest"
     mode: Mode = "append"
     tombstones: Tombstones = "keep"
     include_headers: bool = False

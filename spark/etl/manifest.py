@@ -76,9 +76,10 @@ class Commit:
     """What the run `seq` gave; from the moment that it is there, its files belong to the output.
 
     The paths of `files` are relative to the output. `schema` is Spark's JSON form of the columns,
-    those of `partition_by` among them. `rows_read` are the records that were decoded, `rows` those
-    of the files. `lost` are [topic, partition, first offset, offset behind] that were gone before
-    they could be read. With the mode `latest` a commit takes the place of all earlier ones.
+    those of `partition_by` among them. `rows_read` are the records that were read (None if nobody
+    counted them), `rows` those of the files. `lost` are [topic, partition, first offset, offset
+    behind] that were gone before they could be read. With the mode `latest` a commit takes the
+    place of all earlier ones.
     """
 
     job: str
@@ -90,7 +91,7 @@ class Commit:
     snapshot: Json
     schema: Json
     partition_by: tuple[str, ...]
-    rows_read: int
+    rows_read: int | None
     rows: int
     files: tuple[OutputFile, ...]
     dead_letters: DeadLetters | None = None
@@ -153,7 +154,7 @@ def commit_from(content: bytes, where: str) -> Commit:
         snapshot=get.map("snapshot"),
         schema=get.map("schema"),
         partition_by=tuple(get.texts("partition_by")),
-        rows_read=get.number("rows_read"),
+        rows_read=get.number("rows_read") if get.optional("rows_read") is not None else None,
         rows=get.number("rows"),
         files=_files(get),
         dead_letters=_dead_letters(letters, where) if letters is not None else None,

@@ -1,0 +1,464 @@
+"""Jobs of the Spark pipeline, from a topic to the table that readers see."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from integration_tests import spark_topics
+from integration_tests.broker import Broker
+from integration_tests.samples import Sample
+from pybroker.errors import PybrokerError
+from pybroker.spark import Job
+from pybroker.spark.etl import job_file, output_files, read_dead_letters, read_output
+from pybroker.spark.etl.files import OutputError
+from pybroker.spark.etl.report import RunResult
+from pybroker.spark.etl.run import RunFailed, read_snapshot
+from pybroker.spark.etl.sink import SinkError
+from pybroker.spark.snapshot_model import SnapshotError
+from pybroker.tools import _cli, etl
+
+pytestmark = pytest.mark.ours
+BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
+PARTITIONS: Final = 2
+
+NUMBERS: Final = "decode: {value: {format: json, schema: 'n BIGINT NOT NULL'}}"
+TABLE: Final = "transform: {sql: 'SELECT value.n, partition, offset FROM records'}"
+LETTERS: Final = (
+    "decode: {value: {format: json, schema: 'n BIGINT NOT NULL'}, on-error: dlq}\n"
+    "dlq: {max-ratio: 0.5}"
+)
+
+
+@dataclass
+class Numbers:
+    """A topic of numbers and the job that makes a table of them."""
+
+    broker: Broker
+    topic: str
+    spark: SparkSession
+    folder: Path
+    sent: int = 0
+    lines: list[str] = field(default_factory=lambda: [NUMBERS, TABLE])
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "out"
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "job.yaml"
+
+    def job(self, *lines: str, sink: str = "", **source: object) -> Job:
+        """The job with these lines in the place of decode and transform, and more keys."""
+        given = [f"  {name.replace('_', '-')}: {value}" for name, value in source.items()]
+        text = [
+            f"name: {self.topic}",
+            "source:",
+            f"  bootstrap.servers: {self.broker.bootstrap}",
+            f"  topics: [{self.topic}]",
+            *given,
+            *(lines or self.lines),
+            "sink:",
+            f"  path: {self.output}",
+            sink,
+        ]
+        self.file.write_text("\n".join(text) + "\n")
+        return Job.from_file(self.file)
+
+    def send(self, count: int) -> None:
+        """The next numbers, dealt out to the partitions."""
+        self.send_values(b'{"n": %d}' % n for n in range(self.sent, self.sent + count))
+        self.sent += count
+
+    def send_values(self, values: Iterable[bytes | None], key: bytes | None = None) -> None:
+        samples = [(i % PARTITIONS, Sample(key, value)) for i, value in enumerate(values)]
+        spark_topics.produce(self.broker.bootstrap, self.topic, samples)
+
+    def numbers(self) -> list[int]:
+        """What readers of the output see."""
+        return sorted(row[0] for row in read_output(self.spark, self.output).select("n").collect())
+
+    def letters(self) -> list[tuple[bytes | None, str]]:
+        rows = read_dead_letters(self.spark, self.output).collect()
+        return sorted((bytes(row["value"]), row["error"]) for row in rows)
+
+    def files(self) -> list[Path]:
+        return sorted(self.output.rglob("*.parquet"))
+
+
+@pytest.fixture
+def numbers(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> Numbers:
+    spark_topics.create(broker.bootstrap, topic, PARTITIONS)
+    return Numbers(broker, topic, spark, tmp_path)
+
+
+def run_all(job: Job, spark: SparkSession) -> list[RunResult]:
+    return list(job.run(spark))
+
+
+def dying(times: int = 1) -> Callable[..., DataFrame]:
+    """A read of a run that ends while its tasks write; later ones are whole."""
+    left = [times]
+
+    def read(spark: SparkSession, job: Any, snapshot: Any) -> DataFrame:
+        frame = read_snapshot(spark, job, snapshot)
+        if not left[0]:
+            return frame
+        left[0] -= 1
+        return frame.selectExpr(
+            "*", "IF(offset = 7, raise_error('the task dies'), 0) AS dead"
+        ).where("dead = 0")
+
+    return read
+
+
+def test_each_run_adds_what_came_since_the_last_one(numbers: Numbers) -> None:
+    job = numbers.job()
+    numbers.send(25)
+    [first] = run_all(job, numbers.spark)
+    assert (first.state, first.seq, first.rows_read, first.rows) == ("committed", 0, 25, 25)
+    assert numbers.numbers() == list(range(25))
+    [idle] = run_all(job, numbers.spark)
+    assert idle.state == "nothing-new"
+    spark_topics.grow(numbers.broker.bootstrap, numbers.topic, PARTITIONS + 1)
+    numbers.send(5)
+    new = [(PARTITIONS, Sample(None, b'{"n": 30}'))]
+    spark_topics.produce(numbers.broker.bootstrap, numbers.topic, new)
+    [second] = run_all(job, numbers.spark)
+    assert (second.seq, second.rows) == (1, 6)
+    assert numbers.numbers() == list(range(31))
+    later = read_output(numbers.spark, numbers.output, since_seq=1, with_seq=True)
+    assert {tuple(row) for row in later.select("pybroker_seq").collect()} == {(1,)}
+    assert later.count() == 6
+    assert sorted(output_files(numbers.output)) == numbers.files()
+
+
+def test_a_run_that_died_is_repeated_with_the_same_offsets(numbers: Numbers) -> None:
+    job = replace(numbers.job(), read=dying())
+    numbers.send(20)
+    with pytest.raises(RunFailed, match="the task dies") as caught:
+        job.run_once(numbers.spark)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(OutputError, match="nothing is committed from run 0 on"):
+        numbers.numbers()
+    numbers.send(10)
+    again = job.run_once(numbers.spark)
+    assert (again.seq, again.rows) == (0, 20)
+    assert numbers.numbers() == list(range(20))
+    assert job.run_once(numbers.spark).rows == 10
+    assert numbers.numbers() == list(range(30))
+
+
+def test_run_goes_on_behind_what_an_earlier_one_had_planned(numbers: Numbers) -> None:
+    job = replace(numbers.job(), read=dying())
+    numbers.send(20)
+    with pytest.raises(RunFailed):
+        run_all(job, numbers.spark)
+    numbers.send(10)
+    assert [result.rows for result in run_all(job, numbers.spark)] == [20, 10]
+
+
+def test_two_runners_at_once_commit_one_result(numbers: Numbers) -> None:
+    together = threading.Barrier(2, timeout=120)
+
+    def read(spark: SparkSession, job: Any, snapshot: Any) -> DataFrame:
+        together.wait()
+        return read_snapshot(spark, job, snapshot)
+
+    job = replace(numbers.job(), read=read)
+    numbers.send(40)
+    results: list[RunResult] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(job.run_once(numbers.spark)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(result.state for result in results) == ["committed", "committed-elsewhere"]
+    assert len({result.attempt for result in results}) == 1
+    assert numbers.numbers() == list(range(40))
+    assert sorted(output_files(numbers.output)) == numbers.files()
+
+
+def test_what_cannot_be_decoded_ends_a_run_that_has_no_dead_letters(numbers: Numbers) -> None:
+    job = numbers.job()
+    numbers.send(3)
+    numbers.send_values([b"five"])
+    with pytest.raises(RunFailed) as caught:
+        job.run_once(numbers.spark)
+    assert str(caught.value) == (
+        "1 of 4 records cannot be decoded (decode.on-error is fail); nothing was committed: "
+        f"{numbers.topic}-0@2: value: not one JSON document"
+    )
+    assert numbers.files() == []
+
+
+def test_dead_letters_come_with_the_rows_in_one_commit(numbers: Numbers) -> None:
+    job = numbers.job(LETTERS, TABLE)
+    numbers.send(3)
+    numbers.send_values([b'{"n": 1.5}', b'{"n": 3, "m": 4}', b"\xff"])
+    result = job.run_once(numbers.spark)
+    assert (result.rows_read, result.rows, result.dlq_rows) == (6, 3, 3)
+    assert numbers.numbers() == [0, 1, 2]
+    assert numbers.letters() == [
+        (b'{"n": 1.5}', "value: not of the type in the schema: n (bigint)"),
+        (b'{"n": 3, "m": 4}', "value: fields not in the schema: m"),
+        (b"\xff", "value: not UTF-8"),
+    ]
+    assert sum(result.dlq_reasons.values()) == 3
+
+
+def test_too_many_dead_letters_end_the_run_and_leave_nothing(numbers: Numbers) -> None:
+    job = numbers.job(LETTERS, TABLE)
+    numbers.send(2)
+    numbers.send_values([b"a", b"b", b"c"])
+    with pytest.raises(RunFailed, match=r"3 of 5 records .* \(dlq.max-ratio allows 0.5 of them\)"):
+        job.run_once(numbers.spark)
+    assert numbers.files() == []
+    numbers.send_values([b'{"n": 2}', b'{"n": 3}'])
+    with pytest.raises(RunFailed, match="3 of 5"):
+        job.run_once(numbers.spark)
+    assert job.drop_plan()
+    assert job.run_once(numbers.spark).rows == 4
+
+
+def test_a_new_field_goes_to_dead_letters_until_the_schema_knows_it(numbers: Numbers) -> None:
+    numbers.send(4)
+    numbers.send_values([b'{"n": 4, "colour": "red"}'])
+    numbers.job(LETTERS, TABLE).run_once(numbers.spark)
+    assert [reason for _, reason in numbers.letters()] == [
+        "value: fields not in the schema: colour"
+    ]
+    wider = LETTERS.replace("n BIGINT NOT NULL", "n BIGINT NOT NULL, colour STRING")
+    table = TABLE.replace("value.n,", "value.n, value.colour,")
+    mended = numbers.job(wider, table, sink="  on-schema-change: add-columns")
+    result = mended.replay(numbers.spark, 0)
+    assert (result.state, result.revision, result.rows, result.dlq_rows) == ("committed", 1, 5, 0)
+    assert numbers.numbers() == list(range(5))
+    assert numbers.letters() == []
+    colours = read_output(numbers.spark, numbers.output).where("colour IS NOT NULL").collect()
+    assert [(row["n"], row["colour"]) for row in colours] == [(4, "red")]
+
+
+def test_a_table_whose_columns_have_changed_is_refused(numbers: Numbers) -> None:
+    numbers.send(4)
+    numbers.job().run_once(numbers.spark)
+    numbers.send(4)
+    other = TABLE.replace("value.n,", "string(value.n) AS n, 5 AS m,")
+    with pytest.raises(SinkError, match=r"n was bigint and is string, m is new .* is fail"):
+        numbers.job(NUMBERS, other).run_once(numbers.spark)
+    assert numbers.numbers() == list(range(4))
+    more = TABLE.replace("value.n,", "value.n, 5 AS m,")
+    numbers.job(NUMBERS, more, sink="  on-schema-change: add-columns").run_once(numbers.spark)
+    assert numbers.numbers() == list(range(8))
+    rows = read_output(numbers.spark, numbers.output).collect()
+    assert {(row["n"] < 4, row["m"]) for row in rows} == {(True, None), (False, 5)}
+
+
+def test_a_long_backlog_is_read_in_several_runs(numbers: Numbers) -> None:
+    numbers.send(600)
+    results = run_all(numbers.job(max_bytes_per_run="4k"), numbers.spark)
+    assert len(results) > 1
+    assert [result.seq for result in results] == list(range(len(results)))
+    assert numbers.numbers() == list(range(600))
+
+
+def test_offsets_that_aged_out_end_the_run_or_are_noted(numbers: Numbers) -> None:
+    numbers.send(10)
+    numbers.job().run_once(numbers.spark)
+    numbers.send(10)
+    spark_topics.delete_records(numbers.broker.bootstrap, numbers.topic, {0: 8, 1: 3})
+    with pytest.raises(SnapshotError, match=rf"{numbers.topic}-0@5-8; set source.fail-on-data-lo"):
+        numbers.job().run_once(numbers.spark)
+    result = numbers.job(fail_on_data_loss="false").run_once(numbers.spark)
+    assert result.lost == ((numbers.topic, 0, 5, 8),)
+    assert numbers.numbers() == sorted({*range(20)} - {10, 12, 14})
+
+
+def test_a_topic_that_was_made_anew_is_refused(numbers: Numbers) -> None:
+    numbers.send(4)
+    numbers.job().run_once(numbers.spark)
+    spark_topics.delete(numbers.broker.bootstrap, numbers.topic)
+    spark_topics.create(numbers.broker.bootstrap, numbers.topic, PARTITIONS)
+    numbers.send(9)
+    with pytest.raises(PybrokerError, match=numbers.topic) as caught:
+        numbers.job().run_once(numbers.spark)
+    assert "\n" not in str(caught.value)
+    assert numbers.numbers() == list(range(4))
+
+
+def test_latest_is_a_whole_new_table_each_time(numbers: Numbers) -> None:
+    lines = (
+        "decode: {key: {format: string}}",
+        "transform: {sql: 'SELECT key, value FROM records'}",
+    )
+    job = numbers.job(*lines, mode="latest")
+
+    def table() -> dict[str, bytes]:
+        rows = read_output(numbers.spark, numbers.output).collect()
+        return {row["key"]: bytes(row["value"]) for row in rows}
+
+    numbers.send_values([b"1", None, b"2"], key=b"a")
+    numbers.send_values([b"3"], key=b"b")
+    job.run_once(numbers.spark)
+    assert table() == {"a": b"2", "b": b"3"}
+    assert job.run_once(numbers.spark).state == "nothing-new"
+    numbers.send_values([None], key=b"a")
+    job.run_once(numbers.spark)
+    assert table() == {"b": b"3"}
+    [old] = [path for path in numbers.files() if path not in output_files(numbers.output)]
+    assert "pybroker_seq=000000000000" in str(old)
+    assert command("gc", str(numbers.file), "--older-than", "0s", "--superseded") == 0
+    assert not old.exists()
+    assert table() == {"b": b"3"}
+
+
+def test_a_function_of_a_file_beside_the_job_is_the_transform(numbers: Numbers) -> None:
+    (numbers.folder / "doubling.py").write_text(
+        "from pyspark.sql import functions as F\n"
+        "def transform(records, context):\n"
+        "    doubled = F.udf(twice, 'bigint')\n"
+        "    assert records.count() == 5\n"
+        "    n = doubled('value.n').alias('n')\n"
+        "    return records.select(n, F.lit(context.seq).alias('run'))\n"
+        "def twice(n):\n"
+        "    return 2 * n\n"
+    )
+    numbers.send(5)
+    job = numbers.job(NUMBERS, "transform: doubling:transform", sink="  partition-by: run")
+    job.run_once(numbers.spark)
+    rows = read_output(numbers.spark, numbers.output).collect()
+    assert sorted(tuple(row) for row in rows) == [(2 * n, 0) for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            [NUMBERS, "transform: nowhere:f"],
+            "transform: nowhere cannot be imported: ModuleNotFound",
+        ),
+        ([NUMBERS, "transform: json:f"], "transform: json has no function f"),
+        ([NUMBERS, "transform: json:dumps"], "transform json:dumps: TypeError"),
+        ([NUMBERS, "transform: builtins:len"], "transform builtins:len: "),
+        (
+            [NUMBERS, "transform: {sql: SELECT (n FROM records}"],
+            r"transform.sql: \[PARSE_SYNTAX_ERROR\]",
+        ),
+        (
+            [NUMBERS, "transform: {sql: 'SELECT x FROM records'}"],
+            "transform.sql: .*UNRESOLVED_COL.* line 1 pos 7",
+        ),
+        ([NUMBERS.replace("BIGINT", "BIGGER")], "decode.value.schema: .*BIGGER"),
+        ([NUMBERS, "transform: {sql: 'SELECT 1 AS a, 2 AS a'}"], "the table has a more than once"),
+        ([NUMBERS, "transform: {sql: SELECT 1 AS pybroker_x}"], "names like it are ours"),
+        (
+            [NUMBERS, "transform: {sql: SELECT make_interval(1) AS n}"],
+            "cannot be written: .*INTERVAL",
+        ),
+    ],
+)
+def test_mistakes_of_a_job_are_one_line_and_leave_nothing(
+    numbers: Numbers, lines: list[str], expected: str
+) -> None:
+    numbers.send(1)
+    with pytest.raises(PybrokerError, match=expected) as caught:
+        numbers.job(*lines).run_once(numbers.spark)
+    assert "\n" not in str(caught.value)
+    assert numbers.files() == []
+
+
+def command(*words: str) -> int:
+    """The exit code of `pybroker etl ...`, in this process and with its session of Spark."""
+    return _cli.run(etl.command, words, "pybroker etl")
+
+
+def test_the_command_runs_reports_and_tidies_up(
+    numbers: Numbers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers.job()
+    file, report = str(numbers.file), numbers.folder / "report.json"
+    assert command("status", file) == 0
+    assert "0 runs committed" in capsys.readouterr().out
+    numbers.send(12)
+    assert command("run", file, "--dry-run") == 0
+    assert f"{numbers.topic}-1: 0 to 6" in capsys.readouterr().out
+    assert not numbers.output.exists()
+    assert command("run", file, "--report", str(report)) == 0
+    assert f"{numbers.topic} seq=0: 12 rows in" in capsys.readouterr().out
+    [run] = json.loads(report.read_text())["runs"]
+    assert (run["state"], run["rows"], run["dlq_rows"], run["lost"]) == ("committed", 12, 0, [])
+    assert sum(each["end"] - each["start"] for each in run["ranges"]) == 12
+    assert command("replay", file, "0", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["revision"] == 1
+    numbers.send(1)
+    assert command("status", file, "--format", "json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["runs"], status["new_offsets"], status["last"][0]["rows"]) == (1, 1, 12)
+    assert command("gc", file, "--superseded", "--older-than", "0s", "--dry-run") == 0
+    assert "a later commit took its place: would be removed" in capsys.readouterr().out
+    assert command("gc", file, "--superseded", "--older-than", "0s") == 0
+    assert sorted(output_files(numbers.output)) == numbers.files()
+    assert numbers.numbers() == list(range(12))
+
+
+def test_a_failing_command_says_why_in_its_report_too(
+    numbers: Numbers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers.job()
+    numbers.send_values([b"x"])
+    report = numbers.folder / "report.json"
+    assert command("run", str(numbers.file), "--report", str(report)) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("1 of 1 records cannot be decoded")
+    assert json.loads(report.read_text()) == {"runs": [], "error": last}
+    numbers.file.write_text("name: x\nsource: {topics: [t]}\n")
+    assert command("run", str(numbers.file)) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"{numbers.file}:1: sink: is missing",
+        f"{numbers.file}:1: sink.path: is missing; expected an absolute path in a file system of "
+        "this machine",
+        f"{numbers.file}:2: source.bootstrap.servers: is missing; expected HOST:PORT[,HOST:PORT]",
+    ]
+
+
+def test_a_moment_may_end_a_run(numbers: Numbers) -> None:
+    samples = [(0, Sample(None, b'{"n": %d}' % n, timestamp=1_000_000 + n)) for n in range(10)]
+    spark_topics.produce(numbers.broker.bootstrap, numbers.topic, samples)
+    job = numbers.job()
+    assert job.run_once(numbers.spark, until_ms=1_000_004).rows == 4
+    assert job.run_once(numbers.spark, until_ms=1_000_002).state == "nothing-new"
+    assert job.run_once(numbers.spark, until_ms=1_000_006).rows == 2
+    assert job.run_once(numbers.spark).rows == 4
+    assert numbers.numbers() == list(range(10))
+
+
+def test_the_output_can_be_read_without_spark(numbers: Numbers) -> None:
+    import_module = pytest.importorskip("pyarrow.parquet")
+    numbers.send(10)
+    numbers.job().run_once(numbers.spark)
+    numbers.send(10)
+    numbers.job().run_once(numbers.spark)
+    tables = [import_module.read_table(file) for file in output_files(numbers.output)]
+    assert sorted(n for table in tables for n in table["n"].to_pylist()) == list(range(20))
+    commits = sorted((numbers.output / "_pybroker" / "commits").glob("*.json"))
+    named = [
+        numbers.output / each["path"]
+        for commit in commits
+        for each in json.loads(commit.read_text())["files"]
+    ]
+    assert sorted(named) == sorted(output_files(numbers.output))
+
+
+def test_a_job_file_that_is_equal_gives_an_equal_job(numbers: Numbers) -> None:
+    assert numbers.job().file == job_file.load(numbers.file)

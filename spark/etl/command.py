@@ -1,0 +1,219 @@
+"""What `pybroker etl` does with a job file, command by command: prints, and gives exit codes. The
+words of the command line are parsed elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from pyspark.sql import SparkSession
+
+from pybroker.errors import PybrokerError
+from pybroker.spark.etl import job_file, orphans, proposal, report
+from pybroker.spark.etl.layout import AttemptName
+from pybroker.spark.etl.orphans import Kind
+from pybroker.spark.etl.progress import Silent, for_stream
+from pybroker.spark.etl.report import RunResult, megabytes
+from pybroker.spark.job import Job
+from pybroker.spark.spark_session import session
+
+YOUNG_S: Final = 3600.0
+QUIET: Final = "OFF"
+"""Spark's own log of a failure repeats ours in pages; --debug shows it."""
+
+
+@dataclass(frozen=True)
+class RunWishes:
+    """What was asked for beside the job file."""
+
+    once: bool = False
+    until: str | None = None
+    replay: int | None = None
+    dry_run: bool = False
+    new_plan: bool = False
+    report: str | None = None
+    json: bool = False
+    debug: bool = False
+
+
+def run(path: str, wishes: RunWishes, out: TextIO | None = None) -> None:
+    """Runs a job. Raises PybrokerError with what went wrong; the report is written then, too."""
+    results: list[RunResult] = []
+    error: str | None = None
+    try:
+        _run(Job.from_file(path), wishes, results, out)
+    except PybrokerError as failure:
+        error = str(failure)
+        raise
+    finally:
+        if wishes.report is not None:
+            report.write(wishes.report, results, error or _interruption())
+        if wishes.json:
+            print(json.dumps(report.document(results, error)), file=out)
+
+
+def _run(job: Job, wishes: RunWishes, results: list[RunResult], out: TextIO | None) -> None:
+    until_ms = _until(wishes.until)
+
+    def show(result: RunResult) -> None:
+        results.append(result)
+        if not wishes.json:
+            print(result, file=out, flush=True)
+
+    if wishes.dry_run:
+        found = job.dry_run(until_ms)
+        show(found)
+        if not wishes.json:
+            for line in _ranges(found):
+                print(line, file=out)
+        return
+    if wishes.new_plan:
+        job.drop_plan()
+    progress = Silent() if wishes.json else for_stream(sys.stderr)
+    job = replace(job, progress=progress)
+    try:
+        spark = _spark(job, wishes.debug)
+        if wishes.replay is not None:
+            show(job.replay(spark, wishes.replay))
+        elif wishes.once:
+            show(job.run_once(spark, until_ms))
+        else:
+            for result in job.run(spark, until_ms):
+                show(result)
+    finally:
+        progress.close()
+
+
+def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) -> None:
+    """Prints what is committed, planned and being written, and what is new in the topics. Raises
+    PybrokerError."""
+    job = Job.from_file(path)
+    store = job.store
+    names = store.commit_names()
+    plan = store.plan(names[-1].seq + 1 if names else 0)
+    found: dict[str, Any] = {
+        "job": job.name,
+        "output": str(store.output),
+        "runs": len(names),
+        "last": [report.summary(store.commit(name)) for name in names[-last:]],
+        "planned": None if plan is None else plan.seq,
+        "writing": [_writer(job, name) for name in store.attempts() if store.is_claimed(name)],
+        **_news(job),
+    }
+    if as_json:
+        print(json.dumps(found), file=out)
+    else:
+        _print_status(found, out)
+
+
+def gc(
+    path: str, *, older_than_s: float, superseded: bool, dry_run: bool, out: TextIO | None = None
+) -> None:
+    """Removes what crashes left behind, and with `superseded` what replays did. Raises
+    PybrokerError."""
+    job = Job.from_file(path)
+    kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}
+    now_s = time.time()
+    found = orphans.leftovers(job.store, job.file.places, now_s, older_than_s)
+    for item in found:
+        verb = "kept"
+        if item.kind in kinds:
+            verb = "would be removed" if dry_run else "removed"
+        print(
+            f"seq={item.name.seq} attempt={item.name.attempt} {megabytes(item.size)} "
+            f"{item.kind.value}: {verb}",
+            file=out,
+        )
+    if not dry_run:
+        orphans.remove(job.store, [item for item in found if item.kind in kinds])
+        orphans.remove_temporary(job.store, now_s, older_than_s)
+    if not found:
+        print("nothing to remove", file=out)
+
+
+def _spark(job: Job, debug: bool) -> SparkSession:
+    conf = {name: value for name, value in job.file.spark.items() if name != "master"}
+    conf.setdefault("spark.ui.showConsoleProgress", "false")
+    running = SparkSession.getActiveSession() is not None
+    spark = session(app=job.name, master=job.file.spark.get("master"), conf=conf)
+    if not debug and not running:
+        spark.sparkContext.setLogLevel(QUIET)
+    return spark
+
+
+def _until(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return job_file.timestamp_ms(text)
+    except ValueError:
+        raise report.WrongWish(
+            f"--until: expected a time such as 2026-01-31T12:00:00Z or milliseconds since 1970, "
+            f"found {text!r}"
+        ) from None
+
+
+def _ranges(result: RunResult) -> list[str]:
+    snapshot = result.snapshot
+    return [
+        f"  {item.topic}-{item.partition}: {item.start} to {item.end}"
+        for item in (snapshot.ranges() if snapshot is not None else ())
+        if item.offsets
+    ]
+
+
+def _interruption() -> str | None:
+    failure = sys.exc_info()[1]
+    return type(failure).__name__ if failure is not None else None
+
+
+def _writer(job: Job, name: AttemptName) -> dict[str, Any]:
+    claim = job.store.claim(name)
+    return {
+        "seq": name.seq,
+        "attempt": name.attempt,
+        "host": claim.host if claim else None,
+        "process": claim.process if claim else None,
+        "started_at_ms": claim.started_at_ms if claim else None,
+    }
+
+
+def _news(job: Job) -> dict[str, Any]:
+    """What is new, or why that is not known."""
+    try:
+        source = replace(job.file.source, max_bytes_per_run=None)
+        snapshot = proposal.propose(replace(job.file, source=source), job.store.last_commit())
+    except PybrokerError as error:
+        return {"new_offsets": None, "problem": str(error)}
+    counts = snapshot.counts() if snapshot is not None else {}
+    return {"new_offsets": sum(counts.values()), "problem": None}
+
+
+def _print_status(found: dict[str, Any], out: TextIO | None) -> None:
+    print(f"{found['job']}: {found['runs']} runs committed to {found['output']}", file=out)
+    for each in found["last"]:
+        moment = datetime.fromtimestamp(each["committed_at_ms"] / 1000, UTC)
+        revision = f" revision={each['revision']}" if each["revision"] else ""
+        lost = f", {each['lost']} offsets lost" if each["lost"] else ""
+        print(
+            f"  seq={each['seq']}{revision} {moment:%Y-%m-%dT%H:%M:%SZ}: {each['rows']} rows, "
+            f"{megabytes(each['bytes'])}, {each['dead_letters']} dead letters{lost}, "
+            f"{each['seconds']} s",
+            file=out,
+        )
+    if found["planned"] is not None:
+        print(f"  seq={found['planned']} is planned and not committed", file=out)
+    for each in found["writing"]:
+        print(
+            f"  seq={each['seq']} is being written by process {each['process']} on {each['host']}",
+            file=out,
+        )
+    if found["problem"] is not None:
+        print(f"  new: not known: {found['problem']}", file=out)
+    else:
+        print(f"  new: {found['new_offsets']} offsets", file=out)

@@ -1,0 +1,102 @@
+"""Reading the output of a job: all that is committed, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pybroker.spark.etl import layout
+from pybroker.spark.etl.files import OutputError
+from pybroker.spark.etl.manifest import Commit
+from pybroker.spark.etl.sink import uri
+from pybroker.spark.etl.store import Store
+
+LETTER_COLUMNS = (
+    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, error STRING"
+)
+
+
+def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
+    """The commits whose files are the output, from the run `since_seq` on. Needs no Spark.
+
+    Raises OutputError if `path` is not the output of a job, or one of its commits is missing.
+    """
+    store = Store(Path(path))
+    names = store.commit_names()
+    if not names and store.owner() is None:
+        raise OutputError(f"{path} is not the output of a job: there is no {layout.STORE} in it")
+    if names and store.commit(names[-1]).mode == "latest":
+        names = names[-1:]
+    return [store.commit(name) for name in names if name.seq >= since_seq]
+
+
+def output_files(path: str | Path, since_seq: int = 0) -> list[Path]:
+    """The Parquet files that are the output, for whoever reads without Spark."""
+    return [
+        Path(path) / file.path
+        for commit in output_commits(path, since_seq)
+        for file in commit.files
+    ]
+
+
+def read_output(
+    spark: SparkSession, path: str | Path, *, since_seq: int = 0, with_seq: bool = False
+) -> DataFrame:
+    """The table that a job has made so far, or what its runs from `since_seq` on added to it.
+
+    `with_seq` adds the number of the run as the column `pybroker_seq`.
+
+    Raises OutputError as `output_commits` does, and if nothing is committed yet.
+    """
+    commits = output_commits(path, since_seq)
+    if not commits:
+        raise OutputError(f"{path}: nothing is committed from run {since_seq} on")
+    schema = StructType.fromJson(dict(commits[-1].schema))
+    files = [Path(path) / file.path for commit in commits for file in commit.files]
+    frame = _read(spark, Path(path) / layout.DATA, files, schema)
+    return frame if with_seq else frame.drop(layout.SEQ_COLUMN)
+
+
+def read_dead_letters(
+    spark: SparkSession, path: str | Path, *, since_seq: int = 0, with_seq: bool = False
+) -> DataFrame:
+    """The records that could not be decoded, with the reason in the column `error`.
+
+    Raises OutputError as `output_commits` does.
+    """
+    frames = []
+    commits = output_commits(path, since_seq)
+    letters = [commit.dead_letters for commit in commits if commit.dead_letters is not None]
+    for folder in sorted({each.folder for each in letters}):
+        root = Path(path) / folder
+        files = [
+            root / file.path for each in letters if each.folder == folder for file in each.files
+        ]
+        frames.append(_read(spark, root, files, _letters()))
+    if not frames:
+        frames = [_read(spark, Path(path), [], _letters())]
+    found = frames[0]
+    for frame in frames[1:]:
+        found = found.unionByName(frame)
+    return found if with_seq else found.drop(layout.SEQ_COLUMN)
+
+
+def _letters() -> StructType:
+    found = StructType.fromDDL(LETTER_COLUMNS)
+    assert isinstance(found, StructType)
+    return found
+
+
+def _read(spark: SparkSession, root: Path, files: Iterable[Path], schema: StructType) -> DataFrame:
+    """Files below `root`, with the column of runs."""
+    whole = StructType([*schema.fields]).add(layout.SEQ_COLUMN, "long")
+    names = [uri(file) for file in files]
+    if not names:
+        return spark.createDataFrame([], whole)
+    whole = whole.add(layout.ATTEMPT_COLUMN, "string")
+    reader = spark.read.schema(whole).option("basePath", uri(root))
+    return reader.parquet(*names).drop(layout.ATTEMPT_COLUMN)

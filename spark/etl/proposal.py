@@ -1,0 +1,199 @@
+"""What the next run of a job reads: a snapshot that begins where the last commit ended. Asks the
+cluster; knows no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from pybroker.client import defaults
+from pybroker.client.blocking import run_blocking
+from pybroker.client.cluster import Cluster
+from pybroker.client.offset_lookup import EARLIEST, LATEST
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.range_options import parse_range_options
+from pybroker.client.range_reader import Patience
+from pybroker.model import TopicPartition
+from pybroker.spark.etl.exactly_once import Lost
+from pybroker.spark.etl.files import OutputError
+from pybroker.spark.etl.job_model import JobFile
+from pybroker.spark.etl.manifest import Commit, Json
+from pybroker.spark.planning import AtTime, Bounds, Wish, plan
+from pybroker.spark.snapshot_model import Snapshot, SnapshotError, TopicCut
+from pybroker.spark.splits import bytes_per_offset
+
+CLIENT_ID: Final = "pybroker-etl"
+LISTED: Final = 3
+"""How many partitions a message names."""
+
+
+class DataLost(SnapshotError):
+    """Offsets that the next run has to read are not in the log any more."""
+
+
+def snapshot_of(value: Json) -> Snapshot:
+    """A snapshot out of a document of the store. Raises SnapshotError."""
+    return Snapshot.from_json(json.dumps(value))
+
+
+def as_json(snapshot: Snapshot) -> Json:
+    value: Json = json.loads(snapshot.to_json())
+    return value
+
+
+def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> Snapshot | None:
+    """What the next run reads; None if nothing is new. It ends at the first record of `until_ms`
+    (since 1970) or later, or at the end of the log.
+
+    Raises SnapshotError, DataLost, ConfigError, or a ClientError where the cluster does not answer.
+    """
+    before = snapshot_of(last.snapshot) if last is not None else None
+    found = _now(job, before, until_ms)
+    if before is not None and before.cluster_id != found.cluster_id:
+        raise OutputError(
+            f"{job.sink.path} was made from the cluster {before.cluster_id}, and "
+            f"{job.source.bootstrap_servers} is {found.cluster_id}; correct bootstrap.servers, or "
+            "give another sink.path"
+        )
+    if not _is_new(job, before, found):
+        return None
+    if job.source.mode == "append":
+        if job.source.fail_on_data_loss:
+            _refuse_loss(found)
+        if job.source.max_bytes_per_run is not None:
+            found = cut(found, _offset_sizes(job, found), job.source.max_bytes_per_run)
+    return found
+
+
+def reached(goal: Snapshot, done: Snapshot) -> bool:
+    """Whether `done` ends nowhere before `goal` does."""
+    ends = {item.topic_partition: item.end for item in done.ranges()}
+    return all(ends.get(item.topic_partition, 0) >= item.end for item in goal.ranges())
+
+
+def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
+    """What was gone already when the snapshot was taken."""
+    return tuple(
+        (item.topic, item.partition, item.start, min(item.log_start, item.end))
+        for item in snapshot.ranges()
+        if item.start < min(item.log_start, item.end)
+    )
+
+
+def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
+    """What is not in the log now: an upper bound of what a run that ends now can have missed."""
+    wish = Wish(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
+    begins = {item.topic_partition: item.log_start for item in _plan(job, wish).ranges()}
+    aged = (
+        replace(item, log_start=begins.get(item.topic_partition, 0)) for item in snapshot.ranges()
+    )
+    return tuple(
+        (item.topic, item.partition, item.start, min(item.log_start, item.end))
+        for item in aged
+        if item.start < min(item.log_start, item.end)
+    )
+
+
+def cut(snapshot: Snapshot, sizes: Mapping[TopicPartition, float], bytes_max: int) -> Snapshot:
+    """The first `bytes_max` bytes of a snapshot, the same part of each partition, so that none runs
+    ahead of the others. `sizes` are bytes an offset. At least one offset remains."""
+    total = sum(item.offsets * sizes.get(item.topic_partition, 0) for item in snapshot.ranges())
+    if total <= bytes_max:
+        return snapshot
+    part = bytes_max / total
+    topics = {
+        topic: TopicCut(
+            found.topic_id,
+            {
+                number: replace(each, end=each.start + math.ceil((each.end - each.start) * part))
+                for number, each in found.partitions.items()
+            },
+        )
+        for topic, found in snapshot.topics.items()
+    }
+    return replace(snapshot, topics=topics)
+
+
+def _now(job: JobFile, before: Snapshot | None, until_ms: int | None) -> Snapshot:
+    source = job.source
+    ends: Bounds = LATEST if until_ms is None else AtTime(until_ms)
+    if before is None or source.mode == "latest":
+        starts: Bounds = EARLIEST if source.starting == "earliest" else AtTime(source.starting)
+        if until_ms is not None and source.starting != "earliest":
+            starts = AtTime(min(int(source.starting), until_ms))
+        found = _plan(
+            job, Wish(topics=source.topics, starts=starts, ends=ends, isolation=source.isolation)
+        )
+        return replace(found, parent=before.id) if before is not None else found
+    if until_ms is not None:
+        ends = _ends_from(job, before, ends)
+    return _plan(
+        job, Wish(topics=source.topics, ends=ends, since=before, isolation=source.isolation)
+    )
+
+
+def _ends_from(job: JobFile, before: Snapshot, ends: Bounds) -> Bounds:
+    """A time may lie before what was read already: then nothing of that partition is new."""
+    source = job.source
+    found = _plan(job, Wish(topics=source.topics, ends=ends, isolation=source.isolation))
+    read = {item.topic_partition: item.end for item in before.ranges()}
+    clamped: dict[str, dict[int, int | AtTime]] = {}
+    for item in found.ranges():
+        end = max(item.end, read.get(item.topic_partition, 0))
+        clamped.setdefault(item.topic, {})[item.partition] = end
+    return clamped
+
+
+def _plan(job: JobFile, wish: Wish) -> Snapshot:
+    options, _ = _options(job)
+    return run_blocking(lambda: plan(options, wish))
+
+
+def _options(job: JobFile) -> tuple[ConsumerOptions, Patience]:
+    return parse_range_options(
+        {"client.id": CLIENT_ID, **job.source.kafka},
+        bootstrap_servers=job.source.bootstrap_servers,
+    )
+
+
+def _is_new(job: JobFile, before: Snapshot | None, found: Snapshot) -> bool:
+    if job.source.mode == "append" or before is None:
+        return any(found.counts().values())
+    ends = {(item.topic_id, item.topic_partition): item.end for item in before.ranges()}
+    return any(
+        item.end != ends.get((item.topic_id, item.topic_partition), 0) for item in found.ranges()
+    )
+
+
+def _refuse_loss(snapshot: Snapshot) -> None:
+    lost = lost_at_start(snapshot)
+    if lost:
+        listed = ", ".join(
+            f"{topic}-{number}@{start}-{end}" for topic, number, start, end in lost[:LISTED]
+        )
+        more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
+        raise DataLost(
+            f"offsets that were not read yet are not in the log any more: {listed}{more}; "
+            "set source.fail-on-data-loss: false to go on without them (they are noted as lost)"
+        )
+
+
+def _offset_sizes(job: JobFile, snapshot: Snapshot) -> dict[TopicPartition, float]:
+    """Bytes an offset of each partition, on average over what the log holds now."""
+    return run_blocking(lambda: _ask_sizes(job, snapshot))
+
+
+async def _ask_sizes(job: JobFile, snapshot: Snapshot) -> dict[TopicPartition, float]:
+    options, _ = _options(job)
+    cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
+    try:
+        cluster.watch(snapshot.topics)
+        await cluster.start()
+        keys = [item.topic_partition for item in snapshot.ranges()]
+        return await bytes_per_offset(cluster, keys)
+    finally:
+        await cluster.close()

@@ -1,0 +1,227 @@
+"""One run of a job on Spark: read, decode, divide into rows and dead letters, transform, write into
+the folders of an attempt. Whether the result counts is decided in `exactly_once`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pybroker.errors import PybrokerError
+from pybroker.spark.etl import decode, proposal, sink, transform
+from pybroker.spark.etl.exactly_once import Lost, Places, Written, is_data
+from pybroker.spark.etl.job_model import JobFile
+from pybroker.spark.etl.layout import AttemptName
+from pybroker.spark.etl.manifest import Commit, Plan
+from pybroker.spark.etl.progress import Progress, Silent, watched
+from pybroker.spark.failures import reason
+from pybroker.spark.snapshot_model import Snapshot
+
+EXAMPLES: Final = 3
+REASONS: Final = 20
+"""How many reasons of dead letters a commit counts one by one."""
+
+
+class RunFailed(PybrokerError):
+    """A run failed, and nothing was committed. The message is one line."""
+
+
+Read = Callable[[SparkSession, JobFile, Snapshot], DataFrame]
+"""The records of a snapshot as a frame with the columns of Spark's Kafka source."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a job needs beside its file, all of it checked before anything is read."""
+
+    key: StructType | None
+    value: StructType | None
+    function: transform.Function | None
+
+
+def prepare(job: JobFile) -> Parts:
+    """Raises ConfigError. Needs a session of Spark."""
+    where = f"{job.file}: decode"
+    return Parts(
+        key=decode.parse_schema(job.decode.key, f"{where}.key"),
+        value=decode.parse_schema(job.decode.value, f"{where}.value"),
+        function=transform.load(job.transform, str(job.file)),
+    )
+
+
+def read_snapshot(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> DataFrame:
+    """The records of a snapshot, from the cluster."""
+    source = job.source
+    options: dict[str, str | None] = {
+        **source.kafka,
+        "snapshot": snapshot.to_json(),
+        "kafka.bootstrap.servers": source.bootstrap_servers,
+        "mode": source.mode,
+        "failOnDataLoss": str(source.fail_on_data_loss).lower(),
+        "includeHeaders": str(source.include_headers).lower(),
+        "tombstones": source.tombstones if source.mode == "append" else None,
+        "minPartitions": str(source.min_partitions) if source.min_partitions else None,
+        "maxBytesPerPartition": str(source.max_bytes_per_partition)
+        if source.max_bytes_per_partition
+        else None,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return spark.read.format("pybroker").options(**given).load()
+
+
+@dataclass
+class Run:
+    """Carries out one plan."""
+
+    spark: SparkSession
+    job: JobFile
+    parts: Parts
+    places: Places
+    last: Commit | None
+    """The commit whose columns the new ones have to fit."""
+    read: Read = read_snapshot
+    progress: Progress = field(default_factory=Silent)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def write(self, plan: Plan, attempt: AttemptName) -> Written:
+        """Raises RunFailed and other PybrokerErrors."""
+        snapshot = proposal.snapshot_of(plan.snapshot)
+        group = f"pybroker-etl-{attempt.attempt}"
+        context = self.spark.sparkContext
+        context.setJobGroup(group, describe(self.job, plan.seq, snapshot), interruptOnCancel=True)
+        try:
+            with watched(self.spark, group, self.progress), _one_line():
+                return self._write(plan, attempt, snapshot)
+        except BaseException:
+            context.cancelJobGroup(group)
+            raise
+        finally:
+            for name in ("spark.jobGroup.id", "spark.job.description"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+    def _write(self, plan: Plan, attempt: AttemptName, snapshot: Snapshot) -> Written:
+        frame = self.read(self.spark, self.job, snapshot)
+        if not decode.can_fail(self.job.decode):
+            schema = self._write_table(frame, plan, attempt)
+            rows = None if self.job.transform else count_rows(self.places.data(attempt))
+            return self._written(schema, snapshot, rows, {}, 0)
+        decoded = decode.decoded(frame, self.job.decode, self.parts.key, self.parts.value)
+        # Decoded once, looked at up to four times.
+        decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            with self._stage("read and decode"):
+                rows, failed = self._count(decoded)
+            reasons = self._judge(decoded, rows, failed)
+            if failed:
+                with self._stage("write dead letters"):
+                    letters = decode.bad(decoded)
+                    letters.write.mode("error").parquet(sink.uri(self.places.letters(attempt)))
+            schema = self._write_table(decode.good(decoded), plan, attempt)
+            return self._written(schema, snapshot, rows, reasons, failed)
+        finally:
+            decoded.unpersist()
+
+    def _written(
+        self,
+        schema: StructType,
+        snapshot: Snapshot,
+        rows: int | None,
+        reasons: dict[str, int],
+        failed: int,
+    ) -> Written:
+        return Written(
+            schema=schema.jsonValue(),
+            rows_read=rows,
+            dead_letter_reasons=reasons,
+            dead_letters=failed,
+            lost=self._lost(snapshot),
+            decode_schema=self.job.decode.value.schema,
+        )
+
+    def _write_table(self, frame: DataFrame, plan: Plan, attempt: AttemptName) -> StructType:
+        """The columns of the output after this run."""
+        context = transform.RunContext(
+            self.spark, self.job.name, plan.seq, attempt.attempt, plan.snapshot
+        )
+        with self._stage("transform and write" if self.job.transform else "write"):
+            table = transform.apply(frame, self.job.transform, self.parts.function, context)
+            schema = sink.check_columns(table.schema, self.job.sink, self.last)
+            sink.write(table, self.job.sink, self.places.data(attempt))
+        return schema
+
+    def _count(self, decoded: DataFrame) -> tuple[int, int]:
+        """(records, those that could not be decoded)"""
+        row = decoded.agg(F.count(F.lit(1)), F.count(decode.ERROR)).first()
+        assert row is not None
+        return int(row[0]), int(row[1])
+
+    def _judge(self, decoded: DataFrame, rows: int, failed: int) -> dict[str, int]:
+        """How often each reason; raises RunFailed if the job does not go on with so many."""
+        if not failed:
+            return {}
+        letters = self.job.dead_letters
+        bad = decoded.where(F.col(decode.ERROR).isNotNull())
+        if letters is None or failed > letters.max_ratio * rows:
+            examples = bad.select("topic", "partition", "offset", decode.ERROR).limit(EXAMPLES)
+            listed = "; ".join(f"{r[0]}-{r[1]}@{r[2]}: {r[3]}" for r in examples.collect())
+            limit = (
+                "decode.on-error is fail"
+                if letters is None
+                else f"dlq.max-ratio allows {letters.max_ratio:g} of them"
+            )
+            raise RunFailed(
+                f"{failed} of {rows} records cannot be decoded ({limit}); nothing was committed: "
+                f"{listed}"
+            )
+        found = bad.groupBy(decode.ERROR).count().orderBy(F.desc("count")).limit(REASONS).collect()
+        return {str(row[0]): int(row[1]) for row in found}
+
+    def _lost(self, snapshot: Snapshot) -> tuple[Lost, ...]:
+        if self.job.source.fail_on_data_loss or self.job.source.mode == "latest":
+            return ()
+        return proposal.lost_meanwhile(self.job, snapshot)
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self.progress.stage(f"{self.job.name}: {name}")
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - started, 3)
+
+
+def describe(job: JobFile, seq: int, snapshot: Snapshot) -> str:
+    """A run in Spark's own pages."""
+    ranges = sum(1 for item in snapshot.ranges() if item.offsets)
+    offsets = sum(snapshot.counts().values())
+    return (
+        f"{job.name} seq={seq} [{len(snapshot.topics)} topics, {ranges} ranges, {offsets} offsets]"
+    )
+
+
+def count_rows(folder: Path) -> int:
+    """Rows of all files below a folder."""
+    return sum(
+        sink.count_rows(path) for path in folder.rglob("*") if path.is_file() and is_data(path.name)
+    )
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Errors of Spark come with plans and traces of many pages."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise RunFailed(f"{reason(error)}; nothing was committed") from error

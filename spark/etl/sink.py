@@ -1,0 +1,101 @@
+"""Tables become Parquet files in the folder of an attempt; before that, their columns are held
+against those of the output so far.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from pybroker.errors import PybrokerError
+from pybroker.spark.etl import layout
+from pybroker.spark.etl.decode import first_line
+from pybroker.spark.etl.files import OutputError
+from pybroker.spark.etl.job_model import Sink
+from pybroker.spark.etl.manifest import Commit
+
+
+class SinkError(PybrokerError):
+    """A table cannot be written as the job asks for it; nothing was committed."""
+
+
+def uri(path: Path) -> str:
+    """A path as Spark takes it, whatever its default file system is."""
+    return f"file://{path}"
+
+
+def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> StructType:
+    """The columns of the output after this run. Raises SinkError."""
+    names = [field.name for field in schema.fields]
+    lower = [name.lower() for name in names]
+    twice = sorted({name for name in lower if lower.count(name) > 1})
+    if twice:
+        raise SinkError(f"the table has {', '.join(twice)} more than once; name columns apart")
+    ours = [name for name in names if name.lower().startswith(layout.RESERVED_PREFIX)]
+    if ours:
+        raise SinkError(f"the table has {', '.join(ours)}: names like it are ours, rename it")
+    missing = [name for name in sink.partition_by if name not in names]
+    if missing:
+        raise SinkError(
+            f"sink.partition-by: the table has no column {', '.join(missing)}; "
+            f"it has {', '.join(names)}"
+        )
+    if len(names) == len(sink.partition_by):
+        raise SinkError(
+            "sink.partition-by: names all columns of the table; leave one for the files"
+        )
+    found = schema.toNullable()
+    if last is None:
+        return found
+    return _merged(StructType.fromJson(dict(last.schema)), found, sink)
+
+
+def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
+    """The columns so far, and those that are new if the job allows it."""
+    old = {field.name: field.dataType for field in before.fields}
+    new = {field.name: field.dataType for field in found.fields}
+    faults = [
+        f"{name} was {kind.simpleString()} and is {new[name].simpleString()}"
+        for name, kind in old.items()
+        if name in new and new[name] != kind
+    ]
+    faults += [f"{name} is gone" for name in old if name not in new]
+    added = [field for field in found.fields if field.name not in old]
+    if sink.on_schema_change == "fail":
+        faults += [f"{field.name} is new" for field in added]
+    if faults:
+        hint = "; add-columns allows new ones" if sink.on_schema_change == "fail" and added else ""
+        raise SinkError(
+            f"the columns differ from those of the output so far: {', '.join(faults)} "
+            f"(sink.on-schema-change is {sink.on_schema_change}{hint}); "
+            "change the transform, or give another sink.path"
+        )
+    return StructType([*before.fields, *added])
+
+
+def write(frame: DataFrame, sink: Sink, folder: Path) -> None:
+    """Writes the table below `folder`, which does not exist yet. Raises SinkError for tables that
+    Parquet cannot hold."""
+    if sink.files is not None:
+        frame = frame.repartition(sink.files, *sink.partition_by)
+    writer = frame.write.mode("error").option("compression", sink.compression)
+    if sink.partition_by:
+        writer = writer.partitionBy(*sink.partition_by)
+    try:
+        writer.parquet(uri(folder))
+    except PySparkException as error:
+        if error.getCondition() == "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE":
+            raise SinkError(f"the table cannot be written: {first_line(error)}") from error
+        raise
+
+
+def count_rows(path: Path) -> int:
+    """The rows of a file, as its footer says. Raises OutputError if it is no whole file."""
+    try:
+        return pyarrow.parquet.read_metadata(path).num_rows
+    except (pyarrow.ArrowException, OSError) as error:
+        raise OutputError(f"{path}: not a whole Parquet file: {first_line(error)}") from error

@@ -1,0 +1,117 @@
+"""The user's part of a job: SQL over the view `records`, or a function of a DataFrame."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from pybroker.errors import ConfigError, PybrokerError
+from pybroker.spark.etl.decode import first_line
+from pybroker.spark.etl.job_model import Transform
+from pybroker.spark.etl.manifest import Json
+
+VIEW = "records"
+
+
+class TransformFailed(PybrokerError):
+    """The user's SQL or function did not give a table. The message says why."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a function may want to know of the run: its number, the attempt (unique), and the
+    snapshot that it reads as JSON values."""
+
+    spark: SparkSession
+    job: str
+    seq: int
+    attempt: str
+    snapshot: Json
+
+
+Function = Callable[..., Any]
+
+
+def load(transform: Transform | None, where: str) -> Function | None:
+    """The function that a job names. Raises ConfigError."""
+    if transform is None or transform.function is None:
+        return None
+    module_name, _, name = transform.function.partition(":")
+    try:
+        module = _module(module_name, transform.folder)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigError(
+            [f"{where}: transform: {module_name} cannot be imported: {reason}"]
+        ) from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise ConfigError([f"{where}: transform: {module_name} has no function {name}"])
+    function: Function = found
+    return function
+
+
+def apply(
+    frame: DataFrame, transform: Transform | None, function: Function | None, context: RunContext
+) -> DataFrame:
+    """The table of a job out of its records. Raises TransformFailed."""
+    if transform is None:
+        return frame
+    if transform.sql is not None:
+        return _sql(frame, transform.sql, context.spark)
+    assert function is not None
+    try:
+        wants_context = len(inspect.signature(function).parameters) > 1
+        result = function(frame, context) if wants_context else function(frame)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise TransformFailed(f"transform {transform.function}: {reason}") from error
+    if not isinstance(result, DataFrame):
+        raise TransformFailed(
+            f"transform {transform.function}: gave {type(result).__name__}, expected a DataFrame"
+        )
+    return result
+
+
+def _module(name: str, folder: Path | None) -> Any:
+    """A module beside the job file, or an installed one. Workers cannot import the former, so its
+    functions travel to them by value."""
+    if folder is None or not folder.joinpath(*name.split(".")).with_suffix(".py").is_file():
+        return importlib.import_module(name)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    module = importlib.import_module(name)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return module
+
+
+def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
+    """The view has a name of its own, so that two jobs in one session do not meet; the user's text
+    sees it as `records`."""
+    name = f"pybroker_records_{uuid.uuid4().hex}"
+    frame.createTempView(name)
+    text = sql.strip().rstrip(";")
+    try:
+        return spark.sql(f"WITH {VIEW} AS (SELECT * FROM {name}) SELECT * FROM (\n{text}\n)")
+    except PySparkException as error:
+        raise TransformFailed(f"transform.sql: {_in_own_lines(first_line(error))}") from error
+    finally:
+        spark.catalog.dropTempView(name)
+
+
+def _in_own_lines(message: str) -> str:
+    """The user's text begins in the second line of what Spark was given."""
+    message = re.sub(r"\bline (\d+)", lambda found: f"line {int(found[1]) - 1}", message)
+    return message.rstrip("; ")

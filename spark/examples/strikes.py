@@ -1,0 +1,25 @@
+"""The transform of birdstrikes.yaml: plain names, the year, and what kind of bird it was."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+
+def transform(records: DataFrame) -> DataFrame:
+    """A row for each strike."""
+
+    def field(name: str) -> Column:
+        return F.col("value").getField(name)
+
+    return records.select(
+        "topic",
+        "partition",
+        "offset",
+        field("Airport Name").alias("airport"),
+        field("Flight Date").alias("day"),
+        F.year(field("Flight Date")).alias("year"),
+        field("Wildlife Species").alias("species"),
+        field("Speed IAS in knots").alias("speed_knots"),
+        field("Cost Total $").alias("cost_dollars"),
+    )

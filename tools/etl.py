@@ -1,0 +1,166 @@
+"""`pybroker etl`: runs the jobs of the Spark pipeline, tells how they are, tidies up after them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any, Final
+
+import click
+
+from pybroker.tools._cli import Failure, Tool, format_option
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Etl(click.Group):
+    """Its commands know --debug as every tool does."""
+
+    command_class = Tool
+
+
+@click.group("etl", cls=Etl)
+def command() -> None:
+    """Run jobs that read topics into tables with Spark, exactly once.
+
+    A job is a YAML file: which topics, how records are decoded, what is made of them, where the
+    table goes. Each run reads what came since the last one and commits rows, dead letters and
+    offsets in one step. docs/etl.rst explains it.
+
+    \b
+      pybroker etl run orders.yaml             read all that is new
+      pybroker etl run orders.yaml --dry-run   tell what would be read
+      pybroker etl status orders.yaml          what is committed, and what is new
+      pybroker etl replay orders.yaml 12       make run 12 again with the job of now
+      pybroker etl gc orders.yaml              remove what crashes left behind
+    """
+
+
+def _job_argument(function: Any) -> Any:
+    return click.argument("job", metavar="JOB.yaml")(function)
+
+
+def _report_option(function: Any) -> Any:
+    return click.option(
+        "--report", metavar="FILE", help="Write a JSON report of the runs there, also if one fails."
+    )(function)
+
+
+@command.command("run")
+@_job_argument
+@click.option("--once", is_flag=True, help="Make one run, even if more is left to read after it.")
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="Read to the first record of this time (ISO 8601, or ms since 1970), not to the end.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be read; start no Spark.")
+@click.option(
+    "--new-plan",
+    is_flag=True,
+    help="Forget what a failed run planned to read, and plan anew from the last commit on.",
+)
+@_report_option
+@format_option()
+@click.pass_context
+def run_command(
+    context: click.Context,
+    job: str,
+    once: bool,
+    until: str | None,
+    dry_run: bool,
+    new_plan: bool,
+    report: str | None,
+    output_format: str,
+) -> None:
+    """Read what is new into the job's table, in one run or, with max-bytes-per-run, in several.
+
+    A run that was interrupted is repeated with the same offsets first. Several processes may do
+    this at once: each run is committed by one of them.
+    """
+    commands = _commands()
+    commands.run(
+        job,
+        commands.RunWishes(
+            once=once,
+            until=until,
+            dry_run=dry_run,
+            new_plan=new_plan,
+            report=report,
+            json=output_format == "json",
+            debug=context.meta.get("debug", False),
+        ),
+    )
+
+
+@command.command("replay")
+@_job_argument
+@click.argument("seq", type=click.IntRange(0))
+@_report_option
+@format_option()
+@click.pass_context
+def replay_command(
+    context: click.Context, job: str, seq: int, report: str | None, output_format: str
+) -> None:
+    """Make the committed run SEQ again: the same offsets, decoded and transformed by the job file
+    of now. The new result takes the place of the old one in one step."""
+    commands = _commands()
+    commands.run(
+        job,
+        commands.RunWishes(
+            replay=seq,
+            report=report,
+            json=output_format == "json",
+            debug=context.meta.get("debug", False),
+        ),
+    )
+
+
+@command.command("status")
+@_job_argument
+@click.option(
+    "--last", type=click.IntRange(1), default=10, show_default=True, help="How many runs to list."
+)
+@format_option()
+def status_command(job: str, last: int, output_format: str) -> None:
+    """Print the last runs, what is planned or being written, and how much is new in the topics."""
+    _commands().status(job, as_json=output_format == "json", last=last)
+
+
+@command.command("gc")
+@_job_argument
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    default="1h",
+    show_default=True,
+    help="Keep what was written in this time (30s, 10m, 1h, 2d): another machine may be at it.",
+)
+@click.option(
+    "--superseded",
+    is_flag=True,
+    help="Remove results that were replayed since, or replaced by a newer table, too.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be removed.")
+def gc_command(job: str, older_than: str, superseded: bool, dry_run: bool) -> None:
+    """Remove attempts that were never committed and that nobody writes any more."""
+    _commands().gc(job, older_than_s=_age(older_than), superseded=superseded, dry_run=dry_run)
+
+
+def _age(text: str) -> float:
+    found = re.fullmatch(r"(\d+)([smhd])", text)
+    if found is None:
+        raise click.UsageError(f"--older-than: expected an age such as 30s, 10m or 1h: {text!r}")
+    return float(int(found[1]) * _UNITS[found[2]])
+
+
+def _commands() -> Any:
+    """Spark is loaded when it is needed: --help works without it."""
+    try:
+        return importlib.import_module("pybroker.spark.etl.command")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("pybroker"):
+            raise
+        raise Failure(
+            f"the module {error.name} is missing; install it with: pip install 'pybroker[spark]'"
+        ) from error
