@@ -1,4 +1,5 @@
-"""The choice between the two implementations of the loops over records, made here and nowhere else.
+"""The choice between the two implementations of the loops over records, made here and nowhere else
+(that of columns in `columns.py`).
 
 `_speedups` is compiled where a C compiler was found at installation; `_pure` does the same in
 Python. Both raise the same errors, and the same tests run over both.

@@ -25,7 +25,7 @@ def seeds(target: str) -> list[bytes]:
         case "batches":
             whole = [bytes(batch_of(*TRICKY[:5], codec=codec)) for codec in Codec]
             return [*whole, b"".join(whole)]
-        case "records":
+        case "records" | "columns":
             return [bytes((5,)) + _payload()]
         case "compressed":
             return [bytes((codec,)) + compress(codec, _payload() * 9) for codec in Codec]

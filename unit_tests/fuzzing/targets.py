@@ -1,14 +1,15 @@
 """What is fuzzed: functions from any bytes to nothing, which raise when a promise is broken.
 
 The promises: the codec gives a message or MalformedInput, and says again what it understood; the
-readers of records give records or CorruptionError or BrokerError, the compiled ones what the pure
-ones give; what decompresses stays within its limit; what a coordinator stored is understood, or
-MalformedInput, and said again.
+readers of records give records or CorruptionError or BrokerError, the compiled ones and those of
+columns what the pure ones give; what decompresses stays within its limit; what a coordinator stored
+is understood, or MalformedInput, and said again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Final
@@ -16,7 +17,10 @@ from typing import Final
 from pybroker.coordinator.groups import records as group_records
 from pybroker.errors import BrokerError, CorruptionError, MalformedInput
 from pybroker.records import _pure
-from pybroker.records.batch import TimestampType, crc_matches, iter_headers
+from pybroker.records._numpy_columns import ColumnStore
+from pybroker.records.batch import TimestampType, crc_matches, iter_headers, read_header
+from pybroker.records.builder import pack_batch
+from pybroker.records.columns import ColumnBuilder, Store
 from pybroker.records.compression import Codec, decompress
 from pybroker.records.loops import read_records as fast_read_records
 from pybroker.records.loops import scan_records as fast_scan_records
@@ -25,6 +29,7 @@ from pybroker.records.validate import BatchRules, validate_produced
 from pybroker.wire.api import APIS
 from pybroker.wire.codec import decode_request, encode_request
 from pybroker.wire.headers import parse_request_header
+from unit_tests.records.rows import Row, row_of, rows_of
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 20
 RULES: Final = (
@@ -87,6 +92,19 @@ def records(data: bytes) -> None:
     assert pure == fast, f"pure {pure!r}, compiled {fast!r}"
 
 
+def columns(data: bytes) -> None:
+    """The same bytes, as columns: with NumPy, and compiled where that is there."""
+    if not data:
+        return
+    count, payload = data[0], data[1:]
+    pure = _outcome(lambda: [row_of(record) for record in _read(_pure, payload, count)])
+    vectors = ColumnStore(headers=True, keys=True, values=True)
+    vectors.few_records = 0
+    for store in (None, vectors):
+        found = _outcome(functools.partial(_rows, store, payload, count))
+        assert found == pure, f"{store or 'chosen'} {found!r}, pure {pure!r}"
+
+
 def compressed(data: bytes) -> None:
     """One byte for the codec, then what it should unpack."""
     if not data:
@@ -118,10 +136,22 @@ def group_values(data: bytes) -> None:
         assert group_records.decode_group_value(group_records.encode_group_value(group)) == group
 
 
-def _read(loops: ModuleType, payload: bytes, count: int) -> object:
-    return loops.read_records(
+def _read(loops: ModuleType, payload: bytes, count: int) -> list[Record]:
+    found: list[Record] = loops.read_records(
         payload, count, 0, max(count - 1, 0), 0, None, TimestampType.CREATE_TIME, Record
     )
+    return found
+
+
+def _rows(store: Store | None, payload: bytes, count: int) -> list[Row]:
+    """By the store that is chosen unless one is given."""
+    builder = ColumnBuilder(headers=True)
+    if store is not None:
+        builder._store = store
+    batch = pack_batch(payload, count, attributes=0, base_timestamp=0, max_timestamp=0)
+    header = read_header(batch)._replace(last_offset_delta=max(count - 1, 0))
+    builder.add(batch, header, 0, count, decompressed_bytes_max=len(batch))
+    return rows_of(builder.finish())
 
 
 def _outcome(call: Callable[[], object]) -> object:
@@ -137,6 +167,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
         "requests": requests,
         "batches": batches,
         "records": records,
+        "columns": columns,
         "compressed": compressed,
         "group_keys": group_keys,
         "group_values": group_values,

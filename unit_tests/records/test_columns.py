@@ -4,8 +4,6 @@ same errors."""
 from __future__ import annotations
 
 import importlib
-import itertools
-import struct
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -25,9 +23,10 @@ from pybroker.records.batch import (
     restamp_log_append_time,
     stamp,
 )
-from pybroker.records.columns import BinaryColumn, ColumnBuilder, Columns
+from pybroker.records.columns import ColumnBuilder
 from pybroker.records.compression import Codec
-from pybroker.records.record import Headers, decode_records
+from pybroker.records.record import decode_records
+from unit_tests.records.rows import Row, entries, row_of, rows_of
 from unit_tests.records.test_loops import (
     INT64_MAX,
     MALFORMED,
@@ -48,11 +47,8 @@ from unit_tests.records.vocabulary import (
 FORMS = ("_numpy_columns", "_numpy_columns, few records", "_speedups")
 """NumPy's form leaves batches of few records, as nearly all here are, to the pure loops; the first
 does not."""
-MICROSECONDS_MAX = INT64_MAX // 1000 * 1000
 EVERYTHING = (-1, 2**63)
 
-Row = tuple[int, int, int, bytes | None, bytes | None, Headers]
-"""Offset, microseconds, timestamp type, key, value, headers."""
 MakeBuilder = Callable[..., ColumnBuilder]
 
 
@@ -86,70 +82,9 @@ def add(
     return builder.add(batch, read_header(batch), *offsets, decompressed_bytes_max=limit)
 
 
-def numbers(data: Buffer, kind: str, count: int) -> list[int]:
-    """All numbers of the buffer, which has to hold so many."""
-    layout = struct.Struct(f"<{count}{kind}")
-    assert len(data) == layout.size
-    return list(layout.unpack(data))
-
-
-def is_valid(validity: Buffer | None, count: int) -> list[bool]:
-    if validity is None:
-        return [True] * count
-    bits = int.from_bytes(bytes(validity), "little")
-    assert len(validity) == (count + 7) // 8
-    assert bits >> count == 0, "bits behind the last entry"
-    return [bool(bits >> index & 1) for index in range(count)]
-
-
-def entries(column: BinaryColumn, count: int) -> list[bytes | None]:
-    offsets = numbers(column.offsets, "i", count + 1)
-    valid = is_valid(column.validity, count)
-    assert column.nulls == valid.count(False)
-    assert (column.validity is None) == (column.nulls == 0)
-    assert (offsets[0], offsets[-1]) == (0, len(column.data))
-    data = bytes(column.data)
-    found = zip(valid, offsets[:-1], offsets[1:], strict=True)
-    return [data[start:end] if there else None for there, start, end in found]
-
-
-def rows_of(columns: Columns) -> list[Row]:
-    """The rows of columns that hold everything."""
-    rows = columns.rows
-    assert columns.keys is not None
-    assert columns.values is not None
-    assert columns.headers is not None
-    lists = numbers(columns.headers.offsets, "i", rows + 1)
-    valid = is_valid(columns.headers.validity, rows)
-    assert valid == [end > start for start, end in itertools.pairwise(lists)]
-    assert columns.headers.nulls == valid.count(False)
-    names = entries(columns.headers.names, lists[-1])
-    assert None not in names
-    values = entries(columns.headers.values, lists[-1])
-    pairs = [(cast(bytes, n).decode(), v) for n, v in zip(names, values, strict=True)]
-    return list(
-        zip(
-            numbers(columns.offsets, "q", rows),
-            numbers(columns.timestamps, "q", rows),
-            numbers(columns.timestamp_types, "i", rows),
-            entries(columns.keys, rows),
-            entries(columns.values, rows),
-            [tuple(pairs[start:end]) for start, end in itertools.pairwise(lists)],
-            strict=True,
-        )
-    )
-
-
 def expected(batch: Buffer, offsets: tuple[int, int] = EVERYTHING) -> list[Row]:
     return [
-        (
-            item.offset,
-            max(-MICROSECONDS_MAX, min(item.timestamp * 1000, MICROSECONDS_MAX)),
-            int(item.timestamp_type),
-            item.key,
-            item.value,
-            item.headers,
-        )
+        row_of(item)
         for item in decode_records(batch, decompressed_bytes_max=LIMIT)
         if offsets[0] <= item.offset < offsets[1]
     ]
