@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration_tests import spark_topics
 from integration_tests.broker import Broker
+from integration_tests.process import wait_until
 from integration_tests.samples import CODECS, FIRST_TIMESTAMP_MS, SAMPLES, Sample
 from integration_tests.spark_topics import KafkaRow, expected_rows, kafka_rows, numbered
 from integration_tests.test_documents import program
@@ -314,3 +315,24 @@ def test_the_program_of_the_page_about_spark(
     printed = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines()]
     assert "|key-3|3|3|" in printed
     assert printed[-1] == "7customers"
+
+
+def test_a_damaged_batch_and_another_topic_are_named(
+    load: Load, broker: Broker, topic: str
+) -> None:
+    spark_topics.create(broker.bootstrap, topic, 2)
+    for start in (0, 100, 200):
+        batch = numbered(range(start, start + 100), partitions=2)
+        spark_topics.produce(broker.bootstrap, topic, batch)
+    frame = load(subscribe=topic, kafkaConsumer__pollTimeoutMs=2_000)
+    (segment,) = broker.data.glob(f"**/{topic}-1/*.log")
+    stored = bytearray(segment.read_bytes())
+    stored[len(stored) // 2] ^= 1
+    segment.write_bytes(stored)
+    line = fault_of(frame.collect)
+    assert line.startswith(f"{topic}-1@50: ")
+    assert "\n" not in line
+    spark_topics.delete(broker.bootstrap, topic)
+    wait_until(lambda: not list(broker.data.glob(f"**/{topic}-1")), what="the topic is deleted")
+    spark_topics.create(broker.bootstrap, topic, 2)
+    assert fault_of(frame.where("partition = 0").collect).startswith(f"{topic}-0@0: ")

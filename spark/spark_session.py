@@ -62,9 +62,11 @@ def _is_found_by_spark() -> bool:
 
 
 def _prepare_java(wish: str) -> None:
-    """Sets JAVA_HOME for the JVM that PySpark is about to start."""
+    """Sets JAVA_HOME, where that is needed, for the JVM that PySpark is about to start."""
     found = find_java(wish, environment=os.environ)
     home = found.home
+    if found.is_on_path and not found.lacks_vectors:
+        return
     if found.lacks_vectors:
         folder = Path(tempfile.mkdtemp(prefix="pybroker-java-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

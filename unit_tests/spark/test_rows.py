@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 
 from pybroker.client.arrow import arrow_schema as client_schema
 from pybroker.errors import ConfigError
-from pybroker.spark.options import COLUMNS
+from pybroker.spark.options import COLUMNS, read_request
 from pybroker.spark.rows import arrow_schema, check_schema, spark_schema
 
 
@@ -24,6 +24,9 @@ def test_the_columns_are_those_of_sparks_kafka_source() -> None:
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
         "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
     )
+
+
+REQUEST = read_request({"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "orders"})
 
 
 @pytest.mark.parametrize("headers", [False, True])
@@ -41,7 +44,7 @@ def test_the_client_makes_what_spark_expects(headers: bool) -> None:
     ],
 )
 def test_a_users_schema_may_choose_columns(fields: list[StructField]) -> None:
-    check_schema(StructType(fields))
+    check_schema(StructType(fields), REQUEST)
 
 
 HEADER = StructType([StructField("key", StringType(), False), StructField("value", BinaryType())])
@@ -61,5 +64,28 @@ HEADER = StructType([StructField("key", StringType(), False), StructField("value
 )
 def test_a_users_schema_may_not(fields: list[StructField], fault: str) -> None:
     with pytest.raises(ConfigError, match=f"schema: {fault}") as raised:
-        check_schema(StructType(fields))
+        check_schema(StructType(fields), REQUEST)
     assert len(raised.value.faults) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "names", "fault"),
+    [
+        ({"columns": "key,offset"}, ["offset", "key"], "it has offset, key, the option columns"),
+        ({"includeHeaders": "true"}, ["key"], "it has no headers, which includeHeaders=true"),
+        ({"includeHeaders": "true"}, ["headers"], ""),
+        ({"columns": "key,offset"}, ["key", "offset"], ""),
+        ({}, ["headers"], ""),
+    ],
+)
+def test_options_and_a_users_schema_agree(
+    option: dict[str, str], names: list[str], fault: str
+) -> None:
+    request = read_request(
+        {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "orders", **option}
+    )
+    if not fault:
+        check_schema(spark_schema(names), request)
+        return
+    with pytest.raises(ConfigError, match=fault):
+        check_schema(spark_schema(names), request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybroker.client.range_reader import PartitionRange
@@ -50,6 +50,7 @@ def test_cuts_move_to_the_starts_of_batches() -> None:
     assert edges(align(pieces, {(P0, 30): 44})) == [(0, 0, 10), (0, 10, 20), (0, 20, 40)]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 200)), max_size=4),
     st.integers(1, 60),

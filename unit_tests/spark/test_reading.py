@@ -1,0 +1,107 @@
+"""What a read says before it has read anything: of snapshots, and of brokers that are not there."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from pybroker.client.errors import NoBrokers
+from pybroker.client.range_reader import PartitionRange
+from pybroker.errors import ConfigError
+from pybroker.spark.batch_reader import read_batches
+from pybroker.spark.failures import ReadFailed
+from pybroker.spark.options import read_request
+from pybroker.spark.reading import BatchOnly, FrozenReader, freeze, schema_of
+from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
+from pybroker.spark.source import PybrokerDataSource
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker the environment ends with the error; here it goes on."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def snapshot(bootstrap: str, end: int = 250) -> Snapshot:
+    cuts = {0: PartitionCut(100, end, 0, 7), 1: PartitionCut(5, 5, 0, 7)}
+    return Snapshot(
+        "01J", "c", 1, "read_committed", {"orders": TopicCut("", cuts)}, bootstrap=bootstrap
+    )
+
+
+def quickly(bootstrap: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": bootstrap, "kafka.bootstrap.timeout.ms": "1"}
+
+
+def test_a_snapshot_tells_the_brokers_unless_they_are_named() -> None:
+    text = snapshot("one:1").to_json()
+    assert freeze({"snapshot": text}).request.client["bootstrap.servers"] == "one:1"
+    named = freeze({"snapshot": text, "kafka.bootstrap.servers": "two:2"})
+    assert named.request.client["bootstrap.servers"] == "two:2"
+    with pytest.raises(
+        ConfigError, match=r"kafka\.bootstrap\.servers is missing, and the snapshot"
+    ):
+        freeze({"snapshot": snapshot("").to_json()})
+
+
+def test_a_snapshot_has_its_own_isolation() -> None:
+    text = snapshot("one:1").to_json()
+    assert freeze({"snapshot": text, "kafka.isolation.level": "read_committed"})
+    with pytest.raises(ConfigError, match="contradicts the snapshot, which is read_committed"):
+        freeze({"snapshot": text, "kafka.isolation.level": "read_uncommitted"})
+
+
+def test_a_snapshot_that_is_none_is_told() -> None:
+    for text in ("{", '{"version": 2}', "/nowhere/cut.json"):
+        with pytest.raises(SnapshotError) as raised:
+            freeze({"snapshot": text})
+        assert "\n" not in str(raised.value)
+
+
+def test_a_read_travels_to_the_workers() -> None:
+    frozen = freeze({"snapshot": snapshot("one:1").to_json()})
+    reader = FrozenReader(frozen, schema_of(["key"]))
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy._frozen == frozen
+
+
+def test_nothing_to_read_asks_nobody(nobody: str) -> None:
+    frozen = freeze({"snapshot": snapshot(nobody, end=100).to_json()})
+    assert FrozenReader(frozen, schema_of(["key"])).partitions() == []
+
+
+def test_brokers_that_are_not_there_are_looked_for_once(nobody: str) -> None:
+    with pytest.raises(NoBrokers, match=f"no broker could be reached .*{nobody}"):
+        freeze({**quickly(nobody), "subscribe": "orders", "fetchOffset.retryIntervalMs": "9999999"})
+
+
+def test_a_task_that_finds_no_broker_says_where_it_was(nobody: str) -> None:
+    request = read_request({**quickly(nobody), "subscribe": "orders"})
+    wanted = PartitionRange("orders", 3, 100, 250)
+    with pytest.raises(ReadFailed, match=f"^orders-3@100: no broker could be reached .*{nobody}"):
+        list(read_batches(request, "read_committed", wanted, ["key"]))
+
+
+def test_it_reads_in_batch_only() -> None:
+    source = PybrokerDataSource({"snapshot": snapshot("one:1").to_json()})
+    assert source.name() == "pybroker"
+    schema = source.schema()
+    for ask in (
+        lambda: source.streamReader(schema),
+        lambda: source.writer(schema, True),
+        lambda: source.streamWriter(schema, True),
+    ):
+        with pytest.raises(BatchOnly, match="reads in batch only"):
+            ask()
