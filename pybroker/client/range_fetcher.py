@@ -136,13 +136,23 @@ class RangeFetcher:
         cursor = self._cursor
         if cursor.done:
             return
-        self._cluster.watch([self._key.topic])
+        await self._meet_topic()
         await self._persist(self._look)
         while not cursor.done:
             batches = await self._persist(self._fetch)
             if batches:
                 await deliver(cursor.first, batches)
         await self._persist(self._look)
+
+    async def _meet_topic(self) -> None:
+        """Have the view of the cluster hold the topic, if it can be had at once."""
+        cluster, topic = self._cluster, self._key.topic
+        cluster.watch([topic])
+        if topic not in cluster.view.topics:
+            try:
+                await cluster.refreshed(self._patience.stalled_s)
+            except (TimeoutError, ClientError) as error:
+                logger.debug("event=range-waits partition=%s reason=%s", self._key, error)
 
     def _is_bearable(self, reason: RangeFault) -> bool:
         """Whether all that is left of the range may be left out. What was handed out before must
@@ -218,6 +228,11 @@ class RangeFetcher:
                 self._cut_off(fault, standing.epoch_end)
             else:
                 raise _Doubtful(fault)
+        if NO_EPOCH < epoch < self._wanted.leader_epoch:
+            # Whoever leads by that may have been replaced before the range was made.
+            raise _NothingYet(
+                f"only leader epoch {epoch} is known, {self._wanted.leader_epoch} was there before"
+            )
         self._settle(self._cursor.gaps, standing.log_start)
         self._cursor.gaps = []
         self._checked_epoch = epoch

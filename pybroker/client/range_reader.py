@@ -111,7 +111,7 @@ class RangeReader:
     async def _read(self, wanted: PartitionRange, waiting: Waiting) -> None:
         try:
             fetcher = RangeFetcher(
-                await self._started(),
+                await self._started(wanted.topic),
                 self._options,
                 wanted,
                 fail_on_data_loss=self._fail_on_data_loss,
@@ -128,9 +128,10 @@ class RangeReader:
             if not isinstance(error, ClientError):
                 raise
 
-    async def _started(self) -> Cluster:
+    async def _started(self, topic: str) -> Cluster:
         if self._cluster is None:
             cluster = Cluster(self._options, clock=defaults.make_clock(), rng=defaults.make_rng())
+            cluster.watch([topic])
             try:
                 await cluster.start()
             except BaseException:

@@ -32,6 +32,7 @@ from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import BEHAVE, LOSE_REQUEST, FakeBroker, Partition
 from unit_tests.client.range_readings import (
+    OLD,
     QUICK,
     batch,
     failure,
@@ -127,6 +128,20 @@ async def test_a_partition_without_a_leader_is_waited_for() -> None:
         reading = asyncio.ensure_future(read(broker, 0, 10))
         await broker.until(lambda: len(broker.requests(MetadataRequest)) > 5)
         broker.without_leader = False
+        assert (await reading).offsets == list(range(10))
+
+
+async def test_a_leader_of_before_the_range_was_made_is_not_believed() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        broker.topic_ids["t"] = OLD
+        holding(broker.partition(), batch(*numbers(0, 10)))
+        broker.leader_epoch = 6
+        reading = asyncio.ensure_future(
+            read(broker, 0, 10, topic_id=str(OLD), leader_epoch=7, patience=Patience())
+        )
+        await broker.until(lambda: len(broker.requests(MetadataRequest)) > 5)
+        assert not broker.requests(FetchRequest)
+        broker.leader_epoch = 8
         assert (await reading).offsets == list(range(10))
 
 

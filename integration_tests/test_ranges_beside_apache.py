@@ -1,0 +1,176 @@
+"""Exact ranges where Apache Kafka serves: transactions and compaction as its own broker has them,
+with librdkafka's consumer for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import confluent_kafka
+import pytest
+
+from integration_tests.apache import ApacheKafka
+from integration_tests.conftest import or_skip
+from integration_tests.process import wait_until
+from integration_tests.ranges import fill, make_topic, read
+from pybroker.client.range_reader import PartitionRange
+from pybroker.spark import snapshot
+from pybroker.spark.snapshot import Snapshot
+
+OVERRIDES: Final = {
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.threads": "1",
+    "log.retention.check.interval.ms": "200",
+}
+LEVELS: Final = ("read_committed", "read_uncommitted")
+Rows = list[tuple[int, bytes | None]]
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    made = or_skip(
+        lambda: ApacheKafka(tmp_path_factory.mktemp("apache"), overrides=OVERRIDES, heap_mib=512)
+    )
+    with closing(made):
+        made.start()
+        yield made
+
+
+def transactional(apache: ApacheKafka, name: str) -> confluent_kafka.Producer:
+    options = {"bootstrap.servers": apache.bootstrap, "transactional.id": name}
+    producer = confluent_kafka.Producer(options)
+    producer.init_transactions(60)
+    return producer
+
+
+def transaction(producer: confluent_kafka.Producer, topic: str, values: str, end: str) -> None:
+    """One record for each letter; `end` is commit, abort, or empty for a transaction that stays
+    open."""
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value.encode(), partition=0)
+        producer.flush(60)
+    if end:
+        getattr(producer, f"{end}_transaction")(60)
+
+
+def outside(apache: ApacheKafka, topic: str, level: str, end: int) -> Rows:
+    """What librdkafka reads of the partition up to an offset."""
+    options: dict[str, Any] = {
+        "bootstrap.servers": apache.bootstrap,
+        "group.id": "outside",
+        "isolation.level": level,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+    }
+    found: Rows = []
+    with closing(confluent_kafka.Consumer(options)) as consumer:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        while True:
+            (message,) = consumer.consume(1, 60)
+            error, offset = message.error(), message.offset()
+            if error is not None:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
+                return [row for row in found if row[0] < end]
+            assert offset is not None
+            found.append((offset, message.value()))
+
+
+def cut(apache: ApacheKafka, topic: str, level: str, **options: Any) -> PartitionRange:
+    (item,) = taken(apache, topic, level, **options).ranges()
+    return item
+
+
+def taken(apache: ApacheKafka, topic: str, level: str, **options: Any) -> Snapshot:
+    return snapshot.take(apache.bootstrap, topics=[topic], isolation=level, **options)
+
+
+def wait_for_end(apache: ApacheKafka, topic: str, end: int) -> None:
+    """A producer is told that its transaction has ended before the markers are written."""
+    wait_until(
+        lambda: cut(apache, topic, "read_committed").end == end, what=f"all is decided up to {end}"
+    )
+
+
+def test_transactions_are_read_as_other_clients_read_them(apache: ApacheKafka, topic: str) -> None:
+    make_topic(apache.bootstrap, topic)
+    one, two = transactional(apache, f"{topic}-1"), transactional(apache, f"{topic}-2")
+    transaction(one, topic, "abc", "commit")
+    transaction(two, topic, "de", "abort")
+    fill(apache.bootstrap, topic, 0, 5)
+    transaction(one, topic, "fg", "")
+    transaction(two, topic, "hij", "commit")
+    one.abort_transaction(60)
+    transaction(two, topic, "k", "commit")
+    transaction(one, topic, "lm", "abort")
+    wait_for_end(apache, topic, 24)
+    for level in LEVELS:
+        item = cut(apache, topic, level)
+        expected = outside(apache, topic, level, item.end)
+        assert item.end > expected[-1][0] + 1, "the range ends with what is no record"
+        assert read(apache.bootstrap, item, isolation=level) == expected
+        for middle in range(0, item.end, 3):
+            rows = []
+            for start, end in ((0, middle), (middle, item.end)):
+                piece = PartitionRange(topic, 0, start, end, item.topic_id, item.leader_epoch)
+                rows += read(apache.bootstrap, piece, isolation=level)
+            assert rows == expected
+
+
+def test_a_snapshot_ends_before_what_is_not_decided(apache: ApacheKafka, topic: str) -> None:
+    make_topic(apache.bootstrap, topic)
+    producer = transactional(apache, topic)
+    transaction(producer, topic, "ab", "commit")
+    transaction(producer, topic, "cd", "")
+    fill(apache.bootstrap, topic, 0, 2)
+    before = taken(apache, topic, "read_committed")
+    (item,) = before.ranges()
+    assert (item.start, item.end) == (0, 3)
+    assert read(apache.bootstrap, item) == [(0, b"a"), (1, b"b")]
+    everything = cut(apache, topic, "read_uncommitted")
+    assert everything.end == 7
+    rows = read(apache.bootstrap, everything, isolation="read_uncommitted")
+    assert [value for _, value in rows] == [b"a", b"b", b"c", b"d", b"0", b"1"]
+    producer.commit_transaction(60)
+    wait_for_end(apache, topic, 8)
+    rest = cut(apache, topic, "read_committed", since=before)
+    assert (rest.start, rest.end) == (3, 8)
+    rows = read(apache.bootstrap, rest)
+    assert [value for _, value in rows] == [b"c", b"d", b"0", b"1"]
+
+
+def test_what_compaction_removed_is_no_loss(apache: ApacheKafka, topic: str) -> None:
+    """Of the first half every key is written again in the second, so that nothing of it stays: the
+    range of a snapshot in between has gaps, up to its end."""
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.01",
+        "segment.bytes": "4096",
+        "delete.retention.ms": "0",
+    }
+    make_topic(apache.bootstrap, topic, configs=configs)
+    fill(apache.bootstrap, topic, 0, 300, key=lambda number: b"%d" % (number % 20))
+    before = taken(apache, topic, "read_committed")
+    (item,) = before.ranges()
+    assert item.end == 300
+    first = read(apache.bootstrap, item)
+    fill(apache.bootstrap, topic, 300, 600, key=lambda number: b"%d" % (number % 20))
+    lost: list[tuple[int, int]] = []
+
+    def rows() -> Rows:
+        return read(apache.bootstrap, item, lost=lost)
+
+    wait_until(lambda: not rows(), what="compaction has removed all of the first half", seconds=60)
+    assert set(rows()) <= set(first)
+    assert lost == []
+    inside = PartitionRange(topic, 0, 100, 200, item.topic_id, item.leader_epoch)
+    assert read(apache.bootstrap, inside) == []
+    end = cut(apache, topic, "read_committed").end
+    whole = PartitionRange(topic, 0, 0, end, item.topic_id, item.leader_epoch)
+    assert read(apache.bootstrap, whole) == outside(apache, topic, "read_committed", end)
+    standing = before.is_readable()
+    assert standing, "that keys have vanished from it is what nobody can see"
+    (warning,) = standing.warnings
+    assert warning.startswith(f"{topic} is compacted:")
