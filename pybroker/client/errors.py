@@ -151,6 +151,22 @@ class OffsetUnavailable(ClientError):
         self.partitions = frozenset(partitions)
 
 
+class LogTruncated(OffsetUnavailable):
+    """Records that were read are not in the log any more, since an unclean election chose a replica
+    without them, and auto.offset.reset is none. `position` is that of the consumer; up to `offset`
+    the log is as it was read: seek there to go on with what took their place."""
+
+    def __init__(self, topic_partition: TopicPartition, position: int, offset: int) -> None:
+        super().__init__(
+            [topic_partition],
+            f"the log was cut at {offset} by an unclean election, and read up to {position};"
+            f" seek to {offset} to go on",
+        )
+        self.topic_partition = topic_partition
+        self.position = position
+        self.offset = offset
+
+
 class SubscriptionConflict(ClientError):
     """Topics, a pattern and partitions by hand exclude each other; `unsubscribe` comes between. Or
     the operation needs what was not chosen, such as a group.id."""

@@ -25,6 +25,7 @@ from pybroker.client.fetch_session import FetchSession, SessionRequest
 from pybroker.client.metadata import error_code
 from pybroker.client.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, list_offsets
 from pybroker.client.options import ConsumerOptions
+from pybroker.client.position_check import PositionCheck
 from pybroker.client.subscription import PartitionReader, begin_data
 from pybroker.client.tasks import TaskOwner
 from pybroker.errors import CorruptionError, ErrorCode
@@ -75,6 +76,9 @@ class Fetcher:
         """By the leader."""
         self._resetting: set[TopicPartition] = set()
         self._tasks = TaskOwner(self._break)
+        self._check = PositionCheck(
+            options, cluster, self._tasks, pause=self._pause, told=self._look_again
+        )
         cluster.add_listener(self.wake)
 
     def start(self) -> None:
@@ -130,6 +134,11 @@ class Fetcher:
         self.broken = error
         self.news.set()
 
+    def _look_again(self) -> None:
+        """Both we and the user have something to look at."""
+        self.news.set()
+        self.wake()
+
     async def _run(self) -> None:
         while True:
             self._wake.clear()
@@ -137,13 +146,17 @@ class Fetcher:
             self._look_up_committed(now)
             self._look_up_positions(now)
             by_node: dict[int, list[PartitionReader]] = {}
+            unchecked: list[PartitionReader] = []
             for reader in self.readers.values():
                 if self._wants_data(reader, now):
                     leader = self._cluster.view.leader(reader.topic_partition)
                     if leader is None:
                         self._cluster.request_refresh()
+                    elif not self._check.is_done(reader):
+                        unchecked.append(reader)
                     else:
                         by_node.setdefault(leader, []).append(reader)
+            self._check.begin(unchecked)
             for node, readers in by_node.items():
                 if node not in self._in_flight:
                     connection = self._cluster.connected(node, FETCH_LANE)
@@ -227,8 +240,7 @@ class Fetcher:
             else:
                 reader.initial = False
                 reader.problem = problem
-        self.news.set()
-        self.wake()
+        self._look_again()
 
     def _look_up_positions(self, now: float) -> None:
         lost = {
@@ -272,15 +284,14 @@ class Fetcher:
             if asked[topic_partition] != (reader.era, reader.reset):
                 continue
             if answer.error is None:
-                reader.jump(answer.offset)
+                reader.jump(answer.offset, leader_epoch=answer.leader_epoch)
             elif answer.error.retriable:
                 self._pause(reader)
                 self._cluster.request_refresh()
             else:
                 reader.problem = answer.error
                 reader.reset = None
-        self.news.set()
-        self.wake()
+        self._look_again()
 
     # Fetching
 

@@ -29,6 +29,8 @@ ROW_BYTES: Final = 32
 Keep = Callable[[BatchHeader, memoryview], int]
 """Takes the records of a batch from the position on, and says how many there were."""
 
+EPOCHS_KEPT = 16
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
@@ -76,13 +78,19 @@ class PartitionReader:
     `fetch_offset` >= `position` the offset to ask for next. `reset` says where to look for a
     position while there is none: a moment of ListOffsets; `initial`, that the group's committed
     offset is looked for first. `era` counts jumps, so that an answer to a question from before a
-    jump is recognised. `position_epoch` is the leader epoch of the last record before the position.
+    jump is recognised. `position_epoch` is the leader epoch of the last record before the position,
+    `fetch_epoch` that of the last one before `fetch_offset`; `epochs` tells where the latest ones
+    began in what was fetched since the last jump. `checked_epoch`: under that leader everything
+    before `fetch_offset` is known to be in the log.
     """
 
     topic_partition: TopicPartition
     position: int | None = None
     fetch_offset: int = -1
     position_epoch: int = NO_EPOCH
+    fetch_epoch: int = NO_EPOCH
+    checked_epoch: int = NO_EPOCH
+    epochs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
     reset: int | None = None
     initial: bool = False
     paused: bool = False
@@ -103,7 +111,9 @@ class PartitionReader:
         self.era += 1
         self.initial = False
         self.position = offset
-        self.position_epoch = leader_epoch
+        self.position_epoch = self.fetch_epoch = leader_epoch
+        self.checked_epoch = NO_EPOCH
+        self.epochs.clear()
         self.fetch_offset = -1 if offset is None else offset
         self.reset = reset
         self.failures = 0
@@ -118,12 +128,18 @@ class PartitionReader:
 
     def add(self, fetched: FetchedData) -> bool:
         """Keep an answer. False if it holds no whole batch."""
-        end = None
-        for _, header in iter_headers(fetched.data):
-            end = header.next_offset
-        if end is None or end <= self.fetch_offset:
+        headers = [
+            header
+            for _, header in iter_headers(fetched.data)
+            if header.next_offset > self.fetch_offset
+        ]
+        if not headers:
             return False
-        self.fetch_offset = end
+        for header in headers:
+            if header.leader_epoch != self.fetch_epoch:
+                self.fetch_epoch = header.leader_epoch
+                self.epochs.append((header.leader_epoch, header.base_offset))
+        self.fetch_offset = headers[-1].next_offset
         self.buffered.append(fetched)
         return True
 

@@ -1,0 +1,149 @@
+"""Whether what a consumer has read is still in the log after another leader took over (KIP-320).
+
+An unclean election may cut records away that were read already. Others then stand at their offsets,
+and whoever went on from where it was would skip those. So before the first fetch under a new leader
+epoch the leader is asked where the epoch of the last record ended; what was read beyond is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster
+from pybroker.client.epoch_lookup import EpochEnd, epoch_ends
+from pybroker.client.errors import LogTruncated
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.subscription import PartitionReader
+from pybroker.client.tasks import TaskOwner
+from pybroker.model import NO_EPOCH, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+OLD_VIEW_TRIES_MAX: Final = 10
+"""So often the brokers are asked for a leader that is as new as the position. A topic that was made
+anew has none."""
+NO_POLICY: Final = "none"
+
+
+class _Question(NamedTuple):
+    """About the `offset` up to which a reader has fetched, to the leader of that epoch."""
+
+    reader: PartitionReader
+    era: int
+    offset: int
+    leader_epoch: int
+
+    @property
+    def is_open(self) -> bool:
+        """The reader is still where it was."""
+        return (self.reader.era, self.reader.fetch_offset) == (self.era, self.offset)
+
+
+def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
+    """From which offset on the log is not what was read; None if it is, or if nobody knows.
+
+    The leader says where the largest epoch up to the one asked for ends with it. Where that is an
+    earlier one, everything that was read of later ones is gone, too."""
+    if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
+        return None
+    gone = [start for epoch, start in reader.epochs if epoch > end.leader_epoch]
+    cut = min([end.end_offset, *gone])
+    return cut if cut < reader.fetch_offset else None
+
+
+class PositionCheck:
+    """`pause` makes a reader wait; `told` is called when there is something to look at."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        tasks: TaskOwner,
+        *,
+        pause: Callable[[PartitionReader], None],
+        told: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._tasks = tasks
+        self._pause = pause
+        self._told = told
+        self._asking: set[TopicPartition] = set()
+
+    def is_done(self, reader: PartitionReader) -> bool:
+        """Whether the reader may fetch from the leader that we know."""
+        info = self._cluster.view.partition(reader.topic_partition)
+        if info is None or reader.fetch_epoch == NO_EPOCH:
+            return True
+        if info.leader_epoch == reader.fetch_epoch:
+            reader.checked_epoch = info.leader_epoch  # it has what it gave, or another one has led
+        return info.leader_epoch <= reader.checked_epoch
+
+    def begin(self, readers: Sequence[PartitionReader]) -> None:
+        """Ask for those that are not done, unless they are asked for. Never waits."""
+        questions = {}
+        for reader in readers:
+            key = reader.topic_partition
+            info = self._cluster.view.partition(key)
+            if key in self._asking or info is None:
+                continue
+            if info.leader_epoch >= reader.fetch_epoch:
+                questions[key] = _Question(
+                    reader, reader.era, reader.fetch_offset, info.leader_epoch
+                )
+            elif reader.failures < OLD_VIEW_TRIES_MAX:
+                self._cluster.request_refresh()
+                self._pause(reader)
+            else:
+                reader.checked_epoch = info.leader_epoch
+        if questions:
+            self._asking |= questions.keys()
+            self._tasks.start(self._ask(questions), "check positions")
+
+    async def _ask(self, questions: dict[TopicPartition, _Question]) -> None:
+        try:
+            ends = await epoch_ends(
+                self._cluster,
+                {key: question.reader.fetch_epoch for key, question in questions.items()},
+                deadline=Deadline(self._cluster.clock, self._options.request_timeout_ms),
+                once=True,
+            )
+        finally:
+            self._asking -= questions.keys()
+        for key, question in questions.items():
+            if question.is_open:
+                self._answered(question, ends[key])
+        self._told()
+
+    def _answered(self, question: _Question, end: EpochEnd) -> None:
+        reader = question.reader
+        if end.error is not None and end.error.retriable:
+            self._pause(reader)
+            self._cluster.request_refresh()
+            return
+        if end.error is not None:  # a broker that cannot say it
+            logger.debug(
+                "event=position-not-checked partition=%s reason=%s",
+                reader.topic_partition, end.error,
+            )  # fmt: skip
+        cut = None if end.error is not None else divergence(reader, end)
+        if cut is not None:
+            self._go_back(reader, cut, end.leader_epoch)
+        reader.checked_epoch = question.leader_epoch
+
+    def _go_back(self, reader: PartitionReader, cut: int, leader_epoch: int) -> None:
+        position = reader.position
+        assert position is not None
+        if position <= cut:  # only what was fetched ahead is gone
+            reader.jump(position, leader_epoch=reader.position_epoch)
+        elif self._options.auto_offset_reset == NO_POLICY:
+            reader.problem = LogTruncated(reader.topic_partition, position, cut)
+        else:
+            logger.warning(
+                "event=log-truncated partition=%s position=%d to=%d reason=an unclean election",
+                reader.topic_partition, position, cut,
+            )  # fmt: skip
+            reader.jump(cut, leader_epoch=leader_epoch)

@@ -1,0 +1,207 @@
+"""What a consumer does when another leader has taken over: it asks where the epochs that it has
+read end there, and goes back to where the log is not what it was (KIP-320)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pybroker.client.consumer import Consumer
+from pybroker.client.epoch_lookup import EpochEnd
+from pybroker.client.errors import LogTruncated
+from pybroker.client.position_check import divergence
+from pybroker.client.subscription import PartitionReader, begin_data
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.records.batch import read_header, stamp
+from pybroker.records.builder import BatchBuilder
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.fetch import FetchRequest
+from pybroker.wire.messages.list_offsets import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from unit_tests.client.fake_broker import LOSE_ANSWER, FakeBroker
+from unit_tests.client.test_consumer import QUICK, T0, values
+
+READ = [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def consumer(broker: FakeBroker, **options: Any) -> Consumer:
+    return Consumer(broker.address, **{**QUICK, "auto_offset_reset": "earliest", **options})
+
+
+def batch(value: bytes, *, epoch: int = 7, base: int = 0) -> bytes:
+    builder = BatchBuilder()
+    builder.append(1_000, b"k", value)
+    data = bytearray(builder.build())
+    stamp(data, 0, base, epoch)
+    return bytes(data)
+
+
+def is_led_anew(broker: FakeBroker, *answers: tuple[int, int] | ErrorCode) -> None:
+    """In leader epoch 9; it answers these one after the other, the last one again and again."""
+    broker.leader_epoch = 9
+    rest = list(answers)
+
+    def answer(request: Any) -> OffsetForLeaderEpochResponse:
+        found = rest.pop(0) if len(rest) > 1 else rest[0]
+        (topic,) = request.topics
+        row = EpochEndOffset(partition=0)
+        if isinstance(found, ErrorCode):
+            row.error_code = found
+        else:
+            row.leader_epoch, row.end_offset = found
+        result = OffsetForLeaderTopicResult(topic=topic.topic, partitions=[row])
+        return OffsetForLeaderEpochResponse(topics=[result])
+
+    broker.handlers[ApiKey.OFFSET_FOR_LEADER_EPOCH] = answer
+    broker.partition_faults.append(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def cut(broker: FakeBroker, offset: int, *values: bytes) -> None:
+    """Leave so many records of one batch each, and add others."""
+    log = broker.partition()
+    log.batches, log.end = log.batches[:offset], offset
+    for value in values:
+        log.append(batch(value))
+
+
+def questions(broker: FakeBroker) -> list[int]:
+    """The epochs that were asked for."""
+    return [
+        row.leader_epoch
+        for request in broker.requests(OffsetForLeaderEpochRequest)
+        if isinstance(request, OffsetForLeaderEpochRequest)
+        for topic in request.topics
+        for row in topic.partitions
+    ]
+
+
+async def having_read(broker: FakeBroker, target: Consumer) -> None:
+    for value in READ:
+        broker.partition().append(batch(value))
+    target.assign([T0])
+    target.seek(T0, 0)
+    assert await values(target, len(READ)) == READ
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+async def test_what_took_the_place_of_lost_records_is_read(policy: str) -> None:
+    """The policy says only that it may."""
+    async with FakeBroker({"t": 1}) as broker, consumer(broker, auto_offset_reset=policy) as target:
+        await having_read(broker, target)
+        is_led_anew(broker, (7, 4))
+        cut(broker, 4, b"new 4", b"new 5", b"new 6")
+        assert await values(target, 3) == [b"new 4", b"new 5", b"new 6"]
+        assert await target.position(T0) == 7
+
+
+async def test_without_a_policy_it_is_an_error_that_tells_where_to_go() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker, auto_offset_reset="none") as target:
+        await having_read(broker, target)
+        is_led_anew(broker, (7, 4))
+        cut(broker, 4, b"new 4")
+        with pytest.raises(LogTruncated, match="seek to 4") as caught:
+            await values(target, 1)
+        assert (caught.value.position, caught.value.offset) == (6, 4)
+        target.seek(T0, caught.value.offset)
+        assert await values(target, 1) == [b"new 4"]
+
+
+async def test_nothing_is_lost_and_every_leader_is_asked_once() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        await having_read(broker, target)
+        assert questions(broker) == [], "the leader that gave it has it"
+        is_led_anew(broker, (7, 6))
+        for number in range(6, 9):
+            broker.partition().append(batch(b"%d" % number))
+            assert await values(target, 1) == [b"%d" % number]
+        assert questions(broker) == [7]
+
+
+async def test_what_was_fetched_ahead_and_is_gone_is_not_given() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        for value in READ:
+            broker.partition().append(batch(value))
+        target.assign([T0])
+        assert await values(target, 2) == READ[:2]
+        is_led_anew(broker, (7, 4))
+        cut(broker, 4, b"new 4")
+        await broker.until(lambda: 2 in fetched_from(broker))
+        assert await values(target, 3) == [b"2", b"3", b"new 4"]
+
+
+def fetched_from(broker: FakeBroker) -> list[int]:
+    return [
+        row.fetch_offset
+        for request in broker.requests(FetchRequest)
+        if isinstance(request, FetchRequest)
+        for topic in request.topics
+        for row in topic.partitions
+    ]
+
+
+async def test_a_leader_that_does_not_answer_is_asked_again() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        await having_read(broker, target)
+        fenced = ErrorCode.FENCED_LEADER_EPOCH
+        is_led_anew(broker, fenced, fenced, (7, 4))
+        broker.will(ApiKey.OFFSET_FOR_LEADER_EPOCH, LOSE_ANSWER)
+        cut(broker, 4, b"new 4", b"new 5", b"new 6")
+        assert await values(target, 1) == [b"new 4"]
+        assert questions(broker) == [7, 7, 7]
+
+
+@pytest.mark.parametrize("answer", [(-1, -1), (7, -1)])
+async def test_a_leader_that_does_not_know_is_believed_by_its_fetch(
+    answer: tuple[int, int],
+) -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        await having_read(broker, target)
+        is_led_anew(broker, answer)
+        broker.partition().append(batch(b"6"))
+        assert await values(target, 1) == [b"6"]
+
+
+async def test_a_broker_that_refuses_the_question_is_read_on_from() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        await having_read(broker, target)
+        is_led_anew(broker, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        broker.partition().append(batch(b"6"))
+        assert await values(target, 1) == [b"6"]
+
+
+def reader_of(*epochs: int) -> PartitionReader:
+    """Has fetched a record of each of these leader epochs, from offset 0 on."""
+    reader = PartitionReader(TopicPartition("t", 0))
+    reader.jump(0)
+    for offset, epoch in enumerate(epochs):
+        data = batch(b"x", epoch=epoch, base=offset)
+        assert read_header(data).leader_epoch == epoch
+        assert reader.add(begin_data(data, []))
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("read", "end", "expected"),
+    [
+        ((5, 5, 6, 6), EpochEnd(6, 4), None),
+        ((5, 5, 6, 6), EpochEnd(6, 9), None),
+        ((5, 5, 6, 6), EpochEnd(6, 3), 3),
+        ((5, 5, 6, 6), EpochEnd(5, 2), 2),
+        # There epoch 5 went on where epoch 6 began here: all of the latter is gone.
+        ((5, 5, 6, 6), EpochEnd(5, 3), 2),
+        ((5, 5, 6, 6), EpochEnd(5, 9), 2),
+        ((4, 5, 6, 6), EpochEnd(4, 3), 1),
+        ((5, 5, 6, 6), EpochEnd(-1, -1), None),
+        ((6, 6), EpochEnd(5, 1), 0),
+    ],
+)
+def test_where_the_log_is_not_what_was_read(
+    read: tuple[int, ...], end: EpochEnd, expected: int | None
+) -> None:
+    assert divergence(reader_of(*read), end) == expected
