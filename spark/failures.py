@@ -29,9 +29,15 @@ def in_one_line() -> Iterator[None]:
     """For code that runs in a worker: errors of ours leave it without their stack."""
     try:
         yield
-    except PybrokerError:
-        os.environ[_HIDE] = "1"
+    except PybrokerError as error:
+        without_stack(error)
         raise
+
+
+def without_stack(error: PybrokerError) -> PybrokerError:
+    """The error, which is about to end this worker."""
+    os.environ[_HIDE] = "1"
+    return error
 
 
 def reason(error: BaseException) -> str:

@@ -7,7 +7,7 @@ is loaded when somebody reads.
 from __future__ import annotations
 
 import importlib
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -16,8 +16,11 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
+
+from pybroker.spark.failures import without_stack
 
 if TYPE_CHECKING:
     from pybroker.spark.reading import FrozenRead
@@ -45,13 +48,28 @@ class PybrokerDataSource(DataSource):
         return found
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        raise _reading().BatchOnly()
+        return _NoStream()
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        raise _reading().BatchOnly()
+        raise _refusal()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        raise _reading().BatchOnly()
+        raise _refusal()
+
+
+class _NoStream(DataSourceStreamReader):
+    """Refuses at its first call: Spark hides what is raised before there is a reader."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise _refusal()
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        raise _refusal()
+
+
+def _refusal() -> Exception:
+    found: Exception = without_stack(_reading().BatchOnly())
+    return found
 
 
 def _reading() -> Any:

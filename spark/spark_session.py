@@ -7,6 +7,7 @@ import os
 import pkgutil
 import shutil
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,9 +57,11 @@ def session(
 
 
 def _is_found_by_spark() -> bool:
-    """As Spark looks for sources: in the folders of the path. An editable installation may not be
-    in any of them."""
-    return any(found.name == FOUND_BY_SPARK for found in pkgutil.iter_modules())
+    """Whether a worker, which has none of the folders that this process put on its path, finds the
+    package by looking into folders, as Spark does. An editable installation is in none."""
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    folders += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return any(found.name == FOUND_BY_SPARK for found in pkgutil.iter_modules(folders))
 
 
 def _prepare_java(wish: str) -> None:

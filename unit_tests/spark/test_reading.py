@@ -99,7 +99,7 @@ def test_it_reads_in_batch_only() -> None:
     assert source.name() == "pybroker"
     schema = source.schema()
     for ask in (
-        lambda: source.streamReader(schema),
+        lambda: source.streamReader(schema).initialOffset(),
         lambda: source.writer(schema, True),
         lambda: source.streamWriter(schema, True),
     ):
