@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -430,6 +432,53 @@ def test_a_failing_command_says_why_in_its_report_too(
         "this machine",
         f"{numbers.file}:2: source.bootstrap.servers: is missing; expected HOST:PORT[,HOST:PORT]",
     ]
+
+
+def test_a_command_that_is_told_to_end_takes_its_attempt_with_it(numbers: Numbers) -> None:
+    (numbers.folder / "ending.py").write_text(
+        "import os, signal\n"
+        "def transform(records):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return records\n"
+    )
+    numbers.send(5)
+    numbers.job("transform: ending:transform")
+    report = numbers.folder / "report.json"
+    with pytest.raises(SystemExit) as caught:
+        command("run", str(numbers.file), "--report", str(report))
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert json.loads(report.read_text()) == {"runs": [], "error": "SystemExit"}
+    assert numbers.files() == []
+    assert numbers.job().store.attempts() == []
+
+
+def test_a_plan_that_does_not_go_on_from_the_last_commit_is_refused(numbers: Numbers) -> None:
+    """Somebody has taken commits away."""
+    job = numbers.job()
+    for _ in range(2):
+        numbers.send(2)
+        job.run_once(numbers.spark)
+    numbers.send(20)
+    with pytest.raises(RunFailed):
+        replace(job, read=dying()).run_once(numbers.spark)
+    store = numbers.output / "_pybroker"
+    (store / "commits" / "000000000001-0000.json").unlink()
+    (store / "plans" / "000000000001.json").unlink()
+    (store / "plans" / "000000000002.json").rename(store / "plans" / "000000000001.json")
+    with pytest.raises(OutputError, match="does not go on from run 0; forget it with --new-plan"):
+        job.run_once(numbers.spark)
+    assert command("run", str(numbers.file), "--new-plan") == 0
+    assert numbers.numbers() == list(range(24))
+
+
+def test_values_of_partitions_are_read_as_they_were(numbers: Numbers) -> None:
+    words = ["a/b", "x y", "ü", "{z}[*]?", "100%", "a=b", "007", "2001-01-01", "null", "#"]
+    numbers.send_values(json.dumps({"word": word}).encode() for word in [*words, None])
+    decode = "decode: {value: {format: json, schema: word STRING}}"
+    table = "transform: {sql: 'SELECT offset, value.word FROM records'}"
+    numbers.job(decode, table, sink="  partition-by: word").run_once(numbers.spark)
+    found = [row["word"] for row in read_output(numbers.spark, numbers.output).collect()]
+    assert Counter(found) == Counter([*words, None])
 
 
 def test_a_moment_may_end_a_run(numbers: Numbers) -> None:

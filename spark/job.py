@@ -33,7 +33,7 @@ from pybroker.spark.etl import job_file, proposal, sink
 from pybroker.spark.etl.exactly_once import Outcome, Runner, Write
 from pybroker.spark.etl.files import OutputError
 from pybroker.spark.etl.job_model import JobFile
-from pybroker.spark.etl.manifest import Commit, Json
+from pybroker.spark.etl.manifest import Commit, Json, Plan
 from pybroker.spark.etl.progress import Progress, Silent
 from pybroker.spark.etl.report import RunResult, of_outcome
 from pybroker.spark.etl.run import Parts, Read, Run, prepare, read_snapshot
@@ -90,6 +90,7 @@ class Job:
         plan = self.runner.next_plan(lambda last: self._proposed(last, until_ms))
         if plan is None:
             return RunResult(self.name, "nothing-new")
+        self._check(plan)
         run = self._run(spark, parts, self._before(plan.seq))
         run.seconds["plan"] = round(time.monotonic() - started, 3)
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
@@ -139,6 +140,19 @@ class Job:
         return proposal.propose(
             replace(self.file, source=source), self.store.last_commit(), until_ms
         )
+
+    def _check(self, plan: Plan) -> None:
+        """Raises OutputError for a plan that does not go on from the last commit, which can only be
+        if somebody has removed commits."""
+        last = self.store.last_commit()
+        if last is None or plan.seq <= last.seq:
+            return
+        before, after = (proposal.snapshot_of(each.snapshot) for each in (last, plan))
+        if after.parent != before.id:
+            raise OutputError(
+                f"{self.store.output}: the plan of run {plan.seq} does not go on from run "
+                f"{last.seq}; forget it with --new-plan"
+            )
 
     def _proposed(self, last: Commit | None, until_ms: int | None) -> Json | None:
         snapshot = proposal.propose(self.file, last, until_ms)

@@ -5,11 +5,13 @@ words of the command line are parsed elsewhere.
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
 from pyspark.sql import SparkSession
 
@@ -23,6 +25,13 @@ from pybroker.spark.job import Job
 from pybroker.spark.spark_session import session
 
 YOUNG_S: Final = 3600.0
+DEFAULTS: Final = {
+    "spark.ui.showConsoleProgress": "false",
+    # Times mean the same on every machine, and files hold them as other readers expect.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""What a job may set otherwise."""
 QUIET: Final = "OFF"
 """Spark's own log of a failure repeats ours in pages; --debug shows it."""
 
@@ -76,6 +85,9 @@ def _run(job: Job, wishes: RunWishes, results: list[RunResult], out: TextIO | No
         job.drop_plan()
     progress = Silent() if wishes.json else for_stream(sys.stderr)
     job = replace(job, progress=progress)
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _leave)
     try:
         spark = _spark(job, wishes.debug)
         if wishes.replay is not None:
@@ -86,7 +98,14 @@ def _run(job: Job, wishes: RunWishes, results: list[RunResult], out: TextIO | No
             for result in job.run(spark, until_ms):
                 show(result)
     finally:
+        if signal.getsignal(signal.SIGTERM) is _leave:
+            signal.signal(signal.SIGTERM, before)
         progress.close()
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    """Out of a run in good order: its attempt is removed."""
+    raise SystemExit(128 + number)
 
 
 def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) -> None:
@@ -138,7 +157,8 @@ def gc(
 
 def _spark(job: Job, debug: bool) -> SparkSession:
     conf = {name: value for name, value in job.file.spark.items() if name != "master"}
-    conf.setdefault("spark.ui.showConsoleProgress", "false")
+    for name, value in DEFAULTS.items():
+        conf.setdefault(name, value)
     running = SparkSession.getActiveSession() is not None
     spark = session(app=job.name, master=job.file.spark.get("master"), conf=conf)
     if not debug and not running:

@@ -63,6 +63,7 @@ class Written:
 
     schema: Json
     rows_read: int | None
+    rows: int
     dead_letter_reasons: Mapping[str, int] = field(default_factory=dict)
     dead_letters: int = 0
     lost: tuple[Lost, ...] = ()
@@ -172,6 +173,12 @@ class Runner:
         files = _seal(
             self.store.files, self.places.output, self.places.data(attempt), self.count_rows
         )
+        rows = sum(file.rows for file in files)
+        if rows != written.rows:
+            raise OutputError(
+                f"{self.places.data(attempt)}: tasks have written {written.rows} rows, and the "
+                f"files hold {rows}; the path has to be in a file system that all workers share"
+            )
         return Commit(
             job=self.owner.job,
             seq=plan.seq,
@@ -183,7 +190,7 @@ class Runner:
             schema=written.schema,
             partition_by=self.owner.partition_by,
             rows_read=written.rows_read,
-            rows=sum(file.rows for file in files),
+            rows=rows,
             files=files,
             dead_letters=self._sealed_letters(attempt, written),
             lost=written.lost,
@@ -200,8 +207,9 @@ class Runner:
         rows = sum(file.rows for file in sealed)
         if rows != written.dead_letters:
             raise OutputError(
-                f"{root}: {rows} dead letters were written, and {written.dead_letters} were "
-                "counted; the topic has changed while it was read"
+                f"{self.places.letters(attempt)}: {written.dead_letters} dead letters were "
+                f"counted, and the files hold {rows}; the path has to be in a file system that all "
+                "workers share"
             )
         return DeadLetters(
             self.places.dead_letters, rows, sealed, dict(written.dead_letter_reasons)

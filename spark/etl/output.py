@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from pybroker.spark.etl import layout
 from pybroker.spark.etl.files import OutputError
@@ -55,7 +55,7 @@ def read_output(
     commits = output_commits(path, since_seq)
     if not commits:
         raise OutputError(f"{path}: nothing is committed from run {since_seq} on")
-    schema = StructType.fromJson(dict(commits[-1].schema))
+    schema = _columns(commits)
     files = [Path(path) / file.path for commit in commits for file in commit.files]
     frame = _read(spark, Path(path) / layout.DATA, files, schema)
     return frame if with_seq else frame.drop(layout.SEQ_COLUMN)
@@ -83,6 +83,15 @@ def read_dead_letters(
     for frame in frames[1:]:
         found = found.unionByName(frame)
     return found if with_seq else found.drop(layout.SEQ_COLUMN)
+
+
+def _columns(commits: Iterable[Commit]) -> StructType:
+    """Those of the newest commit; behind them what others, replayed ones, have besides."""
+    found: dict[str, StructField] = {}
+    for commit in reversed([*commits]):
+        for field in StructType.fromJson(dict(commit.schema)).fields:
+            found.setdefault(field.name, field)
+    return StructType([*found.values()])
 
 
 def _letters() -> StructType:

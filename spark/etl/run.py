@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -20,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from pybroker.errors import PybrokerError
 from pybroker.spark.etl import decode, proposal, sink, transform
-from pybroker.spark.etl.exactly_once import Lost, Places, Written, is_data
+from pybroker.spark.etl.exactly_once import Lost, Places, Written
 from pybroker.spark.etl.job_model import JobFile
 from pybroker.spark.etl.layout import AttemptName
 from pybroker.spark.etl.manifest import Commit, Plan
@@ -113,9 +112,9 @@ class Run:
     def _write(self, plan: Plan, attempt: AttemptName, snapshot: Snapshot) -> Written:
         frame = self.read(self.spark, self.job, snapshot)
         if not decode.can_fail(self.job.decode):
-            schema = self._write_table(frame, plan, attempt)
-            rows = None if self.job.transform else count_rows(self.places.data(attempt))
-            return self._written(schema, snapshot, rows, {}, 0)
+            schema, written = self._write_table(frame, plan, attempt)
+            rows = None if self.job.transform else written
+            return self._written(schema, snapshot, rows, written, {}, 0)
         decoded = decode.decoded(frame, self.job.decode, self.parts.key, self.parts.value)
         # Decoded once, looked at up to four times.
         decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
@@ -127,8 +126,8 @@ class Run:
                 with self._stage("write dead letters"):
                     letters = decode.bad(decoded)
                     letters.write.mode("error").parquet(sink.uri(self.places.letters(attempt)))
-            schema = self._write_table(decode.good(decoded), plan, attempt)
-            return self._written(schema, snapshot, rows, reasons, failed)
+            schema, written = self._write_table(decode.good(decoded), plan, attempt)
+            return self._written(schema, snapshot, rows, written, reasons, failed)
         finally:
             decoded.unpersist()
 
@@ -137,28 +136,32 @@ class Run:
         schema: StructType,
         snapshot: Snapshot,
         rows: int | None,
+        written: int,
         reasons: dict[str, int],
         failed: int,
     ) -> Written:
         return Written(
             schema=schema.jsonValue(),
             rows_read=rows,
+            rows=written,
             dead_letter_reasons=reasons,
             dead_letters=failed,
             lost=self._lost(snapshot),
             decode_schema=self.job.decode.value.schema,
         )
 
-    def _write_table(self, frame: DataFrame, plan: Plan, attempt: AttemptName) -> StructType:
-        """The columns of the output after this run."""
+    def _write_table(
+        self, frame: DataFrame, plan: Plan, attempt: AttemptName
+    ) -> tuple[StructType, int]:
+        """The columns of the output after this run, and the rows that were written."""
         context = transform.RunContext(
             self.spark, self.job.name, plan.seq, attempt.attempt, plan.snapshot
         )
         with self._stage("transform and write" if self.job.transform else "write"):
             table = transform.apply(frame, self.job.transform, self.parts.function, context)
             schema = sink.check_columns(table.schema, self.job.sink, self.last)
-            sink.write(table, self.job.sink, self.places.data(attempt))
-        return schema
+            rows = sink.write(table, self.job.sink, self.places.data(attempt))
+        return schema, rows
 
     def _count(self, decoded: DataFrame) -> tuple[int, int]:
         """(records, those that could not be decoded)"""
@@ -208,13 +211,6 @@ def describe(job: JobFile, seq: int, snapshot: Snapshot) -> str:
     offsets = sum(snapshot.counts().values())
     return (
         f"{job.name} seq={seq} [{len(snapshot.topics)} topics, {ranges} ranges, {offsets} offsets]"
-    )
-
-
-def count_rows(folder: Path) -> int:
-    """Rows of all files below a folder."""
-    return sum(
-        sink.count_rows(path) for path in folder.rglob("*") if path.is_file() and is_data(path.name)
     )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pybroker.errors import PybrokerError
@@ -77,12 +78,14 @@ def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
     return StructType([*before.fields, *added])
 
 
-def write(frame: DataFrame, sink: Sink, folder: Path) -> None:
-    """Writes the table below `folder`, which does not exist yet. Raises SinkError for tables that
-    Parquet cannot hold."""
+def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
+    """Writes the table below `folder`, which does not exist yet; how many rows the tasks have
+    written. Raises SinkError for tables that Parquet cannot hold."""
     if sink.files is not None:
         frame = frame.repartition(sink.files, *sink.partition_by)
-    writer = frame.write.mode("error").option("compression", sink.compression)
+    written = Observation()
+    observed = frame.observe(written, F.count(F.lit(1)).alias("rows"))
+    writer = observed.write.mode("error").option("compression", sink.compression)
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
     try:
@@ -91,6 +94,7 @@ def write(frame: DataFrame, sink: Sink, folder: Path) -> None:
         if error.getCondition() == "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE":
             raise SinkError(f"the table cannot be written: {first_line(error)}") from error
         raise
+    return int(written.get["rows"])
 
 
 def count_rows(path: Path) -> int:

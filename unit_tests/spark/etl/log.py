@@ -72,7 +72,7 @@ class Job:
                 (path.parent / f".{path.name}.crc").write_text("sum")
         if self.before_end:
             self.before_end()
-        return Written({}, len(numbers), {"a nine": len(bad)}, len(bad))
+        return Written({}, len(numbers), len(numbers) - len(bad), {"a nine": len(bad)}, len(bad))
 
     def run(self, log: Log) -> bool:
         """One run; whether there was something to do."""

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pybroker.spark.etl.exactly_once import Written
 from pybroker.spark.etl.files import OutputError
-from pybroker.spark.etl.layout import CommitName
+from pybroker.spark.etl.layout import AttemptName, CommitName
 from pybroker.spark.etl.manifest import Owner, Plan
 from pybroker.spark.etl.orphans import Kind, leftovers, remove, remove_temporary
 from pybroker.spark.etl.store import new_claim
@@ -167,6 +168,21 @@ def test_a_failed_attempt_takes_its_files_with_it(tmp_path: Path) -> None:
     job.before_end = None
     job.run(Log(30))
     assert visible(tmp_path) == list(range(25))
+
+
+def test_rows_that_do_not_reach_the_files_of_this_machine_end_the_run(tmp_path: Path) -> None:
+    """Workers without a shared file system write where the driver does not see it."""
+    job = Job(tmp_path)
+
+    def write(plan: Plan, name: AttemptName) -> Written:
+        return dataclasses.replace(job.write(plan, name), rows=24)
+
+    plan = job.runner.next_plan(Log(25).propose)
+    assert plan is not None
+    with pytest.raises(OutputError, match="have written 24 rows, and the files hold 23"):
+        job.runner.run(plan, write)
+    assert visible(tmp_path) == []
+    assert leftovers(job.store, job.runner.places, LATER, 0) == []
 
 
 def test_a_commit_that_fails_after_its_link_keeps_its_files(tmp_path: Path) -> None:
