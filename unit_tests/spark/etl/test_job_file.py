@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from pybroker.spark.etl.job_model import (
     Transform,
 )
 from pybroker.spark.etl.manifest import Owner
+from unit_tests.sources import ROOT
 
 SMALLEST = """\
 name: orders
@@ -126,6 +129,28 @@ def test_every_key(tmp_path: Path) -> None:
         spark={"master": "local[2]", "spark.sql.shuffle.partitions": "4"},
     )
     assert job.places.dead_letters_root == Path("/lake/_dlq/orders")
+
+
+def test_the_job_of_the_guide() -> None:
+    guide = (ROOT / "docs" / "etl.rst").read_text()
+    first = guide.partition("::\n")[2].partition("\n``pip")[0]
+    job = parsed(textwrap.dedent(first))
+    assert (job.name, job.decode.on_error, job.sink.partition_by) == ("orders", "dlq", ("day",))
+
+
+@pytest.mark.parametrize("name", ["flights", "stocks", "birdstrikes"])
+def test_the_examples_are_jobs(name: str) -> None:
+    job = job_file.load(ROOT / "spark" / "examples" / f"{name}.yaml", {})
+    assert job.source.topics == (name,)
+    assert job.sink.path == Path("/tmp/pybroker-examples") / name
+
+
+def test_every_key_is_in_the_guide() -> None:
+    guide = (ROOT / "docs" / "etl.rst").read_text()
+    keys = {*re.findall(r"^ *([a-z.-]+):", LARGEST, re.MULTILINE)}
+    known = {key for key in keys if not key.startswith(("kafka.", "spark."))}
+    assert len(known) > 25
+    assert not [key for key in known if key not in guide]
 
 
 def test_texts_take_variables_of_the_environment() -> None:
