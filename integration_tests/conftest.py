@@ -15,9 +15,10 @@ from typing import Final, Protocol, TypeVar
 import pytest
 from pyspark.sql import SparkSession
 
-from integration_tests import maven, namespaces, npm, spark_session
+from integration_tests import maven, namespaces, npm, spark_session, spark_topics
 from integration_tests.apache import ApacheKafka, ApacheZooKeeper
 from integration_tests.broker import Broker, PybrokerProcess
+from integration_tests.etl_numbers import PARTITIONS, Numbers
 from integration_tests.outside_clients import KcatUnavailable, kcat
 
 T = TypeVar("T")
@@ -130,6 +131,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     jars, _ = spark_session.connector_or_reason()
     with spark_session.session(tmp_path_factory.mktemp("spark"), jars=jars) as made:
         yield made
+
+
+@pytest.fixture
+def numbers(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> Numbers:
+    """A topic of numbers and the job over it."""
+    spark_topics.create(broker.bootstrap, topic, PARTITIONS)
+    return Numbers(broker, topic, spark, tmp_path)
 
 
 @pytest.fixture(scope="session")

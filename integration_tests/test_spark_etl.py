@@ -3,123 +3,36 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration_tests import spark_topics
-from integration_tests.broker import Broker
+from integration_tests.etl_numbers import (
+    LETTERS,
+    NUMBERS,
+    PARTITIONS,
+    TABLE,
+    Numbers,
+    command,
+    dying,
+    run_all,
+)
 from integration_tests.samples import Sample
 from pybroker.errors import PybrokerError
-from pybroker.spark import Job
-from pybroker.spark.etl import job_file, output_files, read_dead_letters, read_output
+from pybroker.spark.etl import job_file, output_files, read_output
 from pybroker.spark.etl.files import OutputError
 from pybroker.spark.etl.report import RunResult
 from pybroker.spark.etl.run import RunFailed, read_snapshot
 from pybroker.spark.etl.sink import SinkError
 from pybroker.spark.snapshot_model import SnapshotError
-from pybroker.tools import _cli, etl
 
 pytestmark = pytest.mark.ours
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
-PARTITIONS: Final = 2
-
-NUMBERS: Final = "decode: {value: {format: json, schema: 'n BIGINT NOT NULL'}}"
-TABLE: Final = "transform: {sql: 'SELECT value.n, partition, offset FROM records'}"
-LETTERS: Final = (
-    "decode: {value: {format: json, schema: 'n BIGINT NOT NULL'}, on-error: dlq}\n"
-    "dlq: {max-ratio: 0.5}"
-)
-
-
-@dataclass
-class Numbers:
-    """A topic of numbers and the job that makes a table of them."""
-
-    broker: Broker
-    topic: str
-    spark: SparkSession
-    folder: Path
-    sent: int = 0
-    lines: list[str] = field(default_factory=lambda: [NUMBERS, TABLE])
-
-    @property
-    def output(self) -> Path:
-        return self.folder / "out"
-
-    @property
-    def file(self) -> Path:
-        return self.folder / "job.yaml"
-
-    def job(self, *lines: str, sink: str = "", **source: object) -> Job:
-        """The job with these lines in the place of decode and transform, and more keys."""
-        given = [f"  {name.replace('_', '-')}: {value}" for name, value in source.items()]
-        text = [
-            f"name: {self.topic}",
-            "source:",
-            f"  bootstrap.servers: {self.broker.bootstrap}",
-            f"  topics: [{self.topic}]",
-            *given,
-            *(lines or self.lines),
-            "sink:",
-            f"  path: {self.output}",
-            sink,
-        ]
-        self.file.write_text("\n".join(text) + "\n")
-        return Job.from_file(self.file)
-
-    def send(self, count: int) -> None:
-        """The next numbers, dealt out to the partitions."""
-        self.send_values(b'{"n": %d}' % n for n in range(self.sent, self.sent + count))
-        self.sent += count
-
-    def send_values(self, values: Iterable[bytes | None], key: bytes | None = None) -> None:
-        samples = [(i % PARTITIONS, Sample(key, value)) for i, value in enumerate(values)]
-        spark_topics.produce(self.broker.bootstrap, self.topic, samples)
-
-    def numbers(self) -> list[int]:
-        """What readers of the output see."""
-        return sorted(row[0] for row in read_output(self.spark, self.output).select("n").collect())
-
-    def letters(self) -> list[tuple[bytes | None, str]]:
-        rows = read_dead_letters(self.spark, self.output).collect()
-        return sorted((bytes(row["value"]), row["error"]) for row in rows)
-
-    def files(self) -> list[Path]:
-        return sorted(self.output.rglob("*.parquet"))
-
-
-@pytest.fixture
-def numbers(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> Numbers:
-    spark_topics.create(broker.bootstrap, topic, PARTITIONS)
-    return Numbers(broker, topic, spark, tmp_path)
-
-
-def run_all(job: Job, spark: SparkSession) -> list[RunResult]:
-    return list(job.run(spark))
-
-
-def dying(times: int = 1) -> Callable[..., DataFrame]:
-    """A read of a run that ends while its tasks write; later ones are whole."""
-    left = [times]
-
-    def read(spark: SparkSession, job: Any, snapshot: Any) -> DataFrame:
-        frame = read_snapshot(spark, job, snapshot)
-        if not left[0]:
-            return frame
-        left[0] -= 1
-        return frame.selectExpr(
-            "*", "IF(offset = 7, raise_error('the task dies'), 0) AS dead"
-        ).where("dead = 0")
-
-    return read
 
 
 def test_each_run_adds_what_came_since_the_last_one(numbers: Numbers) -> None:
@@ -378,78 +291,6 @@ def test_mistakes_of_a_job_are_one_line_and_leave_nothing(
         numbers.job(*lines).run_once(numbers.spark)
     assert "\n" not in str(caught.value)
     assert numbers.files() == []
-
-
-def command(*words: str) -> int:
-    """The exit code of `pybroker etl ...`, in this process and with its session of Spark."""
-    return _cli.run(etl.command, words, "pybroker etl")
-
-
-def test_the_command_runs_reports_and_tidies_up(
-    numbers: Numbers, capsys: pytest.CaptureFixture[str]
-) -> None:
-    numbers.job()
-    file, report = str(numbers.file), numbers.folder / "report.json"
-    assert command("status", file) == 0
-    assert "0 runs committed" in capsys.readouterr().out
-    numbers.send(12)
-    assert command("run", file, "--dry-run") == 0
-    assert f"{numbers.topic}-1: 0 to 6" in capsys.readouterr().out
-    assert not numbers.output.exists()
-    assert command("run", file, "--report", str(report)) == 0
-    assert f"{numbers.topic} seq=0: 12 rows in" in capsys.readouterr().out
-    [run] = json.loads(report.read_text())["runs"]
-    assert (run["state"], run["rows"], run["dlq_rows"], run["lost"]) == ("committed", 12, 0, [])
-    assert sum(each["end"] - each["start"] for each in run["ranges"]) == 12
-    assert command("replay", file, "0", "--format", "json") == 0
-    assert json.loads(capsys.readouterr().out)["runs"][0]["revision"] == 1
-    numbers.send(1)
-    assert command("status", file, "--format", "json") == 0
-    status = json.loads(capsys.readouterr().out)
-    assert (status["runs"], status["new_offsets"], status["last"][0]["rows"]) == (1, 1, 12)
-    assert command("gc", file, "--superseded", "--older-than", "0s", "--dry-run") == 0
-    assert "a later commit took its place: would be removed" in capsys.readouterr().out
-    assert command("gc", file, "--superseded", "--older-than", "0s") == 0
-    assert sorted(output_files(numbers.output)) == numbers.files()
-    assert numbers.numbers() == list(range(12))
-
-
-def test_a_failing_command_says_why_in_its_report_too(
-    numbers: Numbers, capsys: pytest.CaptureFixture[str]
-) -> None:
-    numbers.job()
-    numbers.send_values([b"x"])
-    report = numbers.folder / "report.json"
-    assert command("run", str(numbers.file), "--report", str(report)) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("1 of 1 records cannot be decoded")
-    assert json.loads(report.read_text()) == {"runs": [], "error": last}
-    numbers.file.write_text("name: x\nsource: {topics: [t]}\n")
-    assert command("run", str(numbers.file)) == 1
-    assert capsys.readouterr().err.splitlines() == [
-        f"{numbers.file}:1: sink: is missing",
-        f"{numbers.file}:1: sink.path: is missing; expected an absolute path in a file system of "
-        "this machine",
-        f"{numbers.file}:2: source.bootstrap.servers: is missing; expected HOST:PORT[,HOST:PORT]",
-    ]
-
-
-def test_a_command_that_is_told_to_end_takes_its_attempt_with_it(numbers: Numbers) -> None:
-    (numbers.folder / "ending.py").write_text(
-        "import os, signal\n"
-        "def transform(records):\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    return records\n"
-    )
-    numbers.send(5)
-    numbers.job("transform: ending:transform")
-    report = numbers.folder / "report.json"
-    with pytest.raises(SystemExit) as caught:
-        command("run", str(numbers.file), "--report", str(report))
-    assert caught.value.code == 128 + signal.SIGTERM
-    assert json.loads(report.read_text()) == {"runs": [], "error": "SystemExit"}
-    assert numbers.files() == []
-    assert numbers.job().store.attempts() == []
 
 
 def test_a_plan_that_does_not_go_on_from_the_last_commit_is_refused(numbers: Numbers) -> None:

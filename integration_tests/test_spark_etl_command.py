@@ -1,0 +1,85 @@
+"""What `pybroker etl` prints, reports and leaves behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Final
+
+import pytest
+
+from integration_tests.etl_numbers import (
+    Numbers,
+    command,
+)
+from pybroker.spark.etl import output_files
+
+pytestmark = pytest.mark.ours
+BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
+
+
+def test_the_command_runs_reports_and_tidies_up(
+    numbers: Numbers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers.job()
+    file, report = str(numbers.file), numbers.folder / "report.json"
+    assert command("status", file) == 0
+    assert "0 runs committed" in capsys.readouterr().out
+    numbers.send(12)
+    assert command("run", file, "--dry-run") == 0
+    assert f"{numbers.topic}-1: 0 to 6" in capsys.readouterr().out
+    assert not numbers.output.exists()
+    assert command("run", file, "--report", str(report)) == 0
+    assert f"{numbers.topic} seq=0: 12 rows in" in capsys.readouterr().out
+    [run] = json.loads(report.read_text())["runs"]
+    assert (run["state"], run["rows"], run["dlq_rows"], run["lost"]) == ("committed", 12, 0, [])
+    assert sum(each["end"] - each["start"] for each in run["ranges"]) == 12
+    assert command("replay", file, "0", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["revision"] == 1
+    numbers.send(1)
+    assert command("status", file, "--format", "json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["runs"], status["new_offsets"], status["last"][0]["rows"]) == (1, 1, 12)
+    assert command("gc", file, "--superseded", "--older-than", "0s", "--dry-run") == 0
+    assert "a later commit took its place: would be removed" in capsys.readouterr().out
+    assert command("gc", file, "--superseded", "--older-than", "0s") == 0
+    assert sorted(output_files(numbers.output)) == numbers.files()
+    assert numbers.numbers() == list(range(12))
+
+
+def test_a_failing_command_says_why_in_its_report_too(
+    numbers: Numbers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers.job()
+    numbers.send_values([b"x"])
+    report = numbers.folder / "report.json"
+    assert command("run", str(numbers.file), "--report", str(report)) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("1 of 1 records cannot be decoded")
+    assert json.loads(report.read_text()) == {"runs": [], "error": last}
+    numbers.file.write_text("name: x\nsource: {topics: [t]}\n")
+    assert command("run", str(numbers.file)) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"{numbers.file}:1: sink: is missing",
+        f"{numbers.file}:1: sink.path: is missing; expected an absolute path in a file system of "
+        "this machine",
+        f"{numbers.file}:2: source.bootstrap.servers: is missing; expected HOST:PORT[,HOST:PORT]",
+    ]
+
+
+def test_a_command_that_is_told_to_end_takes_its_attempt_with_it(numbers: Numbers) -> None:
+    (numbers.folder / "ending.py").write_text(
+        "import os, signal\n"
+        "def transform(records):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return records\n"
+    )
+    numbers.send(5)
+    numbers.job("transform: ending:transform")
+    report = numbers.folder / "report.json"
+    with pytest.raises(SystemExit) as caught:
+        command("run", str(numbers.file), "--report", str(report))
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert json.loads(report.read_text()) == {"runs": [], "error": "SystemExit"}
+    assert numbers.files() == []
+    assert numbers.job().store.attempts() == []
