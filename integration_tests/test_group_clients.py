@@ -217,7 +217,11 @@ def test_groups_beside_each_other_and_members_in_reserve(
     """Each group is given everything; within a group each record goes to one member, and who has
     nothing to do takes over when another dies."""
     with Trial(brokers["kafka"], tmp_path, topic, 2) as trial:
-        queue = [trial.join("confluent-kafka", f"q{n}", group=f"{topic}-queue") for n in range(4)]
+        workers = ("confluent-kafka", "pybroker", "pybroker", "confluent-kafka")
+        queue = [
+            trial.join(library, f"q{number}", group=f"{topic}-queue")
+            for number, library in enumerate(workers)
+        ]
         alone = trial.join("pybroker", "s", group=f"{topic}-subscriber")
         trial.wait_until_shared(*queue, idle=2)
         trial.wait_until_shared(alone)

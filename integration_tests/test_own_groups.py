@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,14 @@ from integration_tests.conftest import or_skip
 from integration_tests.outside_members import MAKERS
 from integration_tests.own_members import PARTITIONS, Members
 from integration_tests.process import wait_until
-from pybroker.client import OffsetAndMetadata, TopicPartition
+from pybroker.client import (
+    Admin,
+    Consumer,
+    NewTopic,
+    OffsetAndMetadata,
+    Producer,
+    TopicPartition,
+)
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 OVERRIDES = {
@@ -89,6 +97,57 @@ async def test_offsets_are_committed_with_their_text_and_read_from_there(
         consumer.assign([first])
         record = await consumer.getone()
         assert (record.offset, consumer.lag(first)) == (4, 5)
+
+
+async def test_a_pattern_takes_up_topics_that_are_made_later(server: Broker, topic: str) -> None:
+    """Two members read all that match, and nothing else; each record once."""
+    first, later, other = (f"{topic}-{name}" for name in ("first", "later", "other"))
+    bootstrap, options = server.bootstrap, {"metadata_max_age_ms": 500}
+    read: Counter[tuple[str, int, int]] = Counter()
+    news = asyncio.Condition()
+
+    async def write(*names: str) -> None:
+        async with Producer(bootstrap) as producer:
+            for name in names:
+                for number in range(2 * PARTITIONS):
+                    await producer.send(name, b"x", partition=number % PARTITIONS)
+
+    async def follow(member: Consumer) -> None:
+        member.subscribe(pattern=f"{topic}-(first|later)")
+        while True:
+            for records in (await member.getmany(50)).values():
+                read.update((record.topic, record.partition, record.offset) for record in records)
+            async with news:
+                news.notify_all()
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60), news:
+            await news.wait_for(condition)
+
+    def share(*names: str) -> bool:
+        held = [Counter(tp.topic for tp in member.assignment()) for member in members]
+        return all(each == dict.fromkeys(names, PARTITIONS // 2) for each in held)
+
+    async with contextlib.AsyncExitStack() as stay:
+        admin = await stay.enter_async_context(Admin(bootstrap))
+        members = [
+            await stay.enter_async_context(Members(server, topic).consumer(**options))
+            for _ in range(2)
+        ]
+        for made in await admin.create_topics([NewTopic(n, PARTITIONS) for n in (first, other)]):
+            made.check()
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(follow(member)) for member in members]
+            await write(first, other)
+            await until(lambda: share(first) and len(read) == 2 * PARTITIONS)
+            for made in await admin.create_topics([NewTopic(later, PARTITIONS)]):
+                made.check()
+            await write(later, first)
+            await until(lambda: share(first, later) and len(read) == 6 * PARTITIONS)
+            for task in running:
+                task.cancel()
+    assert set(read.values()) == {1}
+    assert {name for name, _, _ in read} == {first, later}
 
 
 MIXED = [
