@@ -170,9 +170,11 @@ class GroupCoordinator:
         if group is None and call.member_id != NO_MEMBER_ID:
             return Joined(ErrorCode.UNKNOWN_MEMBER_ID, call.member_id)
         size = MEMBER_BYTES + call.size()
-        self._take_room(size)
+        comes_in = not join.only_wants_an_id(call)
+        if comes_in:
+            self._take_room(size)
         is_nobody_there = group is None or not group.members
-        if is_nobody_there and not join.only_wants_an_id(call) and join.may_be_first(call):
+        if is_nobody_there and comes_in and join.may_be_first(call):
             fault = await self._membership.may_begin(group_id)
             self._check_not_ended()
             if fault is not ErrorCode.NONE:

@@ -21,7 +21,6 @@ from pybroker.errors import ErrorCode
 from pybroker.model import NO_TIMESTAMP
 
 GROUP_BYTES: Final = 2048
-PENDING_BYTES: Final = 512
 
 
 @dataclass(slots=True)
@@ -130,9 +129,10 @@ class Group:
         return min(deadlines, default=None)
 
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """About how many bytes of memory it takes; without ids that were given out, which have a
+        limit of their own."""
         members = sum(member.size() for member in self.members.values())
-        return GROUP_BYTES + members + PENDING_BYTES * len(self.pending)
+        return GROUP_BYTES + members if members or self.generation else 0
 
     # changes
 

@@ -13,9 +13,9 @@ PROTOCOLS_MAX: Final = 64
 METADATA_BYTES_MAX: Final = 1 << 20
 """Metadata of one member for all its assignors. With more than that no generation could be stored,
 since a group is one record."""
-PENDING_MAX: Final = 5_000
+PENDING_MAX: Final = 2_000
 """Ids of one shard that were given out and not yet come back with: the oldest makes room, and its
-owner, if there is one, asks for another."""
+owner, if there is one, asks for another. Each may keep a group of its own, some two kilobytes."""
 REASON_MAX: Final = 255
 """Characters of a member's own words that come into the log, as in Kafka's clients."""
 NAME_PREFIX_MAX: Final = 200

@@ -198,6 +198,9 @@ async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
             "g-0", Sync(first.member_id, 1, assignments={first.member_id: bytes(40_000)})
         )
     assert coordinator.states().count(GroupState.COMPLETING_REBALANCE) == 4
+    for number in range(100):  # who only asks for an id takes none of it
+        waiting = await coordinator.join(f"new-{number}", call(metadata=bytes(20_000)))
+        assert waiting.error is ErrorCode.MEMBER_ID_REQUIRED
     assert coordinator.leave("g-0", [Identity(first.member_id)]) == [ErrorCode.NONE]
     shard.advance(FULL_S + 0.1)
     assert (await come("g-4")).error is ErrorCode.NONE
