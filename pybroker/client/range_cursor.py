@@ -22,6 +22,8 @@ Batch = tuple[BatchHeader, memoryview]
 Gap = tuple[int, int]
 """The first offset, and the one behind the last."""
 
+OFFSET_BYTES = 8
+"""The base offset, with which a batch begins."""
 CONTROL_BYTES_MAX = 1 << 20
 """A marker is less than a hundred bytes; nobody compresses it."""
 
@@ -73,8 +75,9 @@ class RangeCursor:
                 header = _whole_batch(view, place)
                 if header is None:
                     break
+                self._check(header, view[place:], committed_end)
                 batch = view[place : place + header.size]
-                if self._step(header, batch, aborts, committed_end):
+                if self._step(header, aborts.meet(header, batch)):
                     found.append((header, batch))
                     self.delivered = self.position
             except (CorruptionError, BrokerError) as error:
@@ -85,24 +88,31 @@ class RangeCursor:
             self.damage = f"the batch at {self.position} is cut off"
         return found
 
-    def _step(
-        self, header: BatchHeader, batch: memoryview, aborts: _Aborts, committed_end: int
-    ) -> bool:
-        """Move over a batch; whether its records are to be shown."""
+    def _check(self, header: BatchHeader, rest: memoryview, committed_end: int) -> None:
+        """Raises CorruptionError. Offsets lie outside the checksum, but may not contradict what is
+        committed, nor the batch behind."""
         base, beyond = header.base_offset, header.next_offset
-        if not crc_matches(batch, 0, header.size):
+        if not crc_matches(rest, 0, header.size):
             raise CorruptionError(f"the checksum of the batch at {base} is wrong")
         if not 0 <= base < beyond <= committed_end:
-            # Offsets lie outside the checksum.
             raise CorruptionError(
                 f"a batch has the offsets {base} to {beyond - 1}, where {self.position} was due and"
                 f" {committed_end} is the end"
             )
-        is_aborted = aborts.meet(header, batch)
+        behind = bytes(rest[header.size :][:OFFSET_BYTES])
+        if len(behind) == OFFSET_BYTES and int.from_bytes(behind, "big", signed=True) < beyond:
+            raise CorruptionError(
+                f"a batch has the offsets {base} to {beyond - 1}, and the one behind it begins at"
+                f" {int.from_bytes(behind, 'big', signed=True)}"
+            )
+        if base < self.position < beyond and self._follows_batch:
+            raise CorruptionError(f"a batch begins at {base}, where {self.position} was due")
+
+    def _step(self, header: BatchHeader, is_aborted: bool) -> bool:
+        """Move over a batch; whether its records are to be shown."""
+        base, beyond = header.base_offset, header.next_offset
         if beyond <= self.position:
             return False
-        if base < self.position and self._follows_batch:
-            raise CorruptionError(f"a batch begins at {base}, where {self.position} was due")
         if base > self.position:
             self.gaps.append((self.position, min(base, self.end)))
         self.position = min(beyond, self.end)

@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -106,7 +107,8 @@ class RangeReader:
                 self.first_offset, batches = given
                 yield from batches
         finally:
-            reading.cancel()
+            with suppress(RuntimeError):  # the loop is closed, and the reading has ended with it
+                reading.cancel()
 
     async def _read(self, wanted: PartitionRange, waiting: Waiting) -> None:
         try:
@@ -191,7 +193,8 @@ class Waiting:
                 return None
             given = self._answers.popleft()
             self._bytes -= _size(given[1])
-        self._loop.call_soon_threadsafe(self._room.set)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for room any more
+            self._loop.call_soon_threadsafe(self._room.set)
         return given
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from pybroker.client.range_reader import (
@@ -64,10 +65,12 @@ class Reading:
         self.failed: BaseException | None = None
 
 
-def read_now(address: str, wanted: PartitionRange, **options: Any) -> Reading:
+def read_now(
+    address: str, wanted: PartitionRange, conf: Mapping[str, str] | None = None, **options: Any
+) -> Reading:
     found = Reading()
     settings = {"patience": IMPATIENT, **options}
-    with RangeReader({"bootstrap.servers": address, **QUICK}, **settings) as reader:
+    with RangeReader({"bootstrap.servers": address, **QUICK, **(conf or {})}, **settings) as reader:
         try:
             for _, data in reader.batches(wanted):
                 for record in decode_records(data, decompressed_bytes_max=1 << 24):

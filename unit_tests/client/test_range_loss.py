@@ -64,11 +64,12 @@ async def test_another_topic_of_the_same_name_is_not_read() -> None:
 # What is no loss
 
 
+@pytest.mark.parametrize("bytes_max", [1, 1 << 30])
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-async def test_markers_and_aborted_records_are_stepped_over(isolation: str) -> None:
+async def test_markers_and_aborted_records_are_stepped_over(isolation: str, bytes_max: int) -> None:
     async with FakeBroker({"t": 1}) as broker:
         log = broker.partition()
-        log.fetch_limit = 1
+        log.fetch_limit = bytes_max
         holding(log, batch(b"0"), batch(b"bad", producer=5), batch(b"2", producer=6))
         holding(log, batch(b"bad", producer=5), marker(ControlType.ABORT, 5), batch(b"5"))
         holding(log, batch(b"6", producer=5), marker(ControlType.COMMIT, 5))

@@ -30,7 +30,7 @@ from pybroker.wire.messages.fetch import (
 from pybroker.wire.messages.list_offsets import OffsetForLeaderEpochRequest
 from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.schema import Message
-from unit_tests.client.fake_broker import BEHAVE, LOSE_REQUEST, FakeBroker, Partition
+from unit_tests.client.fake_broker import BEHAVE, LOSE_REQUEST, NEVER_ANSWER, FakeBroker, Partition
 from unit_tests.client.range_readings import (
     OLD,
     QUICK,
@@ -166,6 +166,38 @@ async def test_reading_that_makes_no_progress_ends(what: str) -> None:
         assert "kafkaConsumer.pollTimeoutMs" in str(failed)
 
 
+async def test_a_broker_that_never_answers_does_not_make_the_wait_longer() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        holding(broker.partition(), batch(*numbers(0, 10)))
+        broker.will(ApiKey.FETCH, *[NEVER_ANSWER] * 10)
+        async with asyncio.timeout(20):
+            found = await read(
+                broker,
+                *(0, 10),
+                patience=Patience(stalled_s=0.3),
+                conf={"request.timeout.ms": "600000"},
+            )
+        assert failure(found).reason is RangeFault.STALLED
+
+
+async def test_the_range_is_looked_at_again_when_another_leads() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        log = broker.partition()
+        log.fetch_limit = 1
+        holding(log, *(batch(b"%d" % number) for number in range(30)))
+        plain = broker.handlers[ApiKey.FETCH]
+
+        def elect(request: Message) -> Message | Awaitable[Message]:
+            if len(broker.requests(FetchRequest)) == 12:
+                broker.leader_epoch, log.epoch_end = 8, 20
+                broker.partition_faults.append(ErrorCode.FENCED_LEADER_EPOCH)
+            return plain(request)
+
+        broker.handlers[ApiKey.FETCH] = elect
+        found = await read(broker, 0, 30, leader_epoch=7)
+        assert (failure(found).reason, found.offsets) == (RangeFault.TRUNCATED, list(range(11)))
+
+
 def throttled(log: Partition) -> Message:
     row = PartitionData(partition_index=0, high_watermark=log.end, last_stable_offset=log.end)
     answers = [FetchableTopicResponse(topic="t", partitions=[row])]
@@ -196,8 +228,8 @@ def damaged(log: Partition, number: int, position: int, change: int = 1) -> None
         (16, "magic is 3"),
         (11, "cut off|checksum|batch header"),
         (8, "cut off|length"),
-        (7, "begins at 4, where 5 was due"),
-        (2, "has the offsets"),
+        (7, "has the offsets 0 to 4, and the one behind it begins at 4"),
+        (2, "where 5 was due and 15 is the end"),
     ],
 )
 async def test_a_batch_that_stays_damaged_ends_the_reading(position: int, text: str) -> None:
@@ -208,9 +240,10 @@ async def test_a_batch_that_stays_damaged_ends_the_reading(position: int, text: 
         broker.handlers[ApiKey.FETCH] = lambda request: whole_log(log)
         found = await read(broker, 0, 15, fail_on_data_loss=False)
         failed = failure(found)
-        assert (failed.reason, failed.offset) == (RangeFault.CORRUPT, 5)
+        at = 0 if position == 7 else 5
+        assert (failed.reason, failed.offset) == (RangeFault.CORRUPT, at)
         assert re.search(text, str(failed))
-        assert found.offsets == [0, 1, 2, 3, 4]
+        assert found.offsets == list(range(at))
 
 
 def whole_log(log: Partition) -> Message:
@@ -278,6 +311,15 @@ async def test_closing_ends_the_thread_and_its_connections() -> None:
         with pytest.raises(Closed):
             next(reader.batches(PartitionRange("t", 0, 0, 20)))
         assert not [each for each in threading.enumerate() if each.name == "pybroker ranges"]
+
+
+def test_what_was_fetched_may_be_taken_after_closing() -> None:
+    data = memoryview(batch(b"x"))
+    loop = asyncio.new_event_loop()
+    waiting = range_reader.Waiting(loop)
+    loop.run_until_complete(waiting.put(0, [(read_header(data), data)]))
+    loop.close()
+    assert waiting.get() == (0, [(read_header(data), data)])
 
 
 async def test_one_reader_reads_one_range_after_the_other() -> None:
