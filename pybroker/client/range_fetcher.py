@@ -49,6 +49,7 @@ there is room for more."""
 
 FETCH_LANE: Final = "fetch"
 NO_SESSION_EPOCH: Final = -1
+NO_REPLICA: Final = -1
 FETCH_BYTES_MIN: Final = 64 * 1024
 RECORD_BYTES_GUESS: Final = 1024
 """How much is asked for per offset as long as nothing was read."""
@@ -321,7 +322,6 @@ class RangeFetcher:
             isolation_level=ISOLATION_LEVELS[options.isolation_level],
             session_epoch=NO_SESSION_EPOCH,
             topics=[FetchTopic(topic=self._key.topic, partitions=[partition])],
-            rack_id=options.client_rack,
         )
 
     def _bytes_due(self) -> int:
@@ -371,10 +371,13 @@ class RangeFetcher:
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark
-        if end < cursor.end or is_throttled or answer.records:
+        elsewhere = answer.preferred_read_replica != NO_REPLICA
+        if end < cursor.end or is_throttled or elsewhere or answer.records:
             self._bare_since = None
             what = "last stable offset" if committed else "high watermark"
-            raise _NothingYet(f"the leader's {what} is {end}, {cursor.end} was expected")
+            raise _NothingYet(
+                f"no records came, the leader's {what} is {end}, the range ends at {cursor.end}"
+            )
         if self._bare_since is None or self._bare_since[0] != epoch:
             self._bare_since = epoch, now
         if now - self._bare_since[1] < self._patience.bare_s or self._bare_since[1] == now:

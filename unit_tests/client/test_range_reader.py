@@ -145,7 +145,7 @@ async def test_a_leader_of_before_the_range_was_made_is_not_believed() -> None:
         assert (await reading).offsets == list(range(10))
 
 
-@pytest.mark.parametrize("what", ["no leader", "no answer", "no records", "throttled"])
+@pytest.mark.parametrize("what", ["no leader", "no answer", "no records", "throttled", "elsewhere"])
 async def test_reading_that_makes_no_progress_ends(what: str) -> None:
     async with FakeBroker({"t": 1}) as broker:
         log = broker.partition()
@@ -159,7 +159,7 @@ async def test_reading_that_makes_no_progress_ends(what: str) -> None:
             log.batches = []
         else:
             log.batches = []
-            broker.handlers[ApiKey.FETCH] = lambda request: throttled(log)
+            broker.handlers[ApiKey.FETCH] = lambda request: empty(log, what)
         failed = failure(await read(broker, 0, 10, patience=Patience(stalled_s=0.5, bare_s=0.1)))
         assert (failed.reason, failed.offset) == (RangeFault.STALLED, 0)
         assert "for 0.5 s" in str(failed)
@@ -198,10 +198,16 @@ async def test_the_range_is_looked_at_again_when_another_leads() -> None:
         assert (failure(found).reason, found.offsets) == (RangeFault.TRUNCATED, list(range(11)))
 
 
-def throttled(log: Partition) -> Message:
-    row = PartitionData(partition_index=0, high_watermark=log.end, last_stable_offset=log.end)
+def empty(log: Partition, why: str) -> Message:
+    """Nothing, though all is committed, from a broker that limits us or sends us to another."""
+    row = PartitionData(
+        partition_index=0,
+        high_watermark=log.end,
+        last_stable_offset=log.end,
+        preferred_read_replica=2 if why == "elsewhere" else -1,
+    )
     answers = [FetchableTopicResponse(topic="t", partitions=[row])]
-    return FetchResponse(throttle_time_ms=1, responses=answers)
+    return FetchResponse(throttle_time_ms=int(why == "throttled"), responses=answers)
 
 
 async def test_a_topic_that_may_not_be_read_is_said_at_once() -> None:
