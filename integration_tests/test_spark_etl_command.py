@@ -36,6 +36,11 @@ def test_the_command_runs_reports_and_tidies_up(
     assert sum(each["end"] - each["start"] for each in run["ranges"]) == 12
     assert command("replay", file, "0", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["revision"] == 1
+    capsys.readouterr()
+    assert command("run", file) == 0
+    assert capsys.readouterr().out == f"{numbers.topic}: nothing new\n"
+    assert command("replay", file, "7") == 1
+    assert "there is no committed run 7 to replay" in capsys.readouterr().err
     numbers.send(1)
     assert command("status", file, "--format", "json") == 0
     status = json.loads(capsys.readouterr().out)
@@ -57,6 +62,13 @@ def test_a_failing_command_says_why_in_its_report_too(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("1 of 1 records cannot be decoded")
     assert json.loads(report.read_text()) == {"runs": [], "error": last}
+    numbers.output.rename(numbers.folder / "away")
+    numbers.output.touch()
+    assert command("run", str(numbers.file)) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"{numbers.output} is not a folder"
+    numbers.file.write_text(numbers.file.read_text().replace(str(numbers.output), "/proc/no"))
+    assert command("run", str(numbers.file)) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "/proc/no: No such file or directory"
     numbers.file.write_text("name: x\nsource: {topics: [t]}\n")
     assert command("run", str(numbers.file)) == 1
     assert capsys.readouterr().err.splitlines() == [

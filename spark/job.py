@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -87,7 +88,8 @@ class Job:
         parts = prepare(self.file)
         self.progress.stage(f"{self.name}: plan")
         started = time.monotonic()
-        plan = self.runner.next_plan(lambda last: self._proposed(last, until_ms))
+        with self._writable():
+            plan = self.runner.next_plan(lambda last: self._proposed(last, until_ms))
         if plan is None:
             return RunResult(self.name, "nothing-new")
         self._check(plan)
@@ -108,12 +110,16 @@ class Job:
         """Makes a committed run again, with the job file of now: its result takes the place of the
         old one in one step. Raises as `run_once` does."""
         parts = prepare(self.file)
-        old = next((each for each in self.store.commit_names() if each.seq == seq), None)
-        if old is None:
-            raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
+        snapshot = self.committed(seq).snapshot
         run = self._run(spark, parts, self._before(seq))
-        snapshot = self.store.commit(old).snapshot
         return self._finished(run, lambda write: self.runner.replay(seq, write), snapshot)
+
+    def committed(self, seq: int) -> Commit:
+        """What a run gave. Raises OutputError if it is not committed."""
+        name = next((each for each in self.store.commit_names() if each.seq == seq), None)
+        if name is None:
+            raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
+        return self.store.commit(name)
 
     def dry_run(self, until_ms: int | None = None) -> RunResult:
         """What the next run would read. Writes nothing and needs no Spark."""
@@ -163,6 +169,15 @@ class Job:
         others = [name for name in self.store.commit_names() if name.seq != seq]
         return self.store.commit(others[-1]) if others else None
 
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        """What the system refuses is said in one line."""
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or self.store.output
+            raise OutputError(f"{where}: {error.strerror or error}") from error
+
     def _run(self, spark: SparkSession, parts: Parts, last: Commit | None) -> Run:
         return Run(
             spark=spark,
@@ -178,7 +193,8 @@ class Job:
         self, run: Run, carry_out: Callable[[Write], Outcome], snapshot: Json
     ) -> RunResult:
         started = time.monotonic()
-        outcome = carry_out(run.write)
+        with self._writable():
+            outcome = carry_out(run.write)
         spent = sum(seconds for stage, seconds in run.seconds.items() if stage != "plan")
         run.seconds["commit"] = round(time.monotonic() - started - spent, 3)
         return of_outcome(outcome, proposal.snapshot_of(snapshot), run.seconds)

@@ -83,6 +83,13 @@ def _run(job: Job, wishes: RunWishes, results: list[RunResult], out: TextIO | No
         return
     if wishes.new_plan:
         job.drop_plan()
+    if wishes.replay is not None:
+        job.committed(wishes.replay)
+    else:
+        found = job.dry_run(until_ms)
+        if found.state == "nothing-new":  # known without starting Spark
+            show(found)
+            return
     progress = Silent() if wishes.json else for_stream(sys.stderr)
     job = replace(job, progress=progress)
     before = signal.getsignal(signal.SIGTERM)
@@ -215,7 +222,8 @@ def _news(job: Job) -> dict[str, Any]:
 
 
 def _print_status(found: dict[str, Any], out: TextIO | None) -> None:
-    print(f"{found['job']}: {found['runs']} runs committed to {found['output']}", file=out)
+    runs = report.many(found["runs"], "run")
+    print(f"{found['job']}: {runs} committed to {found['output']}", file=out)
     for each in found["last"]:
         moment = datetime.fromtimestamp(each["committed_at_ms"] / 1000, UTC)
         revision = f" revision={each['revision']}" if each["revision"] else ""

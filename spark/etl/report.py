@@ -65,9 +65,9 @@ class RunResult:
         if self.state == "committed-elsewhere":
             return f"{text}: committed by another runner, {self.rows} rows"
         total = round(sum(self.seconds.values()), 1)
-        text += f": {_many(self.rows, 'row')} in {_many(self.files, 'file')}"
+        text += f": {many(self.rows, 'row')} in {many(self.files, 'file')}"
         text += f" ({megabytes(self.bytes)}), {total} s"
-        text += f", {_many(self.dlq_rows, 'dead letter')}" if self.dlq_rows else ""
+        text += f", {many(self.dlq_rows, 'dead letter')}" if self.dlq_rows else ""
         text += (
             f", {sum(each[3] - each[2] for each in self.lost)} offsets lost" if self.lost else ""
         )
@@ -142,5 +142,6 @@ def _without_snapshot(result: RunResult) -> RunResult:
     return RunResult(**{**values, "snapshot": None})
 
 
-def _many(count: int, what: str) -> str:
+def many(count: int, what: str) -> str:
+    """`1 row`, `2 rows`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
