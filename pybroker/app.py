@@ -99,7 +99,7 @@ class BrokerApp:
         self._isr_changes = IsrChanges(
             coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
         )
-        self._commands = LocalBrokerChannel(self.replicas, self.metadata)
+        self._commands = LocalBrokerChannel(self.replicas, self.metadata, self._isr_changes.settled)
         self.journal = ControllerJournal(logs.directories[0], world.disk, world.blocking)
         self.controller = self._new_controller()
         self.live = self._live_config()

@@ -5,7 +5,9 @@ refusals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
 
 from pybroker.coordinator.zookeeper.paths import CONTROLLER_EPOCH
 from pybroker.coordinator.zookeeper.schemas import decode_number
@@ -14,6 +16,9 @@ from pybroker.handlers.metadata_view import MetadataView
 from pybroker.model import LeaderAndIsr, StopReplica, TopicPartition, UpdateMetadata
 from pybroker.ports import Coord
 from pybroker.replication.manager import ReplicaManager
+
+_SETTLING_S: Final = 0.5
+"""How long other commands may have to wait for what is on its way to ZooKeeper."""
 
 
 class ProvenEpochs:
@@ -50,9 +55,17 @@ class ProvenEpochs:
 class LocalBrokerChannel:
     """The `BrokerChannel` of the broker itself."""
 
-    def __init__(self, replicas: ReplicaManager, metadata: MetadataView) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        metadata: MetadataView,
+        settled: Callable[[Collection[TopicPartition]], Awaitable[None]],
+    ) -> None:
+        """`settled` waits until no change of ISRs that was begun for these partitions can be stored
+        any more, or raises CoordError."""
         self._replicas = replicas
         self._metadata = metadata
+        self._settled = settled
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -76,4 +89,13 @@ class LocalBrokerChannel:
         self._metadata.apply(command)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        return await self._replicas.stop_replica(command)
+        """A partition counts as deleted when nothing more is written for it: not into the state of
+        the next one of that name. Until then the controller asks again."""
+        answers = await self._replicas.stop_replica(command)
+        deleted = {item.topic_partition for item in command.partitions if item.delete}
+        try:
+            async with asyncio.timeout(_SETTLING_S):
+                await self._settled(deleted)
+        except (CoordError, TimeoutError):
+            return {**answers, **dict.fromkeys(deleted, ErrorCode.REQUEST_TIMED_OUT)}
+        return answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -268,6 +268,10 @@ async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench)
     assert values_of(await bench.fetch("t", 0)) == [b"a", b"b"]
 
 
+async def nothing_is_on_its_way(keys: Collection[TopicPartition]) -> None:
+    """No ISR is being changed."""
+
+
 async def test_who_is_told_that_another_leads_promises_nothing_alone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,7 +287,7 @@ async def test_who_is_told_that_another_leads_promises_nothing_alone(
     monkeypatch.setattr(replicas, "leader_and_isr", obey_later)
     state = PartitionState(leader=2, leader_epoch=1, isr=(2,), controller_epoch=1)
     facts = PartitionFacts(key, partition.topic_id or NO_TOPIC_ID, state, 1, (1, 2))
-    channel = LocalBrokerChannel(replicas, bench.app.metadata)
+    channel = LocalBrokerChannel(replicas, bench.app.metadata, nothing_is_on_its_way)
     telling = asyncio.create_task(channel.leader_and_isr(LeaderAndIsr(2, 99, -1, (facts,))))
     await asyncio.sleep(0)
     assert partition.is_leader

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -21,8 +21,8 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import decode_state, encode_partitions, encode_state
 from pybroker.errors import CoordError, MalformedNode, MultiFailed, NoNode
 from pybroker.metrics import Metrics
-from pybroker.model import PartitionState
-from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, SessionEvent, SetOp
+from pybroker.model import PartitionState, TopicPartition
+from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, OpResult, SessionEvent, SetOp
 from pybroker.replication.isr_notifications import CHECK_S, ChangedPartitions
 from pybroker.replication.leader_state import NOBODY, IsrChange
 from pybroker.replication.manager import ReplicaManager
@@ -62,6 +62,11 @@ class IsrChanges:
         self._metrics = metrics
         self._again: list[IsrChange] = []
         """Changes of this round whose outcome nobody knows yet."""
+        self._under_way: set[TopicPartition] = set()
+        self._unproved: set[TopicPartition] = set()
+        """What was written last may still arrive."""
+        self._returned = asyncio.Event()
+        """Set when a write is under way no more; then another one takes its place."""
         self._reachable = asyncio.Event()
         """Set when ZooKeeper can be asked again."""
         self._untold = ChangedPartitions()
@@ -83,6 +88,16 @@ class IsrChanges:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def settled(self, keys: Collection[TopicPartition]) -> None:
+        """Returns when no write of theirs that was begun can take effect any more. The state node
+        of a partition that is made anew has the versions of the one before: what was meant for
+        that would fit. Raises CoordError if ZooKeeper cannot be asked."""
+        while not self._under_way.isdisjoint(keys):
+            await self._returned.wait()
+        if not self._unproved.isdisjoint(keys):
+            await self._coord.sync()  # it stands behind all that this broker sent before
+            self._unproved.difference_update(keys)
 
     def _on_session(self, event: SessionEvent) -> None:
         if event in _NEWS:
@@ -181,10 +196,12 @@ class IsrChanges:
         return None
 
     async def _store(self, batch: Sequence[_Ready]) -> None:
-        """All in one multi; if that is refused, each in its own."""
-        ops = [op for change, data in batch for op in _operations(change, data)]
+        """All in one multi, but what nobody wants any more; if that is refused, each in its own."""
+        batch = [item for item in batch if self._leader_of(item[0]) is not None]
+        if not batch:
+            return
         try:
-            results = await self._coord.multi(ops)
+            results = await self._write(batch)
         except MultiFailed as failure:
             if len(batch) > 1:
                 await asyncio.gather(*(self._store([item]) for item in batch))
@@ -197,6 +214,25 @@ class IsrChanges:
         stats = [result for result in results if isinstance(result, NodeStat)]
         for (change, _), stat in zip(batch, stats, strict=True):
             self._stored(change, stat.version)
+
+    async def _write(self, batch: Sequence[_Ready]) -> Sequence[OpResult]:
+        keys = {change.topic_partition for change, _ in batch}
+        self._under_way |= keys
+        self._unproved |= keys
+        try:
+            results = await self._coord.multi(
+                [op for change, data in batch for op in _operations(change, data)]
+            )
+        except MultiFailed:
+            self._unproved -= keys
+            raise
+        else:
+            self._unproved -= keys
+            return results
+        finally:
+            self._under_way -= keys
+            self._returned.set()
+            self._returned = asyncio.Event()
 
     async def _learn_why(self, change: IsrChange, failure: MultiFailed) -> None:
         """The write was refused. If the state node is as it was, its conditions on the broker that
