@@ -53,6 +53,9 @@ class CachedPartition:
         """When the leader last took down that the follower has everything."""
 
     def ask(self, wanted: FetchPartition) -> None:
+        if wanted.current_leader_epoch != self.wanted.current_leader_epoch:
+            # Who follows in another epoch may have left unread what it was told in the one before.
+            self.high_watermark = self.log_start_offset = NO_OFFSET
         self.wanted = wanted
         self.verified_epoch = NO_EPOCH
         self.noted_s = NEVER_S
@@ -68,8 +71,12 @@ class CachedPartition:
         )
 
     def told(self, answer: PartitionData) -> None:
-        """The answer is on its way. After an error the next one is news in any case."""
-        self.high_watermark = NO_OFFSET if answer.error_code else answer.high_watermark
+        """The answer is on its way. After an error, or when a follower has to cut its log first,
+        the next one is news in any case."""
+        if answer.error_code or answer.diverging_epoch is not None:
+            self.high_watermark = self.log_start_offset = NO_OFFSET
+            return
+        self.high_watermark = answer.high_watermark
         self.log_start_offset = answer.log_start_offset
 
 

@@ -247,10 +247,16 @@ class Fetcher:
         return ask_ends
 
     def _still(self, copy: Copy, asked: FetchPosition) -> bool:
-        """Whether an answer to `asked` is about the log as it is, in the epoch that holds."""
-        if self._shortener.is_busy(copy.partition.topic_partition):
-            return False
-        return asked == position(copy.partition.log, copy.leader_epoch)
+        """Whether an answer to `asked` is about the log as it is, in the epoch that holds. Where
+        our log starts does not matter to it, and is moved by retention at any time: the leader
+        would not repeat what it has told."""
+        replica = copy.partition.log
+        return (
+            asked.fetch_offset == replica.log_end_offset
+            and asked.leader_epoch == copy.leader_epoch
+            and asked.last_epoch == replica.latest_epoch
+            and not self._shortener.is_busy(copy.partition.topic_partition)
+        )
 
     def _append(self, copy: Copy, answer: FetchedPartition, now_ms: int) -> None:
         try:

@@ -325,6 +325,17 @@ def test_the_first_answer_and_the_one_after_an_error_are_news() -> None:
     assert not told(answer(error=6), answer()).is_news(answer())
 
 
+def test_who_had_to_cut_its_log_or_follows_in_another_epoch_is_told_anew() -> None:
+    """It may not have read what else was said."""
+    parted = answer(diverging_epoch=DivergingEpoch(epoch=1, end_offset=2))
+    assert told(answer(), parted).is_news(answer())
+    cached = told(answer())
+    cached.ask(asking([0], offset=3)[0].partitions[0])
+    assert not cached.is_news(answer())
+    cached.ask(asking([0], offset=3, epoch=7)[0].partitions[0])
+    assert cached.is_news(answer())
+
+
 # limits
 
 

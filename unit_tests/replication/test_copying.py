@@ -254,6 +254,23 @@ async def test_a_log_start_is_followed(pair: Group) -> None:
     same(pair, 1, 2)
 
 
+async def test_an_answer_is_taken_whatever_retention_has_done_meanwhile(pair: Group) -> None:
+    """The leader has told its log start, and does not repeat it."""
+    await pair.lead(1, 0)
+    for value in (b"a", b"b", b"c"):
+        pair[1].append(value)
+    await pair.copied(1)
+    held = pair.hold_answer(2)
+    pair[1].partition().delete_records(2)
+    pair[1].append(b"d")
+    await held.reached.wait()
+    follower = pair[2].partition().log
+    follower.advance_log_start(1)
+    pair.cut.add((2, 1))
+    held.open.set()
+    await pair.until(lambda: (follower.log_start_offset, follower.log_end_offset) == (2, 4))
+
+
 async def test_who_is_behind_the_log_start_begins_there(pair: Group) -> None:
     pair.cut.add((2, 1))
     await pair.lead(1, 0, isr=(1,))
