@@ -1,0 +1,107 @@
+"""A change of an ISR whose topic is deleted meanwhile: the state nodes of the next topic of that
+name have the versions of those before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import ErrorCode
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.local_channel import LocalBrokerChannel
+from pybroker.model import LEADER_DURING_DELETION, StopReplica, StopReplicaPartition
+from pybroker.ports import CoordOp, OpResult
+from unit_tests.replication.leading import LAG_S, Leading, until
+from unit_tests.replication.vocabulary import ME, T0, T1
+
+LATE_S = LAG_S + 1
+
+
+@pytest.fixture
+async def leading(tmp_path: Path) -> AsyncIterator[Leading]:
+    scene = Leading(tmp_path)
+    await scene.start()
+    yield scene
+    await scene.stop()
+
+
+async def test_what_was_refused_for_a_deleted_topic_is_not_tried_on_the_next_of_that_name(
+    leading: Leading,
+) -> None:
+    await leading.lead(T0, T1)
+    for key in (T0, T1):
+        leading.replicas.append(key=key)
+    multi, path = leading.coord.multi, paths.partition_state(T0)
+
+    async def refused(ops: Sequence[CoordOp]) -> list[OpResult]:
+        leading.coord.multi = multi  # type: ignore[method-assign]
+        await leading.coord.delete(path)
+        try:
+            return await multi(ops)
+        finally:
+            await leading.replicas.stopped(T0, delete=True)
+            await leading.coord.create(path, b"of the next")
+            await leading.coord.set(path, b"of the next")
+
+    leading.coord.multi = refused  # type: ignore[method-assign]
+    await leading.pass_time(LATE_S)
+    await until(lambda: leading.state_of(T1).isr == (ME,))
+    assert await leading.coord.get(path) == (b"of the next", leading.tree.node(path)[1])  # type: ignore[index]
+
+
+async def test_a_deleted_partition_is_settled_when_nothing_of_it_is_on_its_way(
+    leading: Leading,
+) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    multi, sent, arrives = leading.coord.multi, asyncio.Event(), asyncio.Event()
+
+    async def late(ops: Sequence[CoordOp]) -> list[OpResult]:
+        sent.set()
+        await arrives.wait()
+        return await multi(ops)
+
+    leading.coord.multi = late  # type: ignore[method-assign]
+    await leading.pass_time(LATE_S)
+    await sent.wait()
+    await leading.replicas.stopped(delete=True)
+    await leading.changes.settled({T1})
+    settling = asyncio.create_task(leading.changes.settled({T0}))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not settling.done()
+    arrives.set()
+    await settling
+
+
+async def test_after_a_lost_reply_it_is_not_called_deleted_before_zookeeper_answers(
+    leading: Leading,
+) -> None:
+    """What answers then stands behind the write in all that this broker has sent."""
+    await leading.lead()
+    leading.replicas.append()
+    multi, is_lost = leading.coord.multi, asyncio.Event()
+
+    async def lost(ops: Sequence[CoordOp]) -> list[OpResult]:
+        leading.coord.lose_reply(applied=False)
+        try:
+            return await multi(ops)
+        finally:
+            leading.coord.suspend()
+            is_lost.set()
+
+    leading.coord.multi = lost  # type: ignore[method-assign]
+    await leading.pass_time(LATE_S)
+    await is_lost.wait()
+    channel = LocalBrokerChannel(leading.replicas.manager, MetadataView(), leading.changes.settled)
+    item = StopReplicaPartition(T0, LEADER_DURING_DELETION, delete=True)
+    command = StopReplica(ME, 1, -1, (item,))
+    assert await channel.stop_replica(command) == {T0: ErrorCode.REQUEST_TIMED_OUT}
+    leading.coord.resume()
+    assert await channel.stop_replica(command) == {T0: ErrorCode.NONE}
+    leading.coord.suspend()
+    assert await channel.stop_replica(command) == {T0: ErrorCode.NONE}
