@@ -160,9 +160,9 @@ async def test_reading_that_makes_no_progress_ends(what: str) -> None:
         else:
             log.batches = []
             broker.handlers[ApiKey.FETCH] = lambda request: empty(log, what)
-        failed = failure(await read(broker, 0, 10, patience=Patience(stalled_s=0.5, bare_s=0.1)))
+        failed = failure(await read(broker, 0, 10, patience=Patience(stalled_s=0.25, bare_s=0.1)))
         assert (failed.reason, failed.offset) == (RangeFault.STALLED, 0)
-        assert "for 0.5 s" in str(failed)
+        assert "for 0.25 s" in str(failed)
         assert "kafkaConsumer.pollTimeoutMs" in str(failed)
 
 
