@@ -1,4 +1,4 @@
-"""Jobs whose driver, Python worker or partition leader is killed, in each phase of a run:
+"""Jobs whose driver, Python worker, executor or partition leader is killed, in each phase of a run:
 every record is in the output once, and nobody ever sees half a run."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from integration_tests import spark_topics
+from integration_tests import spark_cluster, spark_topics
 from integration_tests.faults import job_gate
 from integration_tests.faults.job_gate import Gate, GatedFiles
 from integration_tests.process import ChildProcess, wait_until
@@ -213,4 +213,27 @@ def test_two_runners_commit_one_result(work: Work) -> None:
         assert driver.wait(seconds=RUN_SECONDS_MAX) == 0, driver.output
     finally:
         driver.close()
+    work.assert_complete()
+
+
+def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_path: Path) -> None:
+    """The same file, given to spark-submit; Spark makes the lost tasks again."""
+    reason = spark_cluster.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    work.gate.hold(job_gate.WORKER)
+    with spark_cluster.SparkCluster(tmp_path) as cluster:
+        script = [job_gate.__file__, str(work.gate.folder), str(work.file)]
+        driver = spark_cluster.submitted(tmp_path, cluster.master, script)
+        try:
+            psutil.Process(work.gate.reached(job_gate.WORKER)).kill()
+            worker = psutil.Process(work.gate.reached(job_gate.WORKER))
+            executors = {process.pid: process for process in cluster.executors()}
+            (executor,) = (executors[p.pid] for p in worker.parents() if p.pid in executors)
+            executor.kill()
+            work.gate.reached(job_gate.WORKER)
+            work.gate.release()
+            assert driver.wait(seconds=RUN_SECONDS_MAX) == 0, driver.output
+        finally:
+            driver.close()
     work.assert_complete()

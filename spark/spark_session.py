@@ -20,6 +20,8 @@ from pybroker.spark.java import find_java, make_home
 from pybroker.spark.source import PybrokerDataSource
 
 LOCAL: Final = "local[*]"
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, whose JVM runs already and has a master, but cannot be asked for it yet."""
 FOUND_BY_SPARK: Final = "pyspark_pybroker"
 
 
@@ -39,14 +41,15 @@ def session(
     Raises StartupError, in one line, if there is no Java that can run Spark.
     """
     settings = dict(conf or {})
-    if SparkSession.getActiveSession() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    is_submitted = SUBMITTED in os.environ
+    if SparkSession.getActiveSession() is None and not is_submitted:
         _prepare_java(java)
     if "spark.pyspark.python" not in settings:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app)
     if master is not None:
         builder = builder.master(master)
-    elif "spark.master" not in settings and not SparkConf().contains("spark.master"):
+    elif not (is_submitted or "spark.master" in settings or SparkConf().contains("spark.master")):
         builder = builder.master(LOCAL)
     for name, value in settings.items():
         builder = builder.config(name, value)
