@@ -3,6 +3,8 @@ however soon it would be mended."""
 
 from __future__ import annotations
 
+import dataclasses
+
 from pybroker.testing.history.checker import check, report
 from pybroker.testing.history.model import NANOSECONDS, Calm
 from pybroker.testing.simulation.cluster import SimCluster
@@ -61,3 +63,16 @@ def test_a_cluster_whose_brokers_are_killed_keeps_every_rule_and_invariant() -> 
             assert rooms is not None
             rooms.replicas.partitions[key].truncate_to(0)
             assert [each.rule for each in watch.invariants.violations] == ["committed-kept"]
+
+            read = history.final()[key]
+            begin = read.records[len(read.records) // 2].offset
+            rooms = cluster.brokers[state.leader].rooms
+            assert rooms is not None
+            rooms.replicas.partitions[key].log.advance_log_start(begin)
+            watch.look()
+            watch.forget_deleted()
+            assert history.final()[key] == read, "nothing is to be deleted"
+            history.expires = True
+            watch.forget_deleted()
+            kept = tuple(each for each in read.records if each.offset >= begin)
+            assert history.final()[key] == dataclasses.replace(read, start=begin, records=kept)

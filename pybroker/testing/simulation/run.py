@@ -223,6 +223,7 @@ class _Run:
         self._until(lambda: workload.is_read, _READ_S_MAX, "not everything can be read")
         self.watch.look()
         read_files(self.cluster.brokers.values(), self.record)
+        self.watch.forget_deleted()
 
     def _groups_are_done(self) -> bool:
         """Each has come to the end of what it has to read."""

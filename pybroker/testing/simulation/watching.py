@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final
 
@@ -38,6 +39,8 @@ class LiveWatch:
         self._record = record
         self._last: list[ReplicaNow] = []
         self._last_changes = -1
+        self._begins: dict[tuple[str, int], int] = {}
+        """The highest offset at which a leader's log began, by topic id and partition."""
         self._undo = ExitStack()
         for broker in brokers.values():
             broker.machine.on_power_loss.append(partial(self.invariants.doubt, broker.id))
@@ -56,6 +59,17 @@ class LiveWatch:
         self.look()
         self._world.after(_LOOK_S, self.start)
 
+    def forget_deleted(self) -> None:
+        """Take out of what was read at the end what retention had deleted before: after a power
+        loss, or where another leads, it may be there again, and nobody had to read it."""
+        history = self._record.history
+        for place, read in enumerate(history.finals if history.expires else ()):
+            topic, number = read.partition
+            begin = self._begins.get((self._record.topic_ids.get(topic, ""), number), 0)
+            if begin > read.start:
+                records = tuple(each for each in read.records if each.offset >= begin)
+                history.finals[place] = replace(read, start=begin, records=records)
+
     def look(self) -> None:
         """Now. Where nothing has changed since the last look, nothing new can be found."""
         seen = [*self._replicas()]
@@ -71,11 +85,15 @@ class LiveWatch:
             process, partitions = self._seen.get(broker.id, ("", {}))
             for key, partition in partitions.items():
                 if partition.topic_id is not None:
+                    topic_id = _topic_id(partition.topic_id)
+                    if partition.is_leader:
+                        life, begin = (topic_id, key.partition), partition.log.log_start_offset
+                        self._begins[life] = max(self._begins.get(life, 0), begin)
                     yield ReplicaNow(
                         broker.id,
                         process,
                         key,
-                        _topic_id(partition.topic_id),
+                        topic_id,
                         partition.is_leader,
                         partition.leader_epoch,
                         partition.high_watermark,
