@@ -3,6 +3,8 @@ every record is in the output once, and nobody ever sees half a run."""
 
 from __future__ import annotations
 
+import os
+import random
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,9 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration_tests import spark_cluster, spark_topics
-from integration_tests.faults import job_gate
+from integration_tests.faults import job_gate, mounts
 from integration_tests.faults.job_gate import Gate, GatedFiles
 from integration_tests.process import ChildProcess, wait_until
+from integration_tests.samples import Sample
 from integration_tests.spark_topics import numbered
 from pybroker.errors import PybrokerError
 from pybroker.spark import Job
@@ -28,6 +31,7 @@ pytestmark = pytest.mark.ours
 
 PARTITIONS: Final = 3
 COUNT: Final = 600
+OUTPUT_BYTES: Final = 2 * 1024**2
 RUN_SECONDS_MAX: Final = 120.0
 JOB: Final = """
 name: numbers
@@ -237,3 +241,31 @@ def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_pat
         finally:
             driver.close()
     work.assert_complete()
+
+
+def test_the_disk_of_the_output_is_full(
+    cluster: Cluster, spark: SparkSession, topic: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The run fails in one line and leaves what is committed alone; with room it is made again."""
+    reason = mounts.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp(mounts.FOLDER)
+    with mounts.Mounts() as mounted:
+        work = Work(cluster, spark, topic, folder)
+        mounted.memory(work.output, OUTPUT_BYTES)
+        work.write()
+        work.run()
+        ballast = work.output / "ballast"
+        with ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, OUTPUT_BYTES * 9 // 10)
+        dice = random.Random(3)
+        large = [(n % PARTITIONS, Sample(b"k", dice.randbytes(2_000))) for n in range(300)]
+        spark_topics.produce(cluster.bootstrap, topic, large)
+        with pytest.raises(PybrokerError) as caught:
+            work.run()
+        assert "\n" not in str(caught.value) and "No space left" in str(caught.value)
+        assert work.committed() == COUNT
+        ballast.unlink()
+        work.run()
+        assert work.committed() == COUNT + len(large)

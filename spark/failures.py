@@ -19,6 +19,10 @@ _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 """PySpark looks for it when it writes the error; the worker ends after that."""
 _OURS: Final = re.compile(r"\bpybroker(?:\.\w+)*\.[A-Z]\w*: (.+)")
 
+_BY_JAVA: Final = "An error occurred while calling "
+"""So begins an error of Java that PySpark has no name for: with a line that says nothing."""
+_CAUSE: Final = re.compile(r"(?m)^Caused by: (?:[\w$]+\.)*([\w$]+: \S.*)$")
+
 
 class ReadFailed(PybrokerError):
     """A range could not be read because the cluster could not be asked; the same may work later."""
@@ -49,5 +53,8 @@ def reason(error: BaseException) -> str:
     ours = _OURS.search(text)
     if ours is not None:
         return ours[1].strip()
+    causes = _CAUSE.findall(text)
+    if causes and text.startswith(_BY_JAVA):
+        return str(causes[-1])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

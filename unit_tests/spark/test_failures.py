@@ -22,6 +22,14 @@ pybroker.spark.failures.ReadFailed: orders-0@7: no broker could be reached
 
 \tat org.apache.spark.api.python.BasePythonRunner
 """
+DISK_FULL = """\
+An error occurred while calling o302.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows
+\tat org.apache.spark.sql.execution.datasources.FileFormatWriter
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+\t... 25 more
+"""
 AT_LOAD = (
     "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance:"
     " pybroker.errors.ConfigError: unknown option foo\n SQLSTATE: 38000"
@@ -34,6 +42,7 @@ AT_LOAD = (
         (ConfigError(["a is wrong", "b is, too"]), "a is wrong; b is, too"),
         (RuntimeError(JOB_ABORTED), "orders-3@1234: the records were deleted: take a new snapshot"),
         (RuntimeError(JAVA), "orders-0@7: no broker could be reached"),
+        (RuntimeError(DISK_FULL), "IOException: No space left on device"),
         (RuntimeError(AT_LOAD), "unknown option foo"),
         (RuntimeError("no module named pybroker.spark: install it"), None),
         (RuntimeError("  \nfirst line\nsecond"), "first line"),
