@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from pybroker.testing.simulation.broker_log import explained_by
-from pybroker.testing.simulation.run import _load, simulate
+from pybroker.testing.simulation.run import (
+    _CONTROLLER_WAITS_S,
+    _RECOVERY_S_MAX,
+    _config,
+    _load,
+    simulate,
+)
 from pybroker.testing.simulation.schedule import Options, parse
 from pybroker.testing.simulation.swarm import generate
+from pybroker.testing.simulation.workload.options import PRODUCER_OPTIONS
 from unit_tests.simulation.processes import output_of
 
 SEEDS = ("2", "3", "7")
@@ -23,6 +30,14 @@ print(*(simulate(generate(seed)).digest for seed in sys.argv[1:]))
 def digests(hash_seed: str, *seeds: str) -> list[str]:
     """Of runs in another process, with another order of everything that is hashed."""
     return output_of(PROGRAM, *seeds, hash_seed=hash_seed).split()
+
+
+def test_a_connection_that_is_half_gone_is_given_up_in_time() -> None:
+    """First by the controller, then by producers for what they had for a topic that is gone."""
+    delivery_s = PRODUCER_OPTIONS["delivery_timeout_ms"] / 1000
+    assert _CONTROLLER_WAITS_S + delivery_s < _RECOVERY_S_MAX
+    waits_ms = _config(Options())["controller.socket.timeout.ms"]
+    assert waits_ms == 1000 * _CONTROLLER_WAITS_S
 
 
 def test_the_same_seed_gives_the_same_run_in_every_process_and_after_other_runs() -> None:
