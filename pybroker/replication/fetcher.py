@@ -250,11 +250,11 @@ class Fetcher:
         """Whether an answer to `asked` is about the log as it is, in the epoch that holds. Where
         our log starts does not matter to it, and is moved by retention at any time: the leader
         would not repeat what it has told."""
-        replica = copy.partition.log
+        now = position(copy.partition.log, copy.leader_epoch)
         return (
-            asked.fetch_offset == replica.log_end_offset
-            and asked.leader_epoch == copy.leader_epoch
-            and asked.last_epoch == replica.latest_epoch
+            asked.fetch_offset == now.fetch_offset
+            and asked.leader_epoch == now.leader_epoch
+            and asked.last_epoch == now.last_epoch
             and not self._shortener.is_busy(copy.partition.topic_partition)
         )
 
