@@ -37,7 +37,7 @@ test-simulation: simulate
 test-integration: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests --ignore-glob='*/test_faults_*.py' $(TESTS)
 
-# Brokers, links, disks and ZooKeeper that fail under load: about seven minutes.
+# Brokers, links, disks, ZooKeeper and jobs that fail under load: about a quarter of an hour.
 test-faults: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests/test_faults_*.py $(TESTS)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import click
+import psutil
 import pytest
 from click.testing import CliRunner
 from click.testing import Result as Outcome
@@ -105,3 +110,21 @@ def test_a_file_that_is_no_schedule_is_refused_with_its_line(tmp_path: Path) -> 
     outcome = run("--schedule", str(file))
     assert isinstance(outcome.exception, click.ClickException)
     assert "line 2" in outcome.exception.format_message()
+
+
+def test_a_run_that_is_told_to_end_leaves_no_process_behind() -> None:
+    words = ("-m", "pybroker.testing.simulation", "--seeds", "100000", "--processes", "2")
+    with subprocess.Popen(
+        [sys.executable, *words],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as run:
+        process = psutil.Process(run.pid)
+        while len(at_work := process.children(recursive=True)) < 3:  # with the resource tracker
+            assert run.poll() is None
+        run.send_signal(signal.SIGTERM)
+        run.communicate(timeout=120)
+    assert run.returncode == 1
+    _, alive = psutil.wait_procs(at_work, timeout=60)
+    assert not alive
