@@ -106,14 +106,6 @@ class TopicModel:
             for offset in range(start, end)
         ]
 
-    def latest(self, cut: Cut) -> list[KafkaRow]:
-        """The last row of each key that is not null; without those whose value is null then."""
-        last: dict[tuple[int, bytes], KafkaRow] = {}
-        for row in self.rows(cut):
-            if row.key is not None:
-                last[row.partition, row.key] = row
-        return sorted(row for row in last.values() if row.value is not None)
-
     def _producer(self) -> confluent_kafka.Producer:
         return confluent_kafka.Producer(
             {
