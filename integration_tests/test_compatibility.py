@@ -352,6 +352,9 @@ def test_the_examples_of_the_page_of_tools_run(
     page = TOOLS_PAGE.read_text(encoding="utf-8")
     headings = re.findall(r"^([a-z-]+)\n-+$", page, re.MULTILINE)
     assert sorted(headings) == sorted(TOOLS)
+    source = f"{{bootstrap.servers: '{own_broker.bootstrap}', topics: [orders]}}"
+    job = f"name: orders\nsource: {source}\nsink: {{path: {tmp_path / 'table'}}}\n"
+    (tmp_path / "orders.yaml").write_text(job)
     for line in examples(page):
         command = (
             line.replace("127.0.0.1:9092", own_broker.bootstrap)
@@ -360,7 +363,7 @@ def test_the_examples_of_the_page_of_tools_run(
             .replace("pybroker ", f"{sys.executable} -m pybroker ", 1)
         )
         done = subprocess.run(
-            ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120,
             check=False,
         )  # fmt: skip
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), line + done.stderr

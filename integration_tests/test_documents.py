@@ -58,12 +58,18 @@ def test_the_program_of_the_client_page(broker: Broker) -> None:
 
 
 def test_the_programs_of_the_page_of_snapshots(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tools = (sys.executable, "-m", "pybroker")
     where = ("--bootstrap-server", broker.bootstrap, "--topic", "orders")
     subprocess.run([*tools, "topics", "--create", *where], check=True, timeout=60)
+    request.addfinalizer(
+        lambda: subprocess.run([*tools, "topics", "--delete", *where], check=True, timeout=60)
+    )
     words = [*tools, "console-producer", *where]
     subprocess.run(words, input=b"one\ntwo\n", check=True, timeout=60)
     printed = run(program("docs/snapshots.rst", "monday ="), broker).splitlines()

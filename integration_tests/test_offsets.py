@@ -93,16 +93,15 @@ def test_what_one_client_commits_another_fetches(start: Starter, storage: str) -
     reader = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
     wanted = [confluent_kafka.TopicPartition("t", number) for number in range(2)]
     try:
+        # Not their metadata: librdkafka's copy of it has no end, and reading it goes on behind it.
         found = reader.committed(wanted, timeout=SECONDS_MAX)
-        assert [(each.offset, each.metadata) for each in found] == [
-            (17, "from kafka-python"),
-            (confluent_kafka.OFFSET_INVALID, None),
-        ]
+        assert [each.offset for each in found] == [17, confluent_kafka.OFFSET_INVALID]
         reader.commit(offsets=[confluent_kafka.TopicPartition("t", 1, 23)], asynchronous=False)
     finally:
         reader.close()
     with closing(kafka.KafkaConsumer(**options)) as consumer:
         assert consumer.committed(kafka.TopicPartition("t", 1)) == 23
+        assert consumer.committed(key, metadata=True).metadata == "from kafka-python"
 
 
 def test_the_classic_nodes_are_read_and_edited_with_zookeeper_shell(start: Starter) -> None:

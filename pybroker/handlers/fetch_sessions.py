@@ -39,10 +39,22 @@ _INT_MAX: Final = (1 << 31) - 1
 class CachedPartition:
     """A partition of a session: what is asked for, and what the client was last told."""
 
-    __slots__ = ("high_watermark", "key", "log_start_offset", "noted_s", "verified_epoch", "wanted")
+    __slots__ = (
+        "follows",
+        "high_watermark",
+        "key",
+        "log_start_offset",
+        "noted_s",
+        "verified_epoch",
+        "wanted",
+    )
 
-    def __init__(self, key: TopicPartition, wanted: FetchPartition) -> None:
+    def __init__(
+        self, key: TopicPartition, wanted: FetchPartition, *, follows: bool = False
+    ) -> None:
         self.key = key
+        self.follows = follows
+        """Whether a follower asks. It may leave unread what it was told: it is told anew."""
         self.wanted = wanted
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
@@ -53,8 +65,7 @@ class CachedPartition:
         """When the leader last took down that the follower has everything."""
 
     def ask(self, wanted: FetchPartition) -> None:
-        if wanted.current_leader_epoch != self.wanted.current_leader_epoch:
-            # Who follows in another epoch may have left unread what it was told in the one before.
+        if self.follows and wanted.current_leader_epoch != self.wanted.current_leader_epoch:
             self.high_watermark = self.log_start_offset = NO_OFFSET
         self.wanted = wanted
         self.verified_epoch = NO_EPOCH
@@ -73,7 +84,7 @@ class CachedPartition:
     def told(self, answer: PartitionData) -> None:
         """The answer is on its way. After an error, or when a follower has to cut its log first,
         the next one is news in any case."""
-        if answer.error_code or answer.diverging_epoch is not None:
+        if answer.error_code or (self.follows and answer.diverging_epoch is not None):
             self.high_watermark = self.log_start_offset = NO_OFFSET
             return
         self.high_watermark = answer.high_watermark
@@ -113,7 +124,9 @@ class FetchSession:
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
                         raise _not_found("it has become too large")
-                    partitions[key] = CachedPartition(key, wanted)
+                    partitions[key] = CachedPartition(
+                        key, wanted, follows=self.replica_id != CONSUMER
+                    )
                 else:
                     known.ask(wanted)
                 items += 1

@@ -293,8 +293,9 @@ def answer(**fields: object) -> PartitionData:
     return PartitionData(partition_index=0, error_code=values.pop("error", 0), **values)  # type: ignore[arg-type]
 
 
-def told(*answers: PartitionData) -> CachedPartition:
-    cached = CachedPartition(TopicPartition("t", 0), asking([0])[0].partitions[0])
+def told(*answers: PartitionData, follows: bool = False) -> CachedPartition:
+    wanted = asking([0])[0].partitions[0]
+    cached = CachedPartition(TopicPartition("t", 0), wanted, follows=follows)
     for each in answers:
         cached.told(each)
     return cached
@@ -328,12 +329,14 @@ def test_the_first_answer_and_the_one_after_an_error_are_news() -> None:
 def test_who_had_to_cut_its_log_or_follows_in_another_epoch_is_told_anew() -> None:
     """It may not have read what else was said."""
     parted = answer(diverging_epoch=DivergingEpoch(epoch=1, end_offset=2))
-    assert told(answer(), parted).is_news(answer())
-    cached = told(answer())
-    cached.ask(asking([0], offset=3)[0].partitions[0])
-    assert not cached.is_news(answer())
-    cached.ask(asking([0], offset=3, epoch=7)[0].partitions[0])
-    assert cached.is_news(answer())
+    assert told(answer(), parted, follows=True).is_news(answer())
+    assert not told(answer(), parted).is_news(answer()), "consumers read all answers"
+    for follows in (True, False):
+        cached = told(answer(), follows=follows)
+        cached.ask(asking([0], offset=3)[0].partitions[0])
+        assert not cached.is_news(answer())
+        cached.ask(asking([0], offset=3, epoch=7)[0].partitions[0])
+        assert cached.is_news(answer()) == follows
 
 
 # limits
