@@ -187,15 +187,15 @@ def test_brokers_are_restarted_in_turn(rig: Rig) -> None:
         own = rig.cluster.config["offsets.storage"]
         rig.cluster.cluster.wait_until_in_sync(OFFSETS_TOPIC)
         for storage in ("kafka", own) if own == "zookeeper" else (own,):
-            coordinators = set()
+            coordinators = {trial.coordinator()}
             for broker in rig.cluster.brokers:
-                coordinators.add(trial.coordinator())
                 with trial.run.fault("restart", broker):
                     assert rig.cluster.stop(broker) == 0
                     rig.cluster.start(broker, config={"offsets.storage": storage})
                 rig.cluster.cluster.wait_until_in_sync(OFFSETS_TOPIC)
                 trial.run.wait_for_full_isr()
                 trial.wait_for_commits()
+                coordinators.add(trial.coordinator())
             assert len(coordinators) > 1
         assert trial.held == before
         trial.finish()
