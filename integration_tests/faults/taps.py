@@ -75,8 +75,8 @@ class LostAnswers:
 
 class LostWrites:
     """Breaks connections with ZooKeeper around writes: in turn before the request arrives, and
-    after it was carried out; one in `one_in` of those whose bytes hold one of `paths`. `besides` is
-    called each time before."""
+    after it was carried out; of those whose bytes hold one of `paths` the first two, then one in
+    `one_in`. `besides` is called each time before."""
 
     def __init__(
         self,
@@ -89,6 +89,7 @@ class LostWrites:
         self._paths = paths
         self._one_in = one_in
         self._dice = random.Random(seed)
+        self._met = 0
         self._turns: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
         """How often, by what was lost: "set /path: request" or "set /path: answer"."""
@@ -127,6 +128,9 @@ class LostWrites:
 
     def _chosen(self, kind: int, frame: bytes) -> str | None:
         path = next((path for path in self._paths if path in frame), None)
-        if kind not in _WRITES or path is None or self._dice.randrange(self._one_in):
+        if kind not in _WRITES or path is None:
+            return None
+        self._met += 1
+        if self._met > 2 and self._dice.randrange(self._one_in):
             return None
         return f"{_WRITES[kind]} {path.decode()}"

@@ -7,8 +7,10 @@ import importlib.util
 import inspect
 import re
 import sys
+import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,10 @@ class RunContext:
 
 
 Function = Callable[..., Any]
+
+_LOADING = threading.Lock()
+_BESIDE_JOBS: dict[Path, frozenset[str]] = {}
+"""The folder of the job that was loaded last, with the names of all modules from before."""
 
 
 def load(transform: Transform | None, where: str) -> Function | None:
@@ -88,13 +94,36 @@ def apply(
 def _module(name: str, folder: Path | None) -> Any:
     """A module beside the job file, or an installed one. Workers cannot import the former, so its
     functions travel to them by value."""
-    if folder is None or not folder.joinpath(*name.split(".")).with_suffix(".py").is_file():
+    file = None if folder is None else folder.joinpath(*name.split(".")).with_suffix(".py")
+    if folder is None or file is None or not file.is_file():
         return importlib.import_module(name)
-    if str(folder) not in sys.path:
+    with _LOADING:
+        _forget()
+        _BESIDE_JOBS[folder] = frozenset(sys.modules)
         sys.path.insert(0, str(folder))
-    module = importlib.import_module(name)
+        importlib.invalidate_caches()
+        module = importlib.import_module(name)
+    found = getattr(module, "__file__", None)
+    if found is None or not file.samefile(found):
+        raise ImportError(f"another module of this name is in use ({found}): name yours otherwise")
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
+
+
+def _forget() -> None:
+    """Modules of another job, or of this one before it was edited, may have the same names."""
+    for folder, before in _BESIDE_JOBS.items():
+        with suppress(ValueError):
+            sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            if _is_below(sys.modules[name], folder):
+                del sys.modules[name]
+    _BESIDE_JOBS.clear()
+
+
+def _is_below(module: Any, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve().is_relative_to(folder.resolve())
 
 
 def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:

@@ -1,0 +1,46 @@
+"""Functions beside job files: each job gets its own, whatever others are called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import ConfigError
+from pybroker.spark.etl.job_model import Transform
+from pybroker.spark.etl.transform import load
+
+
+def result_of(folder: Path, name: str = "rows_of_jobs:transform") -> object:
+    function = load(Transform(function=name, folder=folder), "job.yaml")
+    assert function is not None
+    return function()
+
+
+def write(folder: Path, result: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "rows_of_jobs.py").write_text(
+        "from words_of_jobs import WORD\n\n\ndef transform():\n    return WORD\n"
+    )
+    (folder / "words_of_jobs.py").write_text(f"WORD = {result!r}\n")
+    return folder
+
+
+def test_jobs_with_modules_of_one_name_get_each_their_own(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a", "of the first"), write(tmp_path / "b", "of the second")
+    assert result_of(first) == "of the first"
+    assert result_of(second) == "of the second"
+    assert result_of(first) == "of the first"
+    assert str(second) not in sys.path
+
+
+def test_a_module_that_was_edited_is_read_again(tmp_path: Path) -> None:
+    assert result_of(write(tmp_path / "a", "old")) == "old"
+    assert result_of(write(tmp_path / "a", "new, and longer")) == "new, and longer"
+
+
+def test_a_name_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("def transform():\n    return 1\n")
+    with pytest.raises(ConfigError, match="another module of this name is in use"):
+        result_of(tmp_path, "json:transform")
