@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from integration_tests.apache import session_at
+from integration_tests.process import free_port
 from integration_tests.zookeeper_service import Gate, RealService
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
@@ -133,6 +134,7 @@ async def test_start_without_a_zookeeper_says_what_to_check(listens: bool, answe
     port = other.sockets[0].getsockname()[1]
     if not listens:
         other.close()
+        port = free_port()
     coord = KazooCoord(f"127.0.0.1:{port}", clock=SystemClock())
     with pytest.raises(StartupError) as failed:
         await coord.start(timeout_s=0.5)

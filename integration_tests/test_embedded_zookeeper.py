@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from integration_tests.process import free_port
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper import java
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
@@ -133,8 +134,7 @@ async def test_server_has_its_own_process_group_and_listens_on_loopback_only(
 
 
 async def test_asked_port_is_used(stack: AsyncExitStack, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     assert (await started(stack, tmp_path, port)).port == port
 
 

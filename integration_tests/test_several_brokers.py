@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -43,12 +42,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def port() -> int:
     """The first of three that are free."""
-    while True:
-        (first,) = sockets.free_ports(1)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for port in (first, first + 1, first + 2):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
+    return sockets.free_row(3)
 
 
 @pytest.fixture

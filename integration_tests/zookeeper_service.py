@@ -7,6 +7,7 @@ import asyncio
 import itertools
 from typing import Final
 
+from integration_tests.process import free_port
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
@@ -25,11 +26,10 @@ class Gate:
         self._target = target
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self.port = 0
+        self.port = free_port()
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def shut(self) -> None:
         if self._server is not None:

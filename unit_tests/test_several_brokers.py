@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
@@ -18,8 +19,11 @@ from pybroker.several_brokers import (
     plan_brokers,
     without_taken_http,
 )
+from pybroker.testing.sockets import free_row
 
 HOST = "a-host"
+OWN_ADDRESS = "127.92.44.7"
+"""Where no other process listens; whoever took the port of 127.0.0.1 does not disturb."""
 
 
 def planned(brokers: int = 3, **options: str) -> list[BrokerConfig]:
@@ -95,8 +99,8 @@ def test_any_free_port_and_no_port_stay_what_they_are() -> None:
 def test_a_taken_port_that_nobody_asked_for_is_no_reason_not_to_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        listener = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server((OWN_ADDRESS, 0)) as taken:
+        listener = f"{OWN_ADDRESS}:{taken.getsockname()[1]}"
         plan = BrokerPlan(1, {"pybroker.http.listener": listener})
         spared = without_taken_http(BrokerConfig.parse({}), plan)
         assert spared.properties == {"pybroker.http.listener": ""}
@@ -136,11 +140,12 @@ def test_the_data_of_a_single_broker_is_not_mixed_with_those_of_several(tmp_path
 
 
 def test_a_port_that_another_process_has_is_named_before_anything_begins() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        config = BrokerConfig.parse({"listeners": f"PLAINTEXT://127.0.0.1:{port - 1}"})
-        with pytest.raises(StartupError, match=rf"broker 1: .*127\.0\.0\.1:{port}: .*--port"):
-            check_ports(config, 2)
+    first = free_row(2, OWN_ADDRESS)
+    config = BrokerConfig.parse({"listeners": f"PLAINTEXT://{OWN_ADDRESS}:{first}"})
+    taken = f"{OWN_ADDRESS}:{first + 1}"
+    named = pytest.raises(StartupError, match=f"broker 1: .*{re.escape(taken)}: .*--port")
+    with socket.create_server((OWN_ADDRESS, first + 1)), named:
+        check_ports(config, 2)
     check_ports(config, 2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,19 +19,33 @@ _LOCAL, _INODE = 1, 9
 def free_ports(count: int) -> list[int]:
     """`count` different ports of 127.0.0.1 that nobody listens on, below those that the system
     gives to outgoing connections: a server that is away for a while finds its port free again."""
-    highest = 32_767
-    with suppress(OSError, ValueError):
-        highest = max(int(_SYSTEMS_RANGE.read_text().split()[0]) - 1, _LOWEST_PORT + 1000)
     found: list[int] = []
-    for port in random.sample(range(_LOWEST_PORT, highest), 500):
+    for port in _candidates():
         if len(found) == count:
             break
         with suppress(OSError):
             socket.create_server(("127.0.0.1", port)).close()
             found.append(port)
     if len(found) < count:
-        raise OSError(f"no {count} free ports from {_LOWEST_PORT} to {highest}")
+        raise OSError(f"no {count} free ports from {_LOWEST_PORT} on")
     return found
+
+
+def free_row(count: int, host: str = "127.0.0.1") -> int:
+    """The first of `count` such ports of `host` that follow each other."""
+    for first in _candidates():
+        with suppress(OSError), ExitStack() as stack:
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server((host, port)))
+            return first
+    raise OSError(f"no {count} free ports in a row from {_LOWEST_PORT} on")
+
+
+def _candidates() -> list[int]:
+    highest = 32_767
+    with suppress(OSError, ValueError):
+        highest = max(int(_SYSTEMS_RANGE.read_text().split()[0]) - 1, _LOWEST_PORT + 1000)
+    return random.sample(range(_LOWEST_PORT, highest), 500)
 
 
 def owner_of_port(port: int, pids: Iterable[int]) -> int | None:

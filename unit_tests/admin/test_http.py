@@ -21,6 +21,7 @@ from pybroker.admin.service import OPTION, AdminService, bind_http
 from pybroker.admin.view import BrokerView, Phase
 from pybroker.broker_config import BrokerConfig
 from pybroker.errors import ConfigError, StartupError
+from pybroker.testing.sockets import free_ports
 from unit_tests.admin.vocabulary import Shown
 
 
@@ -245,7 +246,7 @@ def test_an_address_of_another_machine_refuses_the_start() -> None:
 
 
 async def test_who_comes_before_the_broker_serves_is_answered() -> None:
-    bound = bind_http(config("127.0.0.1:0"))
+    bound = bind_http(config(f"127.0.0.1:{free_ports(1)[0]}"))
     assert bound is not None
     site = Site(bound.getsockname()[1])
     early = asyncio.ensure_future(site.ask("/healthz"))

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from pybroker.testing.proxy import Direction, Tap, TcpProxy
+from pybroker.testing.sockets import free_ports
 
 PATIENCE_S: Final = 10.0
 SILENCE_S: Final = 0.15
@@ -225,15 +226,15 @@ def test_a_tap_sees_all_of_a_connection_and_breaks_it_instead_of_passing_on(
 
 
 def test_nobody_behind_it_is_told_by_a_reset() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        nobody = probe.getsockname()[1]
-    with TcpProxy(("127.0.0.1", nobody)) as proxy, suppress(ConnectionResetError):
-        connection = client(proxy)
-        assert connection.recv(1) == b""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody else gets the port, and it does not listen
+        with TcpProxy(bound.getsockname()) as proxy, suppress(ConnectionResetError):
+            connection = client(proxy)
+            assert connection.recv(1) == b""
 
 
 def test_closing_ends_connections_and_gives_the_port_free(echo: Echo) -> None:
-    proxy = TcpProxy(("127.0.0.1", echo.port))
+    proxy = TcpProxy(("127.0.0.1", echo.port), port=free_ports(1)[0])
     with client(proxy) as connection:
         assert answer(connection, b"one") == b"one"
         proxy.close()
