@@ -1,10 +1,10 @@
-"""The project's Python files as parsed trees, for the tests that look at the code itself."""
+"""The project's Python files in outline, for the tests that look at the code itself."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +16,42 @@ OTHER_FOLDERS: Final = ("benchmarks", "docs")
 
 
 @dataclass(frozen=True)
+class Import:
+    """One imported name: `module`, or `module.name` where `name` may be a module too."""
+
+    line: int
+    module: str
+    name: str | None
+    inside_function: bool
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The dotted names that may be meant, the longest first."""
+        return (f"{self.module}.{self.name}", self.module) if self.name else (self.module,)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What the rules ask of one file; the tree it was taken from is not kept."""
+
+    docstring: str | None
+    statements: tuple[type[ast.stmt], ...]
+    """The kinds of those at the top."""
+    imports: tuple[Import, ...]
+    """Every import statement's names, in order."""
+    functions: tuple[tuple[str, int, int], ...]
+    """(name, line, length in lines) of every function."""
+    calls: tuple[tuple[int, str], ...]
+    """(line, dotted text) of every call of a plain dotted name."""
+
+
+@dataclass(frozen=True)
 class Source:
     """One Python file under the name by which it is imported."""
 
     module: str
     path: Path
     text: str
-    tree: ast.Module
 
     @property
     def is_package(self) -> bool:
@@ -32,23 +61,21 @@ class Source:
     def label(self) -> str:
         return str(self.path.relative_to(ROOT))
 
-
-@dataclass(frozen=True)
-class Import:
-    """One imported name: `module`, or `module.name` where `name` may be a module too."""
-
-    line: int
-    module: str
-    name: str | None
-    inside_function: bool
-    for_types_only: bool
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """The dotted names that may be meant, the longest first."""
-        return (f"{self.module}.{self.name}", self.module) if self.name else (self.module,)
+    @cached_property
+    def outline(self) -> Outline:
+        tree = ast.parse(self.text, str(self.path))
+        reader = _Reader()
+        reader.visit(tree)
+        return Outline(
+            ast.get_docstring(tree),
+            tuple(type(node) for node in tree.body),
+            tuple(reader.imports),
+            tuple(reader.functions),
+            tuple(reader.calls),
+        )
 
 
+@cache
 def package_sources() -> list[Source]:
     """Every module that is installed, those behind the symlinks too."""
     found = [
@@ -63,6 +90,7 @@ def package_sources() -> list[Source]:
     return found
 
 
+@cache
 def other_sources() -> list[Source]:
     """Tests, benchmarks and whatever else is Python here."""
     return [
@@ -70,25 +98,6 @@ def other_sources() -> list[Source]:
         for folder in (*TEST_FOLDERS, *OTHER_FOLDERS)
         for path in _python(ROOT / folder)
     ]
-
-
-def imports_of(source: Source) -> Iterator[Import]:
-    """Every import statement's names, in order."""
-    yield from _imports(source.tree, inside_function=False, for_types_only=False)
-
-
-def functions_of(source: Source) -> Iterator[tuple[str, int, int]]:
-    """(name, line, length in lines) of every function."""
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
-
-
-def calls_of(source: Source) -> Iterator[tuple[int, str]]:
-    """(line, dotted text) of every call of a plain dotted name."""
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Call):
-            yield node.lineno, ast.unparse(node.func)
 
 
 def _python(folder: Path) -> list[Path]:
@@ -107,24 +116,49 @@ def _module(path: Path, package: str) -> str:
 
 
 def _source(path: Path, module: str) -> Source:
-    text = path.read_text()
-    return Source(module, path, text, ast.parse(text, str(path)))
+    return Source(module, path, path.read_text())
 
 
-def _imports(node: ast.AST, *, inside_function: bool, for_types_only: bool) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            for alias in child.names:
-                yield Import(child.lineno, alias.name, None, inside_function, for_types_only)
-        elif isinstance(child, ast.ImportFrom):
-            module = "." * child.level + (child.module or "")
-            for alias in child.names:
-                yield Import(child.lineno, module, alias.name, inside_function, for_types_only)
-        else:
-            guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from _imports(
-                child,
-                inside_function=inside_function or function,
-                for_types_only=for_types_only or guarded,
-            )
+class _Reader(ast.NodeVisitor):
+    """Takes down what an outline holds, in one walk."""
+
+    def __init__(self) -> None:
+        self.imports: list[Import] = []
+        self.functions: list[tuple[str, int, int]] = []
+        self.calls: list[tuple[int, str]] = []
+        self._inside_function = False
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._note(node.lineno, alias.name, None)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = "." * node.level + (node.module or "")
+        for alias in node.names:
+            self._note(node.lineno, module, alias.name)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        length = (node.end_lineno or node.lineno) - node.lineno + 1
+        self.functions.append((node.name, node.lineno, length))
+        before, self._inside_function = self._inside_function, True
+        self.generic_visit(node)
+        self._inside_function = before
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if name := _dotted(node.func):
+            self.calls.append((node.lineno, name))
+        self.generic_visit(node)
+
+    def _note(self, line: int, module: str, name: str | None) -> None:
+        self.imports.append(Import(line, module, name, self._inside_function))
+
+
+def _dotted(node: ast.expr) -> str:
+    """The text of a plain dotted name, empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (left := _dotted(node.value)):
+        return f"{left}.{node.attr}"
+    return ""

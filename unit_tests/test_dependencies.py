@@ -52,7 +52,7 @@ def foreign_imports(items: Iterable[Source]) -> dict[str, str]:
     by_package = importlib.metadata.packages_distributions()
     found = {}
     for source in items:
-        for item in sources.imports_of(source):
+        for item in source.outline.imports:
             top = item.module.split(".")[0]
             if top not in OURS and top not in sys.stdlib_module_names:
                 found[by_package.get(top, [top])[0].lower()] = source.label
