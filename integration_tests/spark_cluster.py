@@ -90,7 +90,9 @@ class SparkCluster:
 
     @property
     def output(self) -> str:
-        return "\n".join(child.output for child in self._children)
+        """What master, workers and executors wrote."""
+        executors = [path.read_text() for path in sorted(self._folder.glob("worker-*/*/*/stderr"))]
+        return "\n".join([*(child.output for child in self._children), *executors])
 
     def __enter__(self) -> SparkCluster:
         try:

@@ -25,13 +25,15 @@ from pybroker.testing.cluster import Cluster
 
 pytestmark = pytest.mark.ours
 
+# Small segments: records are deleted by the file, too. The time stamps lie in the past.
+CONFIG: Final = {"log.segment.bytes": 65536, "log.retention.ms": -1}
 STEPS: Final = 9
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    with Cluster(3, data=folder, config={"log.segment.bytes": 65536}) as running:
+    with Cluster(3, data=folder, config=CONFIG) as running:
         yield running
 
 

@@ -29,6 +29,7 @@ from pybroker.testing.cluster import Cluster
 
 pytestmark = pytest.mark.ours
 
+CONFIG: Final = {"log.retention.ms": -1}  # the time stamps lie in the past
 PARTITIONS: Final = 3
 COUNT: Final = 600
 OUTPUT_BYTES: Final = 2 * 1024**2
@@ -96,7 +97,7 @@ class Work:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(3, data=tmp_path_factory.mktemp("cluster")) as running:
+    with Cluster(3, data=tmp_path_factory.mktemp("cluster"), config=CONFIG) as running:
         yield running
 
 
@@ -237,7 +238,10 @@ def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_pat
             executor.kill()
             work.gate.reached(job_gate.WORKER)
             work.gate.release()
-            assert driver.wait(seconds=RUN_SECONDS_MAX) == 0, driver.output
+            assert driver.wait(seconds=RUN_SECONDS_MAX) == 0
+        except AssertionError as error:
+            error.add_note(f"{driver.output}\n{cluster.output}")
+            raise
         finally:
             driver.close()
     work.assert_complete()

@@ -20,6 +20,7 @@ from pybroker.spark import snapshot
 
 pytestmark = pytest.mark.ours
 
+BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}  # the time stamps lie in the past
 COUNT: Final = 1000
 Load = Callable[..., DataFrame]
 

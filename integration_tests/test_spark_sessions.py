@@ -13,6 +13,7 @@ from integration_tests import spark_topics
 from integration_tests.broker import Broker
 from integration_tests.spark_topics import numbered
 
+BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}  # the time stamps lie in the past
 ROOT: Final = Path(__file__).resolve().parent.parent
 SECONDS_MAX: Final = 200
 READ: Final = """

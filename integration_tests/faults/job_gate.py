@@ -4,7 +4,7 @@ then.
     python -m integration_tests.faults.job_gate FOLDER JOB.yaml [words of job.py...]
 
 runs the job like `pybroker etl run`. A file FOLDER/MOMENT.hold makes whoever comes to that moment
-write the number of its process into FOLDER/MOMENT.reached, and wait until the first file is gone.
+leave a file FOLDER/MOMENT.reached.PID, and wait until the first file is gone.
 Moments of the driver are the links by which plans and commits come into being; that of a Python
 worker is the end of its first batch of rows (see `gated`).
 """
@@ -51,11 +51,15 @@ class Gate:
 
     def reached(self, moment: str) -> int:
         """The process that stands there, as soon as it does; each arrival is told once."""
-        path = _reached(self.folder, moment)
-        wait_until(path.exists, what=f"the run is at {moment}", seconds=120)
-        found = int(path.read_text())
-        path.unlink()
-        return found
+        there: list[Path] = []
+
+        def anyone() -> bool:
+            there[:] = self.folder.glob(f"{moment}.reached.*")
+            return bool(there)
+
+        wait_until(anyone, what=f"the run is at {moment}", seconds=120)
+        there[0].unlink()
+        return int(there[0].suffix[1:])
 
     def release(self) -> None:
         """Nobody stands still any more."""
@@ -89,17 +93,11 @@ def _hold(folder: Path, moment: str) -> Path:
     return folder / f"{moment}.hold"
 
 
-def _reached(folder: Path, moment: str) -> Path:
-    return folder / f"{moment}.reached"
-
-
 def _stand_still(folder: Path, moment: str) -> None:
     hold = _hold(folder, moment)
     if not hold.exists():
         return
-    beside = folder / f"{moment}.{os.getpid()}"
-    beside.write_text(str(os.getpid()))
-    beside.replace(_reached(folder, moment))
+    (folder / f"{moment}.reached.{os.getpid()}").touch()
     pause = threading.Event()
     while hold.exists():
         pause.wait(_LOOK_AGAIN_S)
