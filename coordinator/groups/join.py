@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from pybroker.coordinator.groups import rebalance
+from pybroker.coordinator.groups import handover, rebalance
 from pybroker.coordinator.groups.calls import (
     NO_MEMBER_ID,
     Identity,
@@ -161,7 +161,8 @@ def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, turn: Turn
 ) -> None:
     """A static member was started again: it takes its own place under another id (KIP-345), and
-    whoever still speaks with the old one is fenced. A Stable group only stores that."""
+    whoever still speaks with the old one is fenced. A Stable group only stores that, unless it
+    waits for the old one to join again."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(turn, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)
@@ -171,7 +172,12 @@ def _replace(
     if not member.is_new:
         member.heard(turn.now)
     turn.note(group, "replaces", member=before.member_id, by=new_id)
-    if group.state is GroupState.STABLE and group.protocol == group.elected_protocol():
+    is_as_before = (
+        group.state is GroupState.STABLE
+        and group.protocol == group.elected_protocol()
+        and not handover.is_awaited_from(group, before)
+    )
+    if is_as_before:
         assert leader is not None
         record = group.recorded(assignments_of(group.members.values()), turn.wall_ms)
         turn.stores.append(StoreReplacement(record, new_id, kept, leader, call.may_skip))
