@@ -11,7 +11,7 @@ from pybroker.client.consumer import Consumer
 from pybroker.model import TopicPartition
 from unit_tests.client.fake_broker import FakeBroker
 from unit_tests.client.fake_groups import FakeGroup
-from unit_tests.client.test_consumer import QUICK
+from unit_tests.client.held_logs import QUICK
 
 QUICKLY: dict[str, Any] = {
     **QUICK,

@@ -13,10 +13,8 @@ from pybroker.client.range_reader import (
     RangeFailed,
     RangeReader,
 )
-from pybroker.records.builder import BatchBuilder
-from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
 from pybroker.records.record import decode_records
-from unit_tests.client.fake_broker import FakeBroker, Partition
+from unit_tests.client.fake_broker import FakeBroker
 
 QUICK = {
     "retry.backoff.ms": "1",
@@ -28,27 +26,6 @@ QUICK = {
 }
 IMPATIENT = Patience(stalled_s=5.0, gone_s=0.1, recreated_s=0.1, corrupt_s=0.1, bare_s=0.1)
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
-
-
-def batch(*values: bytes, producer: int = -1) -> bytes:
-    """A batch; in a transaction if it has a producer."""
-    builder = BatchBuilder()
-    for value in values:
-        builder.append(1_000, b"k", value)
-    if producer < 0:
-        return builder.build()
-    return builder.build(producer, 0, 0, transactional=True)
-
-
-def marker(kind: ControlType, producer: int) -> bytes:
-    return build_end_transaction(
-        EndTransaction(kind, 0), producer_id=producer, producer_epoch=0, timestamp_ms=1
-    )
-
-
-def holding(log: Partition, *batches: bytes) -> None:
-    for data in batches:
-        log.append(data)
 
 
 def numbers(first: int, beyond: int) -> list[bytes]:

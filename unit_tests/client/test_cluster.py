@@ -28,7 +28,7 @@ from pybroker.wire.messages.metadata import (
 )
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import FakeBroker
-from unit_tests.client.test_consumer import QUICK, batch
+from unit_tests.client.held_logs import QUICK, batch
 
 T0 = TopicPartition("t", 0)
 

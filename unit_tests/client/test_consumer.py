@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from pybroker.client.consumer import Consumer
 from pybroker.client.errors import (
     Closed,
     DamagedRecords,
@@ -17,58 +15,22 @@ from pybroker.client.errors import (
 )
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
-from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
-from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
 from pybroker.wire.api import ApiKey
-from pybroker.wire.messages.fetch import AbortedTransaction, FetchRequest
-from unit_tests.client.fake_broker import LOSE_REQUEST, FakeBroker, Partition
-
-T0 = TopicPartition("t", 0)
-T1 = TopicPartition("t", 1)
-QUICK: dict[str, Any] = {
-    "retry_backoff_ms": 1,
-    "retry_backoff_max_ms": 5,
-    "reconnect_backoff_ms": 1,
-    "reconnect_backoff_max_ms": 5,
-    "fetch_max_wait_ms": 10,
-}
+from pybroker.wire.messages.fetch import FetchRequest
+from unit_tests.client.fake_broker import LOSE_REQUEST, FakeBroker
+from unit_tests.client.held_logs import (
+    SEEN,
+    T0,
+    T1,
+    batch,
+    consumer,
+    holding,
+    holding_transactions,
+    values,
+)
 
 SMALL_FETCHES: dict[str, Any] = {"max_partition_fetch_bytes": 100}
-
-
-def consumer(broker: FakeBroker, **options: Any) -> Consumer:
-    return Consumer(broker.address, **{**QUICK, "auto_offset_reset": "earliest", **options})
-
-
-def batch(*values: bytes, producer: int = -1, codec: Codec = Codec.NONE) -> bytes:
-    """A batch; in a transaction if it has a producer. Timestamps count from 1000."""
-    builder = BatchBuilder(codec)
-    for index, value in enumerate(values):
-        builder.append(1_000 + index, b"k", value, (("h", b"1"),))
-    if producer < 0:
-        return builder.build()
-    return builder.build(producer, 0, 0, transactional=True)
-
-
-def marker(kind: ControlType, producer: int) -> bytes:
-    return build_end_transaction(
-        EndTransaction(kind, 0), producer_id=producer, producer_epoch=0, timestamp_ms=1
-    )
-
-
-def holding(log: Partition, *batches: bytes) -> None:
-    for data in batches:
-        log.append(data)
-
-
-async def values(target: Consumer, count: int) -> list[bytes | None]:
-    """The next records' values; waits for them."""
-    found = []
-    for _ in range(count):
-        async with asyncio.timeout(5):
-            found.append((await target.getone()).value)
-    return found
 
 
 async def test_records_come_in_order_with_everything_that_was_stored() -> None:
@@ -196,28 +158,10 @@ async def test_partitions_that_stay_assigned_keep_their_position() -> None:
 # Transactions
 
 
-@pytest.mark.parametrize(
-    ("level", "expected"),
-    [
-        ("read_uncommitted", [b"p", b"lost", b"kept", b"q", b"again"]),
-        ("read_committed", [b"p", b"kept", b"q", b"again"]),
-    ],
-)
+@SEEN
 async def test_aborted_records_and_markers_are_left_out(level: str, expected: list[bytes]) -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker, isolation_level=level) as target:
-        log = broker.partition()
-        holding(
-            log,
-            batch(b"p"),
-            batch(b"lost", producer=5),
-            batch(b"kept", producer=6),
-            marker(ControlType.ABORT, 5),
-            marker(ControlType.COMMIT, 6),
-            batch(b"q"),
-            batch(b"again", producer=5),
-            marker(ControlType.COMMIT, 5),
-        )
-        log.aborted = [AbortedTransaction(producer_id=5, first_offset=1)]
+        holding_transactions(broker.partition())
         target.assign([T0])
         assert await values(target, len(expected)) == expected
         await target.getmany(20)

@@ -27,7 +27,7 @@ from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import LOSE_REQUEST
 from unit_tests.client.fake_groups import FakeGroup
 from unit_tests.client.group_readers import a_group, first, join, member, tp
-from unit_tests.client.test_consumer import batch, holding
+from unit_tests.client.held_logs import batch, holding
 
 MANUAL: dict[str, Any] = {"enable_auto_commit": False}
 

@@ -32,7 +32,7 @@ from pybroker.wire.messages.metadata import MetadataRequest
 from unit_tests.client.fake_broker import LOSE_REQUEST, FakeBroker
 from unit_tests.client.fake_groups import FakeGroup
 from unit_tests.client.group_readers import QUICKLY, Reader, a_group, first, join, member, tp
-from unit_tests.client.test_consumer import batch, holding
+from unit_tests.client.held_logs import batch, holding
 
 
 async def test_a_member_starts_where_the_group_is_commits_at_the_end_and_leaves() -> None:

@@ -14,11 +14,17 @@ from pybroker.client.consumer import Consumer
 from pybroker.client.errors import DamagedRecords
 from pybroker.model import TopicPartition
 from pybroker.records.compression import Codec
-from pybroker.records.control import ControlType
-from pybroker.wire.messages.fetch import AbortedTransaction
 from unit_tests.client.fake_broker import FakeBroker
 from unit_tests.client.group_readers import a_group, member, tp
-from unit_tests.client.test_consumer import T0, T1, batch, consumer, holding, marker
+from unit_tests.client.held_logs import (
+    SEEN,
+    T0,
+    T1,
+    batch,
+    consumer,
+    holding,
+    holding_transactions,
+)
 
 pytest.importorskip("pyarrow", reason="needs the extra arrow")
 
@@ -136,28 +142,10 @@ async def test_a_paused_partition_gives_nothing() -> None:
         assert await rows(target, 1) == [(0, b"a")]
 
 
-@pytest.mark.parametrize(
-    ("level", "expected"),
-    [
-        ("read_uncommitted", [b"p", b"lost", b"kept", b"q", b"again"]),
-        ("read_committed", [b"p", b"kept", b"q", b"again"]),
-    ],
-)
+@SEEN
 async def test_aborted_records_and_markers_are_left_out(level: str, expected: list[bytes]) -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker, isolation_level=level) as target:
-        log = broker.partition()
-        holding(
-            log,
-            batch(b"p"),
-            batch(b"lost", producer=5),
-            batch(b"kept", producer=6),
-            marker(ControlType.ABORT, 5),
-            marker(ControlType.COMMIT, 6),
-            batch(b"q"),
-            batch(b"again", producer=5),
-            marker(ControlType.COMMIT, 5),
-        )
-        log.aborted = [AbortedTransaction(producer_id=5, first_offset=1)]
+        holding_transactions(broker.partition())
         target.assign([T0])
         assert await rows(target, len(expected)) == [(0, value) for value in expected]
         assert await target.poll_arrow(20) == {}

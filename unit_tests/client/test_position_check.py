@@ -25,7 +25,7 @@ from pybroker.wire.messages.list_offsets import (
     OffsetForLeaderTopicResult,
 )
 from unit_tests.client.fake_broker import LOSE_ANSWER, FakeBroker
-from unit_tests.client.test_consumer import QUICK, T0, values
+from unit_tests.client.held_logs import QUICK, T0, values
 
 READ = [b"0", b"1", b"2", b"3", b"4", b"5"]
 

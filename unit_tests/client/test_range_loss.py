@@ -20,18 +20,8 @@ from pybroker.wire.messages.fetch import (
 )
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import FakeBroker
-from unit_tests.client.range_readings import (
-    IMPATIENT,
-    NEW,
-    OLD,
-    QUICK,
-    batch,
-    failure,
-    holding,
-    marker,
-    numbers,
-    read,
-)
+from unit_tests.client.held_logs import batch, holding, marker
+from unit_tests.client.range_readings import IMPATIENT, NEW, OLD, QUICK, failure, numbers, read
 
 
 async def test_a_log_that_begins_behind_the_range_has_lost_records() -> None:

@@ -31,16 +31,8 @@ from pybroker.wire.messages.list_offsets import OffsetForLeaderEpochRequest
 from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import BEHAVE, LOSE_REQUEST, NEVER_ANSWER, FakeBroker, Partition
-from unit_tests.client.range_readings import (
-    OLD,
-    QUICK,
-    batch,
-    failure,
-    holding,
-    numbers,
-    read,
-    read_now,
-)
+from unit_tests.client.held_logs import batch, holding
+from unit_tests.client.range_readings import OLD, QUICK, failure, numbers, read, read_now
 
 
 async def test_a_range_begins_and_ends_inside_of_batches() -> None:

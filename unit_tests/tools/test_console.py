@@ -37,7 +37,7 @@ from pybroker.tools.console_producer import (
 )
 from pybroker.wire.api import ApiKey
 from unit_tests.client.fake_broker import FakeBroker, refuse
-from unit_tests.client.test_consumer import batch, consumer
+from unit_tests.client.held_logs import batch, consumer
 
 BOTH = {"parse.key": "true", "parse.headers": "true"}
 
