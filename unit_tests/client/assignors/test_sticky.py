@@ -105,7 +105,9 @@ def test_a_partition_changes_hands_only_after_it_was_given_back(
     owned: Assignments = {}
     for generation in range(1, 4):
         members = data.draw(st.lists(st.sampled_from(everybody), min_size=1, unique=True))
-        for _ in range(3):
+        # Three in nearly all cases. Where subscriptions differ, one in some 20,000 needs a fourth:
+        # what nobody held for a moment does not stick, so one more partition may move.
+        for _ in range(6):
             owned = {m.member_id: owned.get(m.member_id, []) for m in members}
             joined = owning(members, owned, generation)
             found = assignor.assign(counts, joined)
