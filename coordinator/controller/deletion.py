@@ -5,22 +5,25 @@ Brokers forget the topic (leader LEADER_DURING_DELETION), live replicas remove t
 confirm, then the nodes go: first the tree below the topic, last, in one multi, the topic, its
 configuration, its loss receipts and the request. So whatever happens in between, the request
 survives as long as anything of the topic does, and a new controller starts over. A replica on a
-dead broker does not hold up the deletion.
+dead broker does not hold up the deletion. That multi also counts the removal, so that nothing that
+was meant for the topic is stored for the next of its name (`zookeeper/topic_nodes.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.controller.replicas import ReplicaKey, ReplicaStatus, moved
 from pybroker.coordinator.controller.writes import FencedWriter, Write
-from pybroker.coordinator.zookeeper import paths
-from pybroker.errors import CoordError, NoNode
-from pybroker.model import TopicPartition
+from pybroker.coordinator.zookeeper import paths, topic_nodes
+from pybroker.coordinator.zookeeper.schemas import decode_topic
+from pybroker.errors import CoordError, MalformedNode, NoNode
+from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.ports import Coord, DeleteOp
 
 logger = logging.getLogger(__name__)
@@ -83,35 +86,48 @@ class Deletion:
         return dataclasses.replace(self, replicas={**self.replicas, **changed})
 
 
-async def remove_topic(coord: Coord, writer: FencedWriter, name: str) -> bool:
+async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: uuid.UUID) -> bool:
     """Remove all nodes of the topic, its configuration and the request. Whether all are gone;
     if not, call again later.
 
     Raises ControllerMoved, or CoordError when the outcome is unknown.
     """
-    below = await _nodes_below(coord, paths.topic(name))
-    below += await _nodes_below(coord, paths.losses(name))
-    below += await _nodes_below(coord, paths.suspects(name))
+    stored_id = await _stored_id(coord, name)
+    if stored_id not in (None, NO_TOPIC_ID, topic_id):
+        return True  # of another one: ours went when a reply was lost
+    roots = [paths.losses(name), paths.suspects(name)]
+    last = [*roots, paths.delete_topic(name)]
+    if stored_id is not None:
+        roots.insert(0, paths.topic(name))
+        last = [paths.topic(name), paths.topic_config(name), *last]
+    below = [path for root in roots for path in await _nodes_below(coord, root)]
     outcomes = await writer.write_all([Write((DeleteOp(path),)) for path in reversed(below)])
     for outcome in outcomes:
         if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode):
             logger.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
             return False
-    last = [
-        paths.topic(name),
-        paths.topic_config(name),
-        paths.losses(name),
-        paths.suspects(name),
-        paths.delete_topic(name),
-    ]
     existing = [path for path in last if await coord.exists(path) is not None]
     if not existing:
         return True
-    (outcome,) = await writer.write_all([Write(tuple(DeleteOp(path) for path in existing))])
+    deletes = [DeleteOp(path) for path in existing]
+    counts = await topic_nodes.removal(coord)
+    (outcome,) = await writer.write_all([Write((*deletes, counts))])
     if isinstance(outcome, CoordError):
         logger.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
         return False
     return True
+
+
+async def _stored_id(coord: Coord, name: str) -> uuid.UUID | None:
+    """NO_TOPIC_ID of a node that does not say it, None where there is no node."""
+    path = paths.topic(name)
+    await coord.sync(path)
+    try:
+        return decode_topic(path, (await coord.get(path))[0]).topic_id or NO_TOPIC_ID
+    except MalformedNode:
+        return NO_TOPIC_ID
+    except NoNode:
+        return None
 
 
 async def _nodes_below(coord: Coord, root: str) -> list[str]:

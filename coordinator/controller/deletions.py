@@ -129,8 +129,9 @@ class Deletions:
                 self._office.retries.removals = True
 
     async def _remove_topic(self, name: str) -> bool:
+        office, topic_id = self._office, self._context.topics[name].topic_id
         try:
-            return await remove_topic(self._office.coord, self._office.writer, name)
+            return await remove_topic(office.coord, office.writer, name, topic_id)
         except ConnectionLoss as error:
             logger.warning("topic_removal_interrupted topic=%s reason=%r", name, error)
             return False

@@ -1,7 +1,8 @@
 """Topics grow as every broker may ask for it: more partitions, written to the topic's node.
 
-As in `topics.py` no epoch is checked; the node's version is, so that of two who grow a topic at the
-same time the second builds on the first. The controller opens the partitions when it sees them.
+As in `topics.py` no epoch is checked, but that the node is what was read: of two who grow a topic
+at the same time the second builds on the first. The controller opens the partitions when it sees
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pybroker.coordinator.controller.topics import (
     check_factor,
     check_partition_count,
 )
-from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper import paths, schemas, topic_nodes
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import (
     BadVersion,
@@ -93,7 +94,8 @@ async def grow_topic(
     be reached."""
     wanted: TopicAssignment | None = None
     for attempt in range(ATTEMPTS_MAX):
-        topic, version = await _read(coord, name)
+        found = await _find(coord, name)
+        topic = schemas.decode_topic(found.path, found.data)
         if wanted is not None and topic == wanted:
             break  # the connection was lost after the write, not before
         added = plan_growth(name, topic, count, chosen, brokers, rng)
@@ -101,7 +103,7 @@ async def grow_topic(
             return count
         wanted = replace(topic, replicas={**topic.replicas, **added})
         try:
-            await coord.set(paths.topic(name), schemas.encode_topic(wanted), version)
+            await topic_nodes.replace(coord, found, schemas.encode_topic(wanted))
         except NoNode as error:
             raise _unknown(name) from error
         except BadVersion:
@@ -122,18 +124,16 @@ async def grow_topic(
     return count
 
 
-async def _read(coord: Coord, name: str) -> tuple[TopicAssignment, int]:
-    """The topic's assignment, and the version of its node."""
+async def _find(coord: Coord, name: str) -> topic_nodes.Found:
+    """The topic's node."""
     if topic_name_fault(name) is not None:
         raise _unknown(name)
     if await coord.exists(paths.delete_topic(name)) is not None:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion.")
-    path = paths.topic(name)
     try:
-        data, stat = await coord.get(path)
+        return await topic_nodes.find(coord, paths.topic(name))
     except NoNode as error:
         raise _unknown(name) from error
-    return schemas.decode_topic(path, data), stat.version
 
 
 def _unknown(name: str) -> BrokerError:

@@ -15,7 +15,7 @@ from pybroker.coordinator.controller.partitions import Partition, Reason, StateW
 from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.controller.transitions import Decide
 from pybroker.coordinator.zookeeper.claims import Claim, read_claim
-from pybroker.model import TopicPartition, is_orphaned
+from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
 
 logger = logging.getLogger(__name__)
 
@@ -77,5 +77,14 @@ class Suspects:
         return lambda each: decide_longest(each, claims, self._office.circumstances(each))
 
     async def _read(self, partition: Partition) -> dict[int, Claim]:
+        """A claim for an earlier topic of the name may have been on its way when that was
+        removed."""
         key, coord = partition.topic_partition, self._office.coord
-        return await read_each(lambda replica: read_claim(coord, key, replica), partition.replicas)
+        topic_id = self._office.context.topics[key.topic].topic_id
+
+        async def read(replica: int) -> Claim | None:
+            claim = await read_claim(coord, key, replica)
+            is_of_another = claim is not None and claim.topic_id not in (NO_TOPIC_ID, topic_id)
+            return None if is_of_another else claim
+
+        return await read_each(read, partition.replicas)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from pybroker.coordinator.controller.placement import assign_replicas
-from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper import paths, schemas, topic_nodes
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import (
     BrokerError,
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """As many as Kafka 3.9 creates for one request; an assignment of that many fits into a node."""
 ATTEMPTS_MAX: Final = 3
+REMOVALS_MAX: Final = 100
+"""So often a deletion by id begins again as other topics are removed."""
 
 Assignment = Mapping[int, Sequence[int]]
 """Partition -> broker ids, the preferred replica first."""
@@ -191,6 +193,32 @@ async def topic_names(coord: Coord) -> set[str]:
     """The names of all topics, also of those that are being deleted."""
     children = await coord.children(paths.TOPICS)
     return {paths.decode_name(child) for child in children}
+
+
+async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> None:
+    """As `request_deletion`, of the topic with that id only: the name may be another one's by now.
+
+    Raises BrokerError UNKNOWN_TOPIC_ID, MalformedNode, or CoordError.
+    """
+    path = paths.topic(name)
+    for _ in range(REMOVALS_MAX):
+        none_removed = await topic_nodes.none_removed_since_now(coord)
+        try:
+            found = schemas.decode_topic(path, (await coord.get(path))[0]).topic_id
+        except NoNode:
+            found = None
+        if found != topic_id:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {topic_id}")
+        try:
+            await coord.multi([none_removed, CreateOp(paths.delete_topic(name))])
+        except MultiFailed as error:
+            if error.index == 0:
+                continue  # another topic may have been removed, or this one
+            if not isinstance(error.cause, NodeExists):
+                raise error.cause from error
+            logger.debug("topic_deletion_already_requested topic=%s", name)
+        return
+    raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, "other topics are being removed all the time")
 
 
 async def read_topic(coord: Coord, name: str) -> TopicDescription:

@@ -5,26 +5,29 @@ reached every in-sync and every eligible replica of a partition. One node a repl
 
 from __future__ import annotations
 
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 
 from pybroker.coordinator.zookeeper import paths
-from pybroker.coordinator.zookeeper.json_nodes import dump, load_object
+from pybroker.coordinator.zookeeper.json_nodes import dump, load_object, malformed
 from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.errors import MalformedNode, NodeExists, NoNode
-from pybroker.model import TopicPartition
+from pybroker.model import NO_TOPIC_ID, TopicPartition, decode_uuid, encode_uuid
 from pybroker.ports import Coord
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The replica's log ends at `end`, its last batch is of leader epoch `epoch`. `leader_epoch`:
-    that of the partition's state to which this is the answer."""
+    that of the partition's state to which this is the answer. `topic_id`: NO_TOPIC_ID where the
+    replica does not know it."""
 
     replica: int
     epoch: int
     end: int
     leader_epoch: int
+    topic_id: uuid.UUID = NO_TOPIC_ID
 
 
 def encode_claim(claim: Claim) -> bytes:
@@ -36,6 +39,7 @@ def encode_claim(claim: Claim) -> bytes:
             "epoch": claim.epoch,
             "end": str(claim.end),
             "leader_epoch": claim.leader_epoch,
+            "topic_id": encode_uuid(claim.topic_id),
         }
     )
 
@@ -43,11 +47,17 @@ def encode_claim(claim: Claim) -> bytes:
 def decode_claim(path: str, data: bytes) -> Claim:
     """Raises MalformedNode."""
     fields = load_object(path, data)
+    text = fields.text("topic_id", default="")
+    try:
+        topic_id = decode_uuid(text) if text else NO_TOPIC_ID
+    except ValueError as error:
+        raise malformed(path, "a base64url UUID of 22 characters at topic_id", text) from error
     return Claim(
         replica=fields.integer("replica"),
         epoch=fields.integer("epoch"),
         end=fields.number_in_text("end"),
         leader_epoch=fields.integer("leader_epoch"),
+        topic_id=topic_id,
     )
 
 

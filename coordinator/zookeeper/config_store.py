@@ -10,14 +10,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper import paths, schemas, topic_nodes
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import BadVersion, ConnectionLoss, CoordError, MultiFailed, NodeExists, NoNode
 from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, SetOp
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_MAX: Final = 5
+ATTEMPTS_MAX: Final = 20
+"""Others may write meanwhile, and topics be removed, many one after the other."""
 _ANY_VERSION: Final = -1
 
 Change = Callable[[dict[str, str]], Mapping[str, str]]
@@ -40,7 +41,8 @@ async def change_config(
     """Replace the values of an entity by `change` of them and notify all brokers, both or neither.
 
     Somebody else's change in between is not overwritten: `change` is asked again with what is there
-    then. False if the node `owner` (the topic's, say) does not exist. With `replaces`, what is
+    then. False if the node `owner`, of the topic to which the values belong, does not exist; what
+    was made of its values is not stored for the next topic of that name. With `replaces`, what is
     there may be damaged, since `change` does not depend on it. Raises MalformedNode, CoordError,
     and what `change` raises.
     """
@@ -51,14 +53,16 @@ async def change_config(
         sequence=True,
     )
     for attempt in range(ATTEMPTS_MAX):
+        guards: list[CoordOp] = []
+        if owner is not None:
+            guards = [CheckOp(owner, _ANY_VERSION), await topic_nodes.none_removed_since_now(coord)]
         current, version = await _read(coord, entity, tolerant=replaces)
         data = schemas.encode_config(change(current))
         write: CoordOp = CreateOp(path, data) if version is None else SetOp(path, data, version)
-        guards: list[CoordOp] = [] if owner is None else [CheckOp(owner, _ANY_VERSION)]
         try:
             await coord.multi([*guards, write, note])
         except MultiFailed as error:
-            if error.index < len(guards):
+            if guards and error.index == 0:
                 return False
             if not isinstance(error.cause, BadVersion | NodeExists | NoNode):
                 raise error.cause from error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.json_nodes import Fields, dump, load_object
 from pybroker.errors import BadVersion, ConnectionLoss, NoNode
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
@@ -82,7 +82,12 @@ class LossReceipts:
 
     async def read(self, topic_partition: TopicPartition) -> Receipts:
         """None have been written: an empty tuple."""
-        return (await self._read(topic_partition))[0]
+        path = paths.loss(topic_partition)
+        try:
+            data, _ = await self._coord.get(path)
+        except NoNode:
+            return ()
+        return decode_receipts(path, data)
 
     async def epoch(self, topic_partition: TopicPartition) -> int:
         """The leader epoch of the newest receipt, NO_EPOCH if there is none."""
@@ -111,27 +116,23 @@ class LossReceipts:
 
         await self._change(topic_partition, told)
 
-    async def _read(self, topic_partition: TopicPartition) -> tuple[Receipts, int]:
-        path = paths.loss(topic_partition)
-        try:
-            data, stat = await self._coord.get(path)
-        except NoNode:
-            return (), 0
-        return decode_receipts(path, data), stat.version
-
     async def _change(
         self, topic_partition: TopicPartition, change: Callable[[LossReceipt], LossReceipt]
     ) -> None:
         path = paths.loss(topic_partition)
+        created = None
         for attempt in range(ATTEMPTS_MAX):
-            receipts, version = await self._read(topic_partition)
-            if not receipts:
+            found = await topic_nodes.find(self._coord, path)
+            receipts = decode_receipts(path, found.data)
+            if not receipts or created not in (None, found.stat.czxid):
                 raise NoNode(f"{path} has no loss receipt")
+            created = found.stat.czxid
             changed = change(receipts[-1])
             if changed == receipts[-1]:
                 return
+            data = encode_receipts((*receipts[:-1], changed))
             try:
-                await self._coord.set(path, encode_receipts((*receipts[:-1], changed)), version)
+                await topic_nodes.replace(self._coord, found, data)
             except (BadVersion, ConnectionLoss):
                 if attempt == ATTEMPTS_MAX - 1:
                     raise

@@ -42,6 +42,8 @@ COORDINATORS: Final = "/pybroker/coordinators"
 COMMITTED: Final = "/pybroker/offsets"
 OFFSETS_STORED: Final = "/pybroker/offsets_stored"
 SUSPECTS: Final = "/pybroker/suspects"
+REMOVALS: Final = "/pybroker/removals"
+"""Its data version grows with every topic that is removed."""
 LOSSES: Final = "/pybroker/losses"
 
 CONFIG_CHANGE_PREFIX: Final = f"{CONFIG_CHANGES}/config_change_"
@@ -70,6 +72,7 @@ PERSISTENT_PARENTS: Final = (
     INCARNATIONS,
     COORDINATORS,
     LOSSES,
+    REMOVALS,
 )
 """Nodes that a broker creates at its start: Kafka's tools rely on them."""
 

@@ -91,8 +91,8 @@ class TopicAdmin(Protocol):
         validate_only: bool,
     ) -> CreatedTopic: ...
 
-    async def delete(self, name: str) -> None:
-        """Ask for the deletion; the controller carries it out."""
+    async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
+        """Ask for the deletion, if that is the topic's id; the controller carries it out."""
 
     async def grow(
         self,

@@ -16,6 +16,7 @@ from pybroker.coordinator.controller.topics import (
     plan_assignment,
     random_topic_id,
     request_deletion,
+    request_deletion_of,
 )
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import decode_topic
@@ -85,10 +86,13 @@ class ZooKeeperTopicAdmin:
             topic_id=topic_id, assignment=placed, configs=topic_entries(layers, configs)
         )
 
-    async def delete(self, name: str) -> None:
-        """Write a request for deletion. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, CoordError
-        if ZooKeeper does not answer."""
-        await request_deletion(self._coord, name)
+    async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
+        """Write a request for deletion. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, or
+        UNKNOWN_TOPIC_ID; CoordError if ZooKeeper does not answer."""
+        if topic_id is None:
+            await request_deletion(self._coord, name)
+        else:
+            await request_deletion_of(self._coord, name, topic_id)
 
     async def grow(
         self,

@@ -170,13 +170,14 @@ async def _delete(
             ErrorCode.TOPIC_DELETION_DISABLED if named else ErrorCode.INVALID_REQUEST,
             ErrorCode.TOPIC_DELETION_DISABLED.text,
         )
-    name = topic.name
+    name, topic_id = topic.name, None
     if topic.topic_id != NO_TOPIC_ID:
         if name is not None:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST, "a topic is named by its name or its id, not by both"
             )
-        name = services.metadata.name_of(topic.topic_id)
+        topic_id = topic.topic_id
+        name = services.metadata.name_of(topic_id)
         if name is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {topic.topic_id}")
     if name is None:
@@ -185,7 +186,7 @@ async def _delete(
     known = services.metadata.topic(name)
     if known is not None:
         result.topic_id = known.topic_id
-    await services.topics.delete(name)
+    await services.topics.delete(name, topic_id)
 
 
 def require_controller(services: Services) -> None:

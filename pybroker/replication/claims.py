@@ -11,7 +11,7 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.claims import Claim, write_claim
 from pybroker.coordinator.zookeeper.schemas import encode_partitions
 from pybroker.errors import CoordError
-from pybroker.model import TopicPartition, is_orphaned
+from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
 from pybroker.ports import Coord
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.partition import Partition
@@ -69,6 +69,7 @@ class Claims:
             epoch=partition.log.latest_epoch,
             end=partition.log.log_end_offset,
             leader_epoch=state.leader_epoch,
+            topic_id=partition.topic_id or NO_TOPIC_ID,
         )
         try:
             await write_claim(self._coord, key, claim)

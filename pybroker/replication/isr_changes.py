@@ -65,6 +65,9 @@ class IsrChanges:
         self._under_way: set[TopicPartition] = set()
         self._unproved: set[TopicPartition] = set()
         """What was written last may still arrive."""
+        self._outdated_epoch = -2
+        """The broker epoch up to which what we were told may be of topics that are gone: no
+        deletion waits for a broker whose session has ended."""
         self._returned = asyncio.Event()
         """Set when a write is under way no more; then another one takes its place."""
         self._reachable = asyncio.Event()
@@ -100,8 +103,17 @@ class IsrChanges:
             self._unproved.difference_update(keys)
 
     def _on_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            replicas = self._replicas
+            self._outdated_epoch = max(replicas.broker_epoch, replicas.told_epoch)
         if event in _NEWS:
             self._reachable.set()
+
+    @property
+    def _knows_roles(self) -> bool:
+        """Whether we were told since our session began. Asked right before each write, which is
+        refused if the session ends after that."""
+        return self._replicas.told_epoch > self._outdated_epoch
 
     # writing
 
@@ -129,10 +141,13 @@ class IsrChanges:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._reachable.wait()
-                pause_s = min(2 * pause_s, _RETRY_S_MAX)
+                pause_s = min(2 * pause_s, _RETRY_S_MAX) if self._knows_roles else _RETRY_S
                 replicas.isr_change_wanted.set()
 
     async def _round(self, changes: Sequence[IsrChange]) -> None:
+        if not self._knows_roles:
+            self._again += changes
+            return
         looks = [change for change in changes if change.only_looks]
         changes = [change for change in changes if not change.only_looks]
         ready: list[_Ready] = []
@@ -156,6 +171,9 @@ class IsrChanges:
     async def _verify(self, looks: Sequence[IsrChange]) -> None:
         """Whether all these state nodes are what is known of them, in one multi: a mere reading
         may be answered by a member of ZooKeeper that lags behind."""
+        if not self._knows_roles:
+            self._again += looks
+            return
         try:
             await self._coord.multi(
                 [
@@ -190,6 +208,9 @@ class IsrChanges:
         except CoordError:
             self._again.append(change)
             return None
+        if not self._knows_roles:
+            self._again.append(change)
+            return None
         if stat.version <= change.expected_version:
             return data if self._leader_of(change) is not None else None
         self._found(change, state, stat.version)
@@ -199,6 +220,9 @@ class IsrChanges:
         """All in one multi, but what nobody wants any more; if that is refused, each in its own."""
         batch = [item for item in batch if self._leader_of(item[0]) is not None]
         if not batch:
+            return
+        if not self._knows_roles:
+            self._again += [change for change, _ in batch]
             return
         try:
             results = await self._write(batch)

@@ -11,21 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.loss_receipts import (
     POWER_LOSS,
     LossReceipt,
+    Receipts,
     decode_receipts,
     encode_receipts,
 )
-from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
 from pybroker.errors import BadVersion, ConnectionLoss, MalformedNode, NodeExists, NoNode
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
-from pybroker.ports import Clock, Coord
+from pybroker.ports import CheckOp, Clock, Coord
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -108,21 +109,22 @@ class PowerLoss:
                 return
 
     async def _try(self, key: TopicPartition, left: Left, reason: str) -> None:
+        none_removed = await topic_nodes.none_removed_since_now(self._coord)
         path = paths.topic(key.topic)
         topic = decode_topic(path, (await self._coord.get(path))[0])
         replicas = topic.replicas.get(key.partition, ())
         if self._broker_id not in replicas:
             return
         path = paths.partition_state(key)
-        data, stat = await self._coord.get(path)
-        state = decode_state(path, data)
+        found = await topic_nodes.find(self._coord, path, none_removed)
+        state = decode_state(path, found.data)
         if len(replicas) == 1:
-            await self._write_receipt(key, state, left, reason)
+            await self._write_receipt(key, state, left, reason, none_removed)
             return
         changed = without(state, self._broker_id)
         if changed is None:
             return
-        await self._coord.set(path, encode_state(changed, data), stat.version)
+        await topic_nodes.replace(self._coord, found, encode_state(changed, found.data))
         state_change.warning(
             "replica steps aside partition=%s reason=%s log_end=%d leader=%d "
             "leader_epoch=%d isr=%s eligible=%s",
@@ -136,14 +138,19 @@ class PowerLoss:
         )
 
     async def _write_receipt(
-        self, key: TopicPartition, state: PartitionState, left: Left, reason: str
+        self,
+        key: TopicPartition,
+        state: PartitionState,
+        left: Left,
+        reason: str,
+        none_removed: CheckOp,
     ) -> None:
         path = paths.loss(key)
-        try:
-            data, stat = await self._coord.get(path)
-            receipts, version = decode_receipts(path, data), stat.version
-        except NoNode:
-            receipts, version = (), None
+        found: topic_nodes.Found | None = None
+        receipts: Receipts = ()
+        with suppress(NoNode):
+            found = await topic_nodes.find(self._coord, path, none_removed)
+            receipts = decode_receipts(path, found.data)
         receipt = LossReceipt(
             leader=self._broker_id,
             leader_epoch=state.leader_epoch,
@@ -157,11 +164,10 @@ class PowerLoss:
         if receipts and replace(receipts[-1], timestamp_ms=receipt.timestamp_ms) == receipt:
             return  # written by a start that did not come to its end
         encoded = encode_receipts((*receipts, receipt))
-        if version is None:
-            await ensure(self._coord, paths.losses(key.topic))
-            await self._coord.create(path, encoded)
+        if found is None:
+            await topic_nodes.create(self._coord, path, encoded, none_removed)
         else:
-            await self._coord.set(path, encoded, version)
+            await topic_nodes.replace(self._coord, found, encoded)
         log.warning(
             "loss_receipt partition=%s reason=%s log_end=%d "
             "high_watermark_checkpoint=%d: records that it had may be missing",

@@ -13,13 +13,12 @@ import logging
 from collections.abc import Callable, Collection, Container
 from typing import Final
 
-from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.schemas import decode_state, encode_state
 from pybroker.errors import (
     BadVersion,
     CoordError,
     MalformedNode,
-    MultiFailed,
     NoNode,
     StorageError,
 )
@@ -188,8 +187,8 @@ class Quarantine:
         if self._task is not None:
             await self._hear_incarnation()
         path = paths.partition_state(key)
-        data, stat = await self._coord.get(path)
-        state = decode_state(path, data)
+        found = await topic_nodes.find(self._coord, path)
+        state = decode_state(path, found.data)
         changed = stepped_aside(state, self._broker_id, live)
         if changed is None:
             if key not in self._told:
@@ -201,7 +200,7 @@ class Quarantine:
                     damage.offset,
                 )
             return False
-        await self._store(path, encode_state(changed, data), stat.version)
+        await self._store(found, encode_state(changed, found.data))
         state_change.warning(
             "replica steps aside partition=%s reason=damaged offset=%d leader=%d leader_epoch=%d"
             " isr=%s eligible=%s",
@@ -214,17 +213,14 @@ class Quarantine:
         )
         return True
 
-    async def _store(self, path: str, data: bytes, version: int) -> None:
+    async def _store(self, found: topic_nodes.Found, data: bytes) -> None:
         """A broker that has registered becomes another incarnation with it: a fetch that is still
         on its way speaks for the log that was, and must bring nobody back. Raises CoordError."""
         if self._task is None:
-            await self._coord.set(path, data, version)
+            await topic_nodes.replace(self._coord, found, data)
             return
         raises = SetOp(paths.incarnation(self._broker_id), b"")
-        try:
-            _, raised = await self._coord.multi([SetOp(path, data, version), raises])
-        except MultiFailed as error:
-            raise error.cause from error
+        _, raised = await topic_nodes.replace(self._coord, found, data, raises)
         assert isinstance(raised, NodeStat)
         self._raised(raised.version)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
 from pybroker.errors import CoordError, MalformedNode, NoNode
 from pybroker.model import NO_LEADER, TopicPartition
@@ -73,8 +73,8 @@ class UnfitCopies:
         if key not in self._logs.incomplete:
             return True, False
         path = paths.partition_state(key)
-        data, stat = await self._coord.get(path)
-        state = decode_state(path, data)
+        found = await topic_nodes.find(self._coord, path)
+        state = decode_state(path, found.data)
         changed = without(state, self._broker_id)
         if changed is None:
             return True, False
@@ -88,7 +88,7 @@ class UnfitCopies:
             others = await self._others(key)
         if others.isdisjoint(self._live()):
             return False, False
-        await self._coord.set(path, encode_state(changed, data), stat.version)
+        await topic_nodes.replace(self._coord, found, encode_state(changed, found.data))
         state_change.warning(
             "replica steps aside partition=%s reason=incomplete leader=%d leader_epoch=%d isr=%s"
             " eligible=%s",

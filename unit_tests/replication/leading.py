@@ -83,14 +83,13 @@ class Leading:
             facts.append(PartitionFacts(key, TOPIC_ID, state, stat.version, ALL))
         await self.replicas.told(*facts)
 
-    async def tell_again(self) -> None:
+    async def tell_again(self, broker_epoch: int = -1) -> None:
         """What the node holds now, in the same leader epoch."""
         path = paths.partition_state(T0)
         data, stat = await self.coord.get(path)
         state = decode_state(path, data)
-        assert await self.replicas.told(PartitionFacts(T0, TOPIC_ID, state, stat.version, ALL)) == [
-            0
-        ]
+        facts = PartitionFacts(T0, TOPIC_ID, state, stat.version, ALL)
+        assert await self.replicas.told(facts, broker_epoch=broker_epoch) == [0]
 
     async def meddle(self, key: TopicPartition = T0, **changes: object) -> None:
         """Somebody else changes the state node."""

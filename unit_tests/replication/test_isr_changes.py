@@ -173,6 +173,8 @@ async def test_a_new_session_goes_on_with_what_was_pending(leading: Leading) -> 
         await asyncio.sleep(0)
     leading.coord.expire()
     leading.coord.resume()
+    await until(lambda: leading.coord.session_id)
+    await leading.tell_again(broker_epoch=5)
     await leading.until_stored(ME, 2)
 
 

@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import encode_state
 from pybroker.errors import ErrorCode
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.local_channel import LocalBrokerChannel
-from pybroker.model import LEADER_DURING_DELETION, StopReplica, StopReplicaPartition
-from pybroker.ports import CoordOp, OpResult
-from unit_tests.replication.leading import LAG_S, Leading, until
-from unit_tests.replication.vocabulary import ME, T0, T1
+from pybroker.model import (
+    LEADER_DURING_DELETION,
+    PartitionFacts,
+    StopReplica,
+    StopReplicaPartition,
+    TopicPartition,
+)
+from pybroker.ports import CoordOp, OpResult, SetOp
+from unit_tests.replication.leading import ALL, LAG_S, Leading, until
+from unit_tests.replication.next_topic import NEXT, NextTopic
+from unit_tests.replication.vocabulary import ME, T0, T1, TOPIC_ID
 
 LATE_S = LAG_S + 1
 
@@ -51,6 +59,34 @@ async def test_what_was_refused_for_a_deleted_topic_is_not_tried_on_the_next_of_
     await leading.pass_time(LATE_S)
     await until(lambda: leading.state_of(T1).isr == (ME,))
     assert await leading.coord.get(path) == (b"of the next", leading.tree.node(path)[1])  # type: ignore[index]
+
+
+async def test_who_comes_back_in_a_new_session_changes_nothing_before_it_is_told_its_roles(
+    leading: Leading,
+) -> None:
+    """While its session was over, no deletion waited for it."""
+    other = TopicPartition("other", 0)
+    await leading.lead(T0, other)
+    for key in (T0, other):
+        leading.replicas.append(key=key)
+    leading.coord.suspend()
+    await leading.pass_time(LATE_S)
+    await until(lambda: not leading.replicas.manager.isr_changes)
+    leading.coord.expire()
+    await NextTopic(leading.tree, T0).comes()
+    path = paths.partition_state(T0)
+    leading.tree.apply([SetOp(path, encode_state(NEXT))], session_id=0)
+    leading.coord.resume()
+    await until(lambda: leading.coord.session_id)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert leading.node == NEXT
+    assert leading.state_of(other).isr == ALL
+    facts = PartitionFacts(other, TOPIC_ID, leading.state_of(other), 1, ALL)
+    await leading.replicas.stopped(T0, delete=True)
+    await leading.replicas.told(facts, broker_epoch=5)
+    await leading.until_stored(ME, keys=(other,))
+    assert leading.node == NEXT
 
 
 async def test_a_deleted_partition_is_settled_when_nothing_of_it_is_on_its_way(

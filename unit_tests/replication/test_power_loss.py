@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -12,8 +12,9 @@ from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, POWER_LOSS, decode_receipts
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
-from pybroker.errors import BadVersion, ConnectionLoss
+from pybroker.errors import BadVersion, ConnectionLoss, MultiFailed
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition
+from pybroker.ports import CoordOp, OpResult
 from pybroker.replication.power_loss import Left, PowerLoss, without
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 
@@ -124,19 +125,19 @@ async def test_a_topic_that_is_gone_holds_nothing_up(cluster: Cluster) -> None:
 
 async def between(cluster: Cluster, change: Callable[[], object]) -> None:
     """Do something between the reading of the state and the write."""
-    original = cluster.coord.set
+    original = cluster.coord.multi
     done = False
 
-    async def late(path: str, data: bytes, version: int = -1) -> object:
+    async def late(ops: Sequence[CoordOp]) -> list[OpResult]:
         nonlocal done
         if not done:
             done = True
             result = change()
             if asyncio.iscoroutine(result):
                 await result
-        return await original(path, data, version)
+        return await original(ops)
 
-    cluster.coord.set = late  # type: ignore[method-assign,assignment]
+    cluster.coord.multi = late  # type: ignore[method-assign]
     await cluster.step_aside()
 
 
@@ -159,10 +160,10 @@ async def test_it_does_not_end_as_if_it_had_worked(
     monkeypatch.setattr("pybroker.replication.power_loss._RETRY_S", 0)
     await cluster.begin((1, 2, 3), state(1, (1, 2)))
 
-    async def refused(path: str, data: bytes, version: int = -1) -> object:
-        raise BadVersion(path)
+    async def refused(ops: Sequence[CoordOp]) -> list[OpResult]:
+        raise MultiFailed(1, BadVersion(ops[1].path))
 
-    cluster.coord.set = refused  # type: ignore[method-assign,assignment]
+    cluster.coord.multi = refused  # type: ignore[method-assign]
     with pytest.raises(BadVersion):
         await cluster.step_aside()
     cluster.coord.suspend()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
+from pybroker.coordinator.controller.deletion import remove_topic
+from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
 from unit_tests.coordinator.controller.cluster import Cluster, key, until
@@ -66,7 +70,7 @@ async def test_a_deletion_survives_a_restart_in_the_middle(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("applied", [True, False])
-@pytest.mark.parametrize("position", range(18))
+@pytest.mark.parametrize("position", range(22))
 async def test_any_lost_reply_of_a_deletion_is_made_good(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
@@ -77,6 +81,24 @@ async def test_any_lost_reply_of_a_deletion_is_made_good(
     await cluster.delete("orders")
     await until(lambda: not [path for path in cluster.tree.paths() if "orders" in path])
     assert member.controller.epoch == 1
+
+
+async def test_a_removal_that_is_tried_again_leaves_the_next_topic_of_that_name_alone(
+    cluster: Cluster,
+) -> None:
+    """The reply was lost, and who waited for the name took it at once."""
+    member = await cluster.member(1)
+    await cluster.create("orders", {0: (1,)})
+    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    earlier = uuid.UUID(int=7)
+    epoch = cluster.tree.node(paths.CONTROLLER_EPOCH)
+    assert epoch is not None
+    before = cluster.tree.paths()
+    writer = FencedWriter(member.coord, epoch[1].version)
+    assert await remove_topic(member.coord, writer, "orders", earlier)
+    assert cluster.tree.paths() == before
+    assert await remove_topic(member.coord, writer, "orders", cluster.topic_id("orders"))
+    assert not [path for path in cluster.tree.paths() if "orders" in path]
 
 
 async def test_a_replica_that_cannot_be_deleted_is_asked_again(cluster: Cluster) -> None:

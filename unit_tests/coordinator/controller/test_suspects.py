@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_nobody_leads_before_all_are_back_and_have_answered(
 
 
 def test_a_claim_survives_its_node() -> None:
-    claim = Claim(3, 4, 1 << 40, 5)
+    claim = Claim(3, 4, 1 << 40, 5, uuid.UUID(int=1 << 90))
     assert decode_claim("/", encode_claim(claim)) == claim
 
 
@@ -99,10 +100,11 @@ async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Clust
     orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
     await cluster.write_json(path, orphaned)
     notice = schemas.encode_partitions([KEY])
-    for replica, end in ((2, 5), (3, 6)):
+    earlier, now = uuid.UUID(int=7), cluster.topic_id("orders")
+    for replica, end, topic_id in ((2, 5, now), (3, 9, earlier), (3, 6, now)):
         state = cluster.state("orders-0")
         assert state is not None and state.leader == NO_LEADER
-        await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1))
+        await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1, topic_id))
         await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
         await until(
             lambda: not any(p.startswith(paths.ISR_CHANGE_PREFIX) for p in cluster.tree.paths())

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Sequence
 
 import pytest
 
 from pybroker.coordinator.controller import topics
+from pybroker.coordinator.controller.deletion import remove_topic
+from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import Broker, encode_uuid
+from pybroker.ports import CoordOp, OpResult
 from unit_tests.coordinator.controller.cluster import Cluster
 
 ID = uuid.UUID(int=77)
@@ -135,6 +139,32 @@ async def test_deletion_is_asked_for_once(cluster: Cluster) -> None:
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     await topics.request_deletion(cluster.tool, "orders")
     await topics.request_deletion(cluster.tool, "orders")
+    assert cluster.exists(paths.delete_topic("orders"))
+
+
+async def test_deletion_by_id_spares_the_next_topic_of_that_name(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the other one is deleted, and the next one made, between reading and asking."""
+    epoch = await cluster.tool.exists(paths.CONTROLLER_EPOCH)
+    if epoch is None:
+        await cluster.tool.create(paths.CONTROLLER_EPOCH)
+    await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
+    multi = cluster.tool.multi
+
+    async def late(ops: Sequence[CoordOp]) -> list[OpResult]:
+        monkeypatch.undo()
+        assert await remove_topic(cluster.tool, FencedWriter(cluster.tool, 0), "orders", ID)
+        await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, uuid.UUID(int=3))
+        return await multi(ops)
+
+    monkeypatch.setattr(cluster.tool, "multi", late)
+    with pytest.raises(BrokerError) as caught:
+        await topics.request_deletion_of(cluster.tool, "orders", ID)
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+    assert not cluster.exists(paths.delete_topic("orders"))
+    for _ in range(2):
+        await topics.request_deletion_of(cluster.tool, "orders", uuid.UUID(int=3))
     assert cluster.exists(paths.delete_topic("orders"))
 
 

@@ -14,9 +14,12 @@ from pybroker.coordinator.zookeeper.config_changes import NOTIFICATION_LIFE_MS, 
 from pybroker.coordinator.zookeeper.config_store import change_config, read_config
 from pybroker.coordinator.zookeeper.paths import ConfigEntity, broker_entity, topic_entity
 from pybroker.coordinator.zookeeper.registry import create_parents
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_config, encode_topic
 from pybroker.errors import ConnectionLoss, CoordError, MalformedNode
+from pybroker.model import TopicPartition
 from pybroker.ports import SetOp
 from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.replication.next_topic import NextTopic
 
 TOPIC = topic_entity("t")
 
@@ -91,6 +94,19 @@ async def test_without_its_owner_nothing_is_written(service: Service) -> None:
         assert written is exists
     assert service.content("/config/topics/gone") is None
     assert len(service.notes()) == 1
+
+
+async def test_what_was_made_of_one_topics_values_is_not_stored_for_the_next_of_that_name(
+    service: Service,
+) -> None:
+    await service.coord.set(paths.topic("t"), encode_topic(TopicAssignment({0: (1,)})))
+    await service.coord.create(paths.topic_config("t"), encode_config({"a": "1"}))
+    next_topic = NextTopic(service.tree, TopicPartition("t", 0))
+    next_topic.comes_before_the_next_write_of(service.coord)
+    assert await change_config(
+        service.coord, TOPIC, lambda was: {**was, "b": "2"}, owner=paths.topic("t")
+    )
+    assert await read_config(service.coord, TOPIC) == {"b": "2"}
 
 
 async def test_a_change_in_between_is_not_overwritten(service: Service) -> None:

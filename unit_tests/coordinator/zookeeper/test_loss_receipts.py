@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -19,9 +19,13 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
     decode_receipts,
     encode_receipts,
 )
+from pybroker.coordinator.zookeeper.registry import create_parents
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_topic
 from pybroker.errors import MalformedNode, NoNode
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from pybroker.ports import CoordOp, CreateOp, OpResult
 from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.replication.next_topic import NextTopic
 
 T0 = TopicPartition("orders", 0)
 RECEIPT = LossReceipt(
@@ -96,17 +100,32 @@ async def test_an_entry_is_added_once_whatever_the_connection_does(coord: Memory
 
         lost = False
 
-        async def set(self, path: str, data: bytes, version: int = -1):  # type: ignore[no-untyped-def]
+        async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
             if not self.lost:
                 self.lost = True
                 self.lose_reply(applied=True)
-            return await super().set(path, data, version)
+            return await super().multi(ops)
 
     unlucky = Unlucky(coord._tree)
     await unlucky.start()
     await LossReceipts(unlucky, 1).gave_up(T0, 7, 9)
+    assert unlucky.lost
     assert (await LossReceipts(coord, 3).read(T0))[-1].given_up == (GivenUp(1, 7, 9),)
     await unlucky.close()
+
+
+async def test_what_was_given_up_of_one_topic_is_not_added_for_the_next_of_that_name(
+    coord: MemoryCoord,
+) -> None:
+    await create_parents(coord)
+    await coord.create(paths.topic("orders"), encode_topic(TopicAssignment({0: (1,)})))
+    await coord.create(paths.loss(T0), encode_receipts([RECEIPT]))
+    of_the_next = CreateOp(paths.loss(T0), encode_receipts([RECEIPT]))
+    next_topic = NextTopic(coord._tree, T0, CreateOp(paths.losses("orders")), of_the_next)
+    next_topic.comes_before_the_next_write_of(coord)
+    with pytest.raises(NoNode):
+        await LossReceipts(coord, 1).gave_up(T0, 7, 9)
+    assert await LossReceipts(coord, 1).read(T0) == (RECEIPT,)
 
 
 async def test_only_who_was_elected_says_where_its_log_ended(coord: MemoryCoord) -> None:

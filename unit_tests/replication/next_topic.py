@@ -1,0 +1,99 @@
+"""A topic that is deleted, and another one of its name made, at the worst moment: between what a
+broker reads and what it writes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from pybroker.coordinator.controller.deletion import remove_topic
+from pybroker.coordinator.controller.topics import create_topic
+from pybroker.coordinator.controller.writes import FencedWriter
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.registry import ensure
+from pybroker.coordinator.zookeeper.schemas import decode_topic, encode_state
+from pybroker.errors import ConnectionLoss, MalformedNode, MultiFailed
+from pybroker.model import NO_TOPIC_ID, PartitionState, TopicPartition
+from pybroker.ports import CoordOp, NodeStat, OpResult, SetOp
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+
+NEXT_ID = uuid.UUID(int=77)
+NEXT = PartitionState(leader=3, leader_epoch=0, isr=(3, 1), controller_epoch=9)
+"""What is stored of the next topic's partition; as the first thing, so in version 0."""
+
+
+class NextTopic:
+    """In place of the topic of `key`, of which nodes are there."""
+
+    def __init__(self, tree: MemoryTree, key: TopicPartition, *more: CoordOp) -> None:
+        """`more` is done with the making of it."""
+        self._tree = tree
+        self._more = more
+        self._key = key
+        self._state = paths.partition_state(key)
+        self.kept: list[Sequence[CoordOp]] = []
+
+    async def comes(self) -> None:
+        """As the controller deletes and makes topics."""
+        name, tool = self._key.topic, MemoryCoord(self._tree, name="tool")
+        await tool.start()
+        await ensure(tool, paths.delete_topic(name))
+        await ensure(tool, paths.CONTROLLER_EPOCH)
+        await ensure(tool, paths.topic_config(name))
+        epoch = await tool.exists(paths.CONTROLLER_EPOCH)
+        assert epoch is not None
+        topic_id = NO_TOPIC_ID
+        with suppress(MalformedNode):
+            topic_id = decode_topic("", (await tool.get(paths.topic(name)))[0]).topic_id or topic_id
+        assert await remove_topic(tool, FencedWriter(tool, epoch.version), name, topic_id)
+        await create_topic(tool, name, {self._key.partition: (3, 1)}, {}, NEXT_ID)
+        await ensure(tool, paths.partition(self._key))
+        await tool.create(self._state, encode_state(NEXT))
+        await tool.multi(self._more)
+        await tool.close()
+
+    def comes_before_the_next_write_of(self, coord: MemoryCoord) -> None:
+        """It was on its way when the topic was deleted."""
+
+        async def late(ops: Sequence[CoordOp]) -> list[OpResult]:
+            await self.comes()
+            return await coord.multi(ops)
+
+        self._intercept(coord, late)
+
+    def keep_the_next_write_of(self, coord: MemoryCoord) -> None:
+        """Its sender hears that the connection is lost; see `arrives`."""
+
+        async def kept(ops: Sequence[CoordOp]) -> list[OpResult]:
+            self.kept.append(ops)
+            raise ConnectionLoss("somebody keeps the request")
+
+        self._intercept(coord, kept)
+
+    def arrives(self) -> None:
+        """What was kept, whether it is refused or not."""
+        (ops,) = self.kept
+        with suppress(MultiFailed):
+            self._tree.apply(ops, session_id=0)
+
+    def _intercept(
+        self,
+        coord: MemoryCoord,
+        write: Callable[[Sequence[CoordOp]], Awaitable[list[OpResult]]],
+    ) -> None:
+        before = coord.multi, coord.set
+
+        async def multi(ops: Sequence[CoordOp]) -> list[OpResult]:
+            coord.multi, coord.set = before  # type: ignore[method-assign]
+            return await write(ops)
+
+        async def store(path: str, data: bytes, version: int = -1) -> NodeStat:
+            try:
+                (stat,) = await multi([SetOp(path, data, version)])
+            except MultiFailed as error:
+                raise error.cause from error
+            assert isinstance(stat, NodeStat)
+            return stat
+
+        coord.multi, coord.set = multi, store  # type: ignore[method-assign]

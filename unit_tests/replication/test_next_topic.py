@@ -1,0 +1,93 @@
+"""What a broker writes of a replica is not stored for the next topic of that name, whose nodes have
+the versions of those before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pybroker.clock import ManualClock
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_topic
+from pybroker.errors import ConnectionLoss
+from pybroker.replication.power_loss import Left, PowerLoss, without
+from pybroker.storage.log_parts import Damage
+from unit_tests.replication.next_topic import NEXT, NextTopic
+from unit_tests.replication.test_quarantine import Broker, state
+from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
+
+
+async def at_the_start(broker: Broker, next_topic: NextTopic) -> None:
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+
+
+async def in_office(broker: Broker, next_topic: NextTopic) -> None:
+    broker.quarantine.start()
+    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+    await broker.until(lambda: broker.told or next_topic.kept)
+
+
+async def not_complete(broker: Broker, next_topic: NextTopic) -> None:
+    log = broker.replicas.logs.log(T0)
+    assert log is not None
+    broker.replicas.logs.incomplete.mark(log)
+    unfit = broker.quarantine._unfit
+    assert unfit.refused(T0)
+    await unfit.look()
+
+
+async def after_a_power_loss(broker: Broker, next_topic: NextTopic) -> None:
+    await PowerLoss(broker.coord, ME, ManualClock()).step_aside({T0: Left(1, 3)})
+
+
+WRITERS = pytest.mark.parametrize(
+    "write", [at_the_start, in_office, not_complete, after_a_power_loss]
+)
+Writer = Callable[[Broker, NextTopic], Awaitable[None]]
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """Its replica has a hole, and counts."""
+    made = Broker(tmp_path)
+    await made.begin(state(ME, (ME, 2)))
+    topic = encode_topic(TopicAssignment({0: (ME, 2)}, TOPIC_ID))
+    await made.coord.set(paths.topic("t"), topic)
+    yield made
+    await made.quarantine.stop()
+    made.replicas.logs.unlock()
+    await made.coord.close()
+
+
+@pytest.fixture
+def next_topic(broker: Broker) -> NextTopic:
+    return NextTopic(broker.tree, T0)
+
+
+@WRITERS
+async def test_what_is_on_its_way_when_the_topic_is_made_anew_is_not_stored_for_the_next(
+    broker: Broker, next_topic: NextTopic, write: Writer
+) -> None:
+    next_topic.comes_before_the_next_write_of(broker.coord)
+    await write(broker, next_topic)
+    stored, _ = await broker.stored()
+    assert stored in (NEXT, without(NEXT, ME))
+
+
+@WRITERS
+async def test_what_was_sent_before_the_connection_was_lost_is_not_stored_for_the_next(
+    broker: Broker, next_topic: NextTopic, write: Writer
+) -> None:
+    """Also where it was tried again meanwhile."""
+    next_topic.keep_the_next_write_of(broker.coord)
+    with suppress(ConnectionLoss):
+        await write(broker, next_topic)
+    await next_topic.comes()
+    next_topic.arrives()
+    assert await broker.stored() == (NEXT, 0)
