@@ -11,8 +11,10 @@ import pytest
 
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_topic
 from pybroker.errors import ConnectionLoss
+from pybroker.ports import CreateOp
 from pybroker.replication.power_loss import Left, PowerLoss, without
 from pybroker.storage.log_parts import Damage
 from unit_tests.replication.next_topic import NEXT, NextTopic
@@ -78,6 +80,18 @@ async def test_what_is_on_its_way_when_the_topic_is_made_anew_is_not_stored_for_
     await write(broker, next_topic)
     stored, _ = await broker.stored()
     assert stored in (NEXT, without(NEXT, ME))
+
+
+async def test_what_the_only_replica_has_lost_is_not_written_down_for_the_next(
+    broker: Broker,
+) -> None:
+    alone = encode_topic(TopicAssignment({0: (ME,)}, TOPIC_ID))
+    await broker.coord.set(paths.topic("t"), alone)
+    await ensure(broker.coord, paths.losses("t"))
+    next_topic = NextTopic(broker.tree, T0, CreateOp(paths.losses("t")))
+    next_topic.comes_before_the_next_write_of(broker.coord)
+    await after_a_power_loss(broker, next_topic)
+    assert broker.tree.node(paths.loss(T0)) is None
 
 
 @WRITERS
