@@ -366,6 +366,7 @@ class CoordContract:
         await coord.create("/old")
         results = await coord.multi(
             [
+                CheckOp("/", -1),
                 CreateOp("/a"),
                 SetOp("/a", b"data", 0),
                 CheckOp("/a", 1),
@@ -373,7 +374,7 @@ class CoordContract:
                 DeleteOp("/old", 0),
             ]
         )
-        path, stat, check, sequential, deletion = results
+        path, stat, check, sequential, deletion = results[1:]
         assert (path, check, sequential, deletion) == ("/a", None, "/a/s-0000000000", None)
         assert isinstance(stat, NodeStat)
         assert stat.version == 1
