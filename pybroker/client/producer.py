@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from pybroker.client import defaults
 from pybroker.client.accumulator import Accumulator, PendingRecord, RecordMetadata
@@ -32,6 +33,8 @@ from pybroker.ports import Buffer, Clock, Rng
 from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.builder import record_size_max
 from pybroker.records.record import Headers
+
+_TIMESTAMP_MAX: Final = 2**63 - 1
 
 HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
@@ -128,12 +131,15 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Take a record; the future that comes back tells where it was stored.
+        """Take a record; the future that comes back tells where it was stored. `timestamp_ms` is
+        ms since 1970, None: now.
 
         Waits only for what is needed to take it: the topic to be known and memory to be free, for
         at most max.block.ms. Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed (and
-        TypeError for text: encode it first). The future raises DeliveryFailed.
+        TypeError for text: encode it first; ValueError for a time or a header's name that no
+        record can hold). The future raises DeliveryFailed.
         """
+        given_ms = None if timestamp_ms is None else _time(timestamp_ms)
         key_bytes, value_bytes = _octets(key, "key"), _octets(value, "value")
         header_list = _headers(headers)
         size = record_size_max(key_bytes, value_bytes, header_list)
@@ -159,7 +165,7 @@ class Producer:
                 ],
             )
         record = PendingRecord(
-            self._clock.wall_ms() if timestamp_ms is None else timestamp_ms,
+            self._clock.wall_ms() if given_ms is None else given_ms,
             key_bytes,
             value_bytes,
             header_list,
@@ -235,13 +241,20 @@ def _octets(value: Buffer | None, what: str) -> bytes | None:
     raise TypeError(f"the {what} of a record must be bytes, not {type(value).__name__}")
 
 
+def _time(timestamp_ms: int) -> int:
+    if not 0 <= (time := operator.index(timestamp_ms)) <= _TIMESTAMP_MAX:
+        raise ValueError(f"timestamp_ms is {time}, expected ms since 1970 (0 or more), or None")
+    return time
+
+
 def _headers(headers: HeadersLike) -> Headers:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple(
-        (name, _octets(content, f"header {name}")) if isinstance(name, str) else _bad_name(name)
-        for name, content in pairs
-    )
+    return tuple((_name(name), _octets(content, f"header {name}")) for name, content in pairs)
 
 
-def _bad_name(name: object) -> tuple[str, bytes | None]:
-    raise TypeError(f"the name of a header must be str, not {type(name).__name__}")
+def _name(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a header must be str, not {type(name).__name__}")
+    if not name.isascii():
+        name.encode()  # a UnicodeEncodeError is a ValueError
+    return name

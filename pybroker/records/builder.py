@@ -58,12 +58,14 @@ class BatchBuilder:
     ) -> None:
         """Add a record with that time (ms since 1970, -1: none).
 
-        Raises ValueError for another negative time or a header name that is not text; the batch is
-        then as before.
+        Raises ValueError for another negative time, one that is more than 64 bits after the first
+        record's, or a header name that is not text; the batch is then as before.
         """
         if not -1 <= timestamp <= _TIMESTAMP_MAX:
             raise ValueError(f"timestamp is {timestamp}, expected -1 or ms since 1970")
         base = timestamp if self._count == 0 else self._base_timestamp
+        if timestamp - base > _TIMESTAMP_MAX:
+            raise ValueError(f"timestamp is {timestamp}, but the batch begins without a time")
         append_record(self._records, timestamp - base, self._count, key, value, headers)
         self._base_timestamp = base
         self._max_timestamp = max(self._max_timestamp, timestamp)

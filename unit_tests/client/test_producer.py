@@ -77,6 +77,29 @@ async def test_what_a_user_gives_is_what_is_stored() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        ({"timestamp_ms": -1}, ValueError, "timestamp_ms is -1, expected ms since 1970"),
+        ({"timestamp_ms": 2**63}, ValueError, "timestamp_ms is 9223372036854775808"),
+        ({"timestamp_ms": 1.5}, TypeError, "float"),
+        ({"headers": {"\ud800": b""}}, ValueError, "surrogates not allowed"),
+        ({"headers": {1: b""}}, TypeError, "must be str, not int"),
+        ({"key": "text"}, TypeError, "the key of a record must be bytes, not str"),
+    ],
+    ids=["before 1970", "beyond 64 bits", "no integer", "no text", "no name", "no bytes"],
+)
+async def test_what_no_record_can_hold_is_refused_and_harms_no_other(
+    given: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=5) as target:
+        others = [await target.send("t", b"a", timestamp_ms=0)]
+        with pytest.raises(kind, match=text):
+            await target.send("t", b"x", **given)
+        others.append(await target.send("t", b"b", timestamp_ms=2**63 - 1))
+        assert [(await each).offset for each in others] == [0, 1]
+
+
+@pytest.mark.parametrize(
     "fault",
     [
         LOSE_REQUEST,

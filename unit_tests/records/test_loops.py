@@ -49,7 +49,9 @@ times = st.one_of(st.integers(-1, INT64_MAX), st.integers(NOW_MS - 1000, NOW_MS 
 blobs = st.none() | st.binary(max_size=200)
 header_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 header_lists = st.lists(st.tuples(header_names, blobs), max_size=4).map(tuple)
-records = st.lists(st.tuples(times, blobs, blobs, header_lists), min_size=1, max_size=20)
+records = st.lists(st.tuples(times, blobs, blobs, header_lists), min_size=1, max_size=20).filter(
+    lambda rows: max(row[0] for row in rows) - rows[0][0] <= INT64_MAX
+)
 
 
 def test_the_compiled_loops_are_there_where_a_compiler_is() -> None:
@@ -141,6 +143,11 @@ def test_a_record_that_cannot_be_encoded_leaves_the_batch_as_it_was(loops: Modul
     before = builder.build()
     with pytest.raises(ValueError, match="surrogates"):
         builder.append(NOW_MS, b"k", b"v", [("\ud800", b"")])
+    without_time = BatchBuilder()
+    without_time.append(-1, None, b"a")
+    with pytest.raises(ValueError, match="the batch begins without a time"):
+        without_time.append(INT64_MAX, None, b"b")
+    assert [each.value for each in decoded(without_time.build())] == [b"a"]
     with pytest.raises(ValueError, match="timestamp is -2"):
         builder.append(-2, b"k", b"v")
     assert builder.build() == before
