@@ -14,6 +14,11 @@ SEEDS ?= 200
 SCHEDULE ?=
 # Unit tests of whole clusters and of the model, which take their time: a stage of their own.
 SIMULATED := unit_tests/simulation unit_tests/replication/test_model.py
+# Unit tests run in several processes, a file in one. Their files are small and often synced, so they
+# are kept in memory where 500 MB are free; those of a test that failed stay (-n 0: one process).
+IN_MEMORY := $(shell [ -w /dev/shm ] && \
+  [ "$$(df -Pk /dev/shm | awk 'END { print $$4 }')" -gt 500000 ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile -o tmp_path_retention_policy=failed
 
 .PHONY: run test lint test-unit test-simulation test-integration test-faults simulate fuzz bench docs install clean
 
@@ -28,7 +33,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 test-unit: $(VENV)/.installed-test
-	$(BIN)/pytest unit_tests $(addprefix --ignore=,$(SIMULATED)) $(TESTS)
+	$(IN_MEMORY) $(BIN)/pytest unit_tests $(PARALLEL) $(addprefix --ignore=,$(SIMULATED)) $(TESTS)
 
 # Seeds, what they rest on, and the bugs that they have found or have to find.
 test-simulation: simulate

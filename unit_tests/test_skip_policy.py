@@ -24,6 +24,15 @@ SKIPS = """
         assert False
 """
 
+MODULE_THAT_SKIPS = """
+    import pytest
+
+    pytest.importorskip("no_such_module_at_all")
+
+    def test_runs():
+        pass
+"""
+
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
@@ -40,6 +49,10 @@ def allow(suite: pytest.Pytester, reasons: str) -> None:
 
 def exit_code(suite: pytest.Pytester) -> int:
     return int(suite.runpytest_inprocess("-p", "no:xdist", "-p", "no:hypothesispytest").ret)
+
+
+def exit_code_of_processes(suite: pytest.Pytester) -> int:
+    return int(suite.runpytest_subprocess("-n", "2", "-p", "no:hypothesispytest").ret)
 
 
 def test_a_skip_is_fine_on_a_developers_machine(suite: pytest.Pytester) -> None:
@@ -72,5 +85,27 @@ def test_a_whole_module_that_skips_counts_too(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYBROKER_CI", "1")
-    suite.makepyfile("import pytest\npytest.importorskip('no_such_module_at_all')\n")
+    suite.makepyfile(MODULE_THAT_SKIPS)
     assert exit_code(suite) == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize(
+    ("skipping", "allowed", "expected"),
+    [
+        (SKIPS, "", pytest.ExitCode.TESTS_FAILED),
+        (SKIPS, "no kcat\n", pytest.ExitCode.OK),
+        (MODULE_THAT_SKIPS, "", pytest.ExitCode.TESTS_FAILED),
+    ],
+    ids=["a test", "a test that may", "a module"],
+)
+def test_what_skips_in_another_process_counts_too(
+    suite: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    skipping: str,
+    allowed: str,
+    expected: pytest.ExitCode,
+) -> None:
+    monkeypatch.setenv("PYBROKER_CI", "1")
+    allow(suite, allowed)
+    suite.makepyfile(skipping)
+    assert exit_code_of_processes(suite) == expected

@@ -224,16 +224,17 @@ def test_labels_are_escaped() -> None:
 
 
 async def test_thousands_of_partitions_do_not_stall_the_loop(shown: Shown) -> None:
-    """The bound is ten times what it takes on a quiet machine."""
+    """The bound is ten times what it takes, counted in the thread's own time: others may have the
+    processor, too."""
     shown.knows(*(facts(TopicPartition(f"topic-{n // 10}", n % 10)) for n in range(5000)))
     waits: list[float] = []
     done = asyncio.Event()
 
     async def breathe() -> None:
         while not done.is_set():
-            before = time.perf_counter()
+            before = time.thread_time()
             await asyncio.sleep(0)
-            waits.append(time.perf_counter() - before)
+            waits.append(time.thread_time() - before)
 
     breathing = asyncio.create_task(breathe())
     text = await page(shown.view)

@@ -81,6 +81,6 @@ async def values(target: Consumer, count: int) -> list[bytes | None]:
     """The next records' values; waits for them."""
     found = []
     for _ in range(count):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             found.append((await target.getone()).value)
     return found

@@ -168,7 +168,7 @@ async def test_options_that_somebody_set_are_told_apart_from_defaults() -> None:
 async def test_offsets_have_their_errors_one_by_one() -> None:
     async with FakeBroker({"a": 1}) as broker, admin(broker) as target:
         there, missing = TopicPartition("a", 0), TopicPartition("a", 7)
-        found = await target.list_offsets({there: -1, missing: -1}, timeout_ms=30)
+        found = await target.list_offsets({there: -1, missing: -1}, timeout_ms=300)
         assert (found[there].offset, found[there].error) == (0, None)
         assert isinstance(found[missing].error, ResponseError)
 
@@ -279,7 +279,7 @@ async def test_a_broker_is_asked_for_its_own_options() -> None:
         topic = ConfigResource.topic("t")
         change = [ConfigChange("a", "1"), ConfigChange("b", operation=ConfigOperation.DELETE)]
         results = await target.alter_configs(
-            {topic: change, here: change, gone: change}, timeout_ms=100
+            {topic: change, here: change, gone: change}, timeout_ms=500
         )
         assert list(results) == [topic, here, gone]
         assert (results[topic].error, results[here].error) == (None, None)
@@ -289,7 +289,7 @@ async def test_a_broker_is_asked_for_its_own_options() -> None:
 
 async def test_each_broker_tells_its_versions() -> None:
     async with FakeBroker() as broker, admin(broker) as target:
-        found = await target.api_versions([1, 7], timeout_ms=100)
+        found = await target.api_versions([1, 7], timeout_ms=500)
         assert found[1].check().versions[ApiKey.METADATA] == (0, 12)
         assert isinstance(found[7].error, NotConnected)
 

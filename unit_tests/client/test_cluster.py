@@ -84,14 +84,14 @@ async def test_a_broker_that_is_cut_off_is_not_believed_for_ever() -> None:
         async with Consumer(cut_off.address, **QUICK, auto_offset_reset="earliest") as consumer:
             cut_off.partition().append(batch(b"a"))
             consumer.assign([T0])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert (await consumer.getone()).value == b"a"
             for broker in brokers[1:]:
                 broker.handlers[ApiKey.METADATA] = tells(brokers, leader=2, epoch=2)
                 broker.partition().append(batch(b"a"))
             cut_off.partition_faults.extend([ErrorCode.NOT_LEADER_OR_FOLLOWER] * 10_000)
             successor.partition().append(batch(b"b"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert (await consumer.getone()).value == b"b"
 
 

@@ -28,6 +28,9 @@ from pybroker.wire.messages.metadata import MetadataRequest, MetadataResponse
 from unit_tests.client.fake_broker import versions
 
 Peer = Callable[["Wire"], Awaitable[None]]
+PATIENCE_S = 30.0
+AT_ONCE_S = 0.2
+"""How long somebody is waited for who says nothing."""
 
 
 class Wire:
@@ -84,17 +87,19 @@ async def serving(peer: Peer) -> AsyncIterator[int]:
             writer.transport.abort()
 
 
-async def connect(port: int, **limits: int) -> Connection:
-    return await Connection.open("127.0.0.1", port, client_id="test", timeout_s=0.3, **limits)
+async def connect(port: int, timeout_s: float = PATIENCE_S, **limits: int) -> Connection:
+    return await Connection.open("127.0.0.1", port, client_id="test", timeout_s=timeout_s, **limits)
 
 
-async def ask(connection: Connection, timeout_s: float = 5) -> MetadataResponse:
+async def ask(connection: Connection, timeout_s: float = PATIENCE_S) -> MetadataResponse:
     return await connection.send(
         ApiKey.METADATA, MetadataRequest(topics=[]), MetadataResponse, timeout_s=timeout_s
     )
 
 
-async def hear_after_handshake(peer: Peer, **limits: int) -> BaseException | None:
+async def hear_after_handshake(
+    peer: Peer, timeout_s: float = PATIENCE_S, **limits: int
+) -> BaseException | None:
     """What becomes of one request to such a server."""
 
     async def whole(wire: Wire) -> None:
@@ -104,7 +109,7 @@ async def hear_after_handshake(peer: Peer, **limits: int) -> BaseException | Non
     async with serving(whole) as port:
         connection = await connect(port, **limits)
         try:
-            await ask(connection, timeout_s=0.3)
+            await ask(connection, timeout_s)
             return None
         except (ConnectionLost, RequestTimedOut) as error:
             assert not connection.usable
@@ -196,7 +201,8 @@ async def silent(wire: Wire) -> None:
 async def test_a_bad_answer_ends_the_connection(
     peer: Peer, kind: type[Exception], text: str
 ) -> None:
-    error = await hear_after_handshake(peer, response_max_bytes=4_000)
+    timeout_s = AT_ONCE_S if peer is silent else PATIENCE_S
+    error = await hear_after_handshake(peer, timeout_s, response_max_bytes=4_000)
     assert isinstance(error, kind) and isinstance(error, ClientError)
     assert text in str(error)
     assert not error.definite
@@ -209,9 +215,9 @@ async def test_whoever_waits_behind_a_late_answer_is_told() -> None:
 
     async with serving(peer) as port:
         connection = await connect(port)
-        patient = asyncio.ensure_future(ask(connection, timeout_s=30))
+        patient = asyncio.ensure_future(ask(connection))
         with pytest.raises(RequestTimedOut):
-            await ask(connection, timeout_s=0.05)
+            await ask(connection, AT_ONCE_S)
         with pytest.raises(ConnectionLost):
             await patient
         await connection.close()
@@ -326,4 +332,4 @@ async def web_server(wire: Wire) -> None:
 async def test_what_is_no_broker_is_called_so(peer: Peer, text: str) -> None:
     async with serving(peer) as port:
         with pytest.raises(ConnectFailed, match=text):
-            await connect(port)
+            await connect(port, AT_ONCE_S if peer is silent else PATIENCE_S)

@@ -197,7 +197,7 @@ async def test_a_failure_says_whether_the_record_may_be_stored(
 
 async def test_the_deadline_ends_retries_and_names_the_last_reason() -> None:
     async with FakeBroker({"t": 1}) as broker:
-        options = {"delivery_timeout_ms": 300, "request_timeout_ms": 300}
+        options = {"delivery_timeout_ms": 800, "request_timeout_ms": 800}
         async with producer(broker, **options) as target:
             broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1_000)
             with pytest.raises(DeliveryFailed, match="NOT_ENOUGH_REPLICAS") as caught:
@@ -209,7 +209,7 @@ async def test_the_deadline_ends_retries_and_names_the_last_reason() -> None:
 
 async def test_a_record_in_flight_at_its_deadline_is_in_doubt() -> None:
     async with FakeBroker({"t": 1}) as broker:
-        options = {"delivery_timeout_ms": 300, "request_timeout_ms": 300}
+        options = {"delivery_timeout_ms": 800, "request_timeout_ms": 800}
         async with producer(broker, **options) as target:
             broker.will(ApiKey.PRODUCE, NEVER_ANSWER)
             with pytest.raises(DeliveryFailed) as caught:

@@ -24,9 +24,9 @@ ONE_INPUT_SECONDS_MAX = 5
 
 def test_what_was_found_is_not_there_again() -> None:
     for path in FOUND:
-        begin = time.monotonic()
+        begin = time.process_time()
         TARGETS[path.stem.partition("-")[0]](path.read_bytes())
-        assert time.monotonic() - begin < ONE_INPUT_SECONDS_MAX, path.name
+        assert time.process_time() - begin < ONE_INPUT_SECONDS_MAX, path.name
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -25,7 +25,7 @@ from unit_tests.handlers.bench import BROKER_ID, LISTENER, Bench, code
 
 VERSIONS = range(3)
 PREFERRED, UNCLEAN = 0, 1
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 STATE = "/brokers/topics/t/partitions/0/state"
 NEEDLESS = ErrorCode.ELECTION_NOT_NEEDED
 Results = list[tuple[str, int, ErrorCode]]

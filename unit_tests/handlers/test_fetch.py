@@ -205,7 +205,7 @@ async def test_who_asks_for_more_than_fits_into_the_answer_does_not_wait_for_it(
 ) -> None:
     await bench.produce("t", batch(b"a"))
     request = fetch_request(("t", 0, 0), min_bytes=2**31 - 1, max_bytes=10, max_wait_ms=2**31 - 1)
-    assert values(await asyncio.wait_for(asking(bench, request), 5)) == [[b"a"]]
+    assert values(await asyncio.wait_for(asking(bench, request), 30)) == [[b"a"]]
 
 
 async def test_while_peers_leave_too_much_unread_a_fetch_gets_one_batch(
@@ -220,30 +220,30 @@ async def test_while_peers_leave_too_much_unread_a_fetch_gets_one_batch(
     assert values(await asking(bench, request)) == [[b"a"], []]
     task = await waiting(bench)  # still waits for what is not there
     await bench.produce("t", batch(b"c"))
-    assert values(await asyncio.wait_for(task, 5)) == [[b"c"]]
+    assert values(await asyncio.wait_for(task, 30)) == [[b"c"]]
 
 
 @pytest.mark.parametrize("min_bytes", [0, -5])
 async def test_who_asks_for_no_bytes_does_not_wait(bench: Bench, min_bytes: int) -> None:
     request = fetch_request(("t", 0, 0), min_bytes=min_bytes, max_wait_ms=A_MINUTE_MS)
-    assert values(await asyncio.wait_for(asking(bench, request), 5)) == [[]]
+    assert values(await asyncio.wait_for(asking(bench, request), 30)) == [[]]
 
 
 async def test_who_asks_for_no_partitions_does_not_wait(bench: Bench) -> None:
     request = fetch_request(max_wait_ms=A_MINUTE_MS)
-    assert values(await asyncio.wait_for(asking(bench, request), 5)) == []
+    assert values(await asyncio.wait_for(asking(bench, request), 30)) == []
 
 
 async def test_max_wait_ends_the_waiting_with_what_there_is(bench: Bench) -> None:
     await bench.produce("t", batch(b"a"))
     request = fetch_request(("t", 0, 0), min_bytes=10_000, max_wait_ms=20)
-    assert values(await asyncio.wait_for(asking(bench, request), 5)) == [[b"a"]]
+    assert values(await asyncio.wait_for(asking(bench, request), 30)) == [[b"a"]]
 
 
 async def test_a_produced_batch_wakes_who_waits(bench: Bench) -> None:
     task = await waiting(bench)
     await bench.produce("t", batch(b"a"), acks=1)
-    assert values(await asyncio.wait_for(task, 5)) == [[b"a"]]
+    assert values(await asyncio.wait_for(task, 30)) == [[b"a"]]
 
 
 async def test_bytes_of_all_partitions_count(bench: Bench) -> None:
@@ -256,7 +256,7 @@ async def test_bytes_of_all_partitions_count(bench: Bench) -> None:
         await asyncio.sleep(0)
     assert not task.done()
     await bench.produce("t", batch(b"b"), partition=1)
-    assert values(await asyncio.wait_for(task, 5)) == [[b"a"], [b"b"]]
+    assert values(await asyncio.wait_for(task, 30)) == [[b"a"], [b"b"]]
 
 
 async def test_a_batch_produced_just_before_the_waiting_begins_is_not_missed(
@@ -265,7 +265,7 @@ async def test_a_batch_produced_just_before_the_waiting_begins_is_not_missed(
     request = fetch_request(("t", 0, 0), max_wait_ms=A_MINUTE_MS)
     task = asking(bench, request)
     produced = asyncio.ensure_future(bench.produce("t", batch(b"a")))
-    assert values(await asyncio.wait_for(task, 5)) == [[b"a"]]
+    assert values(await asyncio.wait_for(task, 30)) == [[b"a"]]
     await produced
 
 
@@ -274,7 +274,7 @@ async def test_a_batch_produced_between_reading_and_waiting_is_not_missed(bench:
     frame_answer = bench.dispatch(ApiKey.FETCH, 12, fetch_request(("t", 0, 0), max_wait_ms=60_000))
     await bench.produce("t", batch(b"a"))
     assert not isinstance(frame_answer, list) and frame_answer is not None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         answer: FetchResponse = bench.decode(ApiKey.FETCH, 12, await frame_answer)
     assert values(answer) == [[b"a"]]
 
@@ -292,7 +292,7 @@ async def test_a_duplicate_wakes_nobody_for_nothing(bench: Bench) -> None:
 
 async def test_an_error_in_one_partition_ends_the_waiting(bench: Bench) -> None:
     request = fetch_request(("t", 0, 0), ("missing", 0, 0), max_wait_ms=A_MINUTE_MS)
-    answer = await asyncio.wait_for(asking(bench, request), 5)
+    answer = await asyncio.wait_for(asking(bench, request), 30)
     codes = [code(part) for topic in answer.responses for part in topic.partitions]
     assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
@@ -300,7 +300,7 @@ async def test_an_error_in_one_partition_ends_the_waiting(bench: Bench) -> None:
 async def test_a_partition_that_goes_away_wakes_who_waits(bench: Bench) -> None:
     task = await waiting(bench)
     await bench.ask(ApiKey.DELETE_TOPICS, 5, bench.delete_request("t"))
-    answer = await asyncio.wait_for(task, 5)
+    answer = await asyncio.wait_for(task, 30)
     part = the_only(the_only(answer.responses).partitions)
     assert code(part) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -308,7 +308,7 @@ async def test_a_partition_that_goes_away_wakes_who_waits(bench: Bench) -> None:
 async def test_a_leader_that_is_deposed_wakes_who_waits(bench: Bench) -> None:
     task = await waiting(bench)
     await lead(bench, 1, isr=(2,), leader=2)
-    part = the_only(the_only((await asyncio.wait_for(task, 5)).responses).partitions)
+    part = the_only(the_only((await asyncio.wait_for(task, 30)).responses).partitions)
     assert code(part) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -386,7 +386,7 @@ async def test_who_reads_committed_waits_while_nothing_is_decided(bench: Bench) 
     assert not task.done()
     end_transaction(bench, ControlType.COMMIT)
     bench.app.replicas.became_readable(T0, 100)
-    assert len(the_only(values(await asyncio.wait_for(task, 5)))) == 3
+    assert len(the_only(values(await asyncio.wait_for(task, 30)))) == 3
 
 
 # replication

@@ -362,7 +362,7 @@ async def test_each_produce_is_answered_when_it_is_committed(bench: Bench) -> No
 async def test_acks_1_waits_for_the_sync_and_not_for_followers(bench: Bench) -> None:
     await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID, 2), 1))
     await configure(bench, flush_messages="1")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         for offset in range(3):
             result = await bench.produce("t", batch(), acks=1)
             assert (code(result), result.base_offset) == (ErrorCode.NONE, offset)
@@ -386,7 +386,7 @@ async def test_a_partition_that_goes_away_answers_who_waits(bench: Bench) -> Non
     task, _ = await produce_waiting(bench)
     request = bench.delete_request("t")
     await bench.ask(ApiKey.DELETE_TOPICS, 5, request)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         result = the_only(the_only((await task).responses).partition_responses)
     assert code(result) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

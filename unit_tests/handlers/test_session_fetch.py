@@ -257,7 +257,7 @@ async def test_who_is_overtaken_in_its_own_session_is_71(bench: Bench) -> None:
     await bench.waits(bench.app.replicas.fetches, waiting)
     assert parts(await send(bench, session=(session, 2))) == []
     await bench.produce("t", batch(b"a"))
-    late = await asyncio.wait_for(waiting, 5)
+    late = await asyncio.wait_for(waiting, 30)
     assert code(late) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert late.responses == []
     assert parts(await send(bench, session=(session, 3))) == [0]
@@ -311,7 +311,7 @@ async def test_a_session_waits_for_all_of_its_partitions(bench: Bench) -> None:
         await asyncio.sleep(0)
     assert not waiting.done() and len(bench.app.replicas.fetches) == 3
     await bench.produce("t", batch(b"a"), partition=2)
-    assert values_of(said(await asyncio.wait_for(waiting, 5))["t", 2]) == [b"a"]
+    assert values_of(said(await asyncio.wait_for(waiting, 30))["t", 2]) == [b"a"]
 
 
 async def test_a_page_cache_miss_is_read_elsewhere(

@@ -38,7 +38,7 @@ from unit_tests.handlers.bench import NOW_MS, FixedProc, Gate, ImmediateBlocking
 from unit_tests.replication.vocabulary import T0, TOPIC_ID
 
 T = TypeVar("T")
-PATIENCE_S = 3.0
+PATIENCE_S = 30.0
 
 
 class NamedGates(ImmediateBlocking):

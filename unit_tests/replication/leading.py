@@ -22,7 +22,7 @@ from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID, Replicas
 
 ALL = (ME, 2, 3)
 LAG_S = 10.0
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 async def until(condition: Callable[[], object]) -> None:

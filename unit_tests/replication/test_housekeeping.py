@@ -43,12 +43,12 @@ async def test_the_high_watermarks_are_written_down(replicas: Replicas) -> None:
     housekeeping = keeping(replicas, blocking)
     gate = blocking.hold()
     housekeeping.start()
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await asyncio.wait_for(gate.reached.wait(), 30)
     gate.open.set()
     checkpoint = replicas.home / "replication-offset-checkpoint"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while "t 0 1" not in (checkpoint.read_text() if checkpoint.exists() else ""):
-            await asyncio.wait_for(blocking.hold_and_pass(), 5)
+            await asyncio.wait_for(blocking.hold_and_pass(), 30)
     await housekeeping.stop()
 
 
@@ -65,7 +65,7 @@ async def test_a_chore_that_fails_is_done_again(
     housekeeping = keeping(replicas, ImmediateBlocking())
     housekeeping.start()
     for _ in range(3):
-        await asyncio.wait_for(calls.acquire(), 5)
+        await asyncio.wait_for(calls.acquire(), 30)
     await housekeeping.stop()
     monkeypatch.undo()
     assert "the disk is on fire" in caplog.text
@@ -76,11 +76,11 @@ async def test_the_end_waits_for_a_chore_that_is_under_way(replicas: Replicas) -
     housekeeping = keeping(replicas, blocking)
     gate = blocking.hold()
     housekeeping.start()
-    await asyncio.wait_for(gate.reached.wait(), 5)
+    await asyncio.wait_for(gate.reached.wait(), 30)
     stopping = asyncio.create_task(housekeeping.stop())
     for _ in range(20):
         await asyncio.sleep(0)
     assert not stopping.done()
     gate.open.set()
-    await asyncio.wait_for(stopping, 5)
+    await asyncio.wait_for(stopping, 30)
     await housekeeping.stop()

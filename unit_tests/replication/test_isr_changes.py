@@ -339,7 +339,7 @@ async def test_who_waits_for_acks_is_told_that_too_few_are_left(strict: Leading)
     )
     await strict.pass_time(LATE_S)
     await strict.until_stored(ME)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 30)
     assert not strict.partition().may_have_enough_replicas()
     assert strict.replicas.refusal() is ErrorCode.NONE
 

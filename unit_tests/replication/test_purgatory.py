@@ -49,7 +49,7 @@ async def test_a_disturbance_completes_at_once() -> None:
 
 async def test_the_deadline_completes() -> None:
     purgatory = Purgatory()
-    await asyncio.wait_for(purgatory.wait([A], missing_bytes=1, timeout_s=0.01), 5)
+    await asyncio.wait_for(purgatory.wait([A], missing_bytes=1, timeout_s=0.01), 30)
     await purgatory.wait([A], missing_bytes=1, timeout_s=0)
     assert len(purgatory) == 0
 
@@ -96,7 +96,7 @@ async def test_what_changes_before_it_is_watched_completes_the_request(disturbs:
         purgatory.disturbed(MANY[-1])
     else:
         purgatory.progressed(MANY[-1], 1)
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 30)
     await until_watched(purgatory, 0)
     assert not purgatory._entering
 

@@ -122,7 +122,7 @@ class Broker:
         return schemas.decode_state(path, data), stat.version
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             for _ in itertools.takewhile(lambda _: not condition(), itertools.count()):
                 await asyncio.sleep(0)
 

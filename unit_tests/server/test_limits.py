@@ -23,7 +23,7 @@ from pybroker.server.refusals import mistaken_protocol
 from pybroker.server.request_memory import SMALL_REQUEST_BYTES, RequestMemory
 from unit_tests.server.test_connection import connect, echo, framed, read_frame, serving
 
-SOON_S = 5
+SOON_S = 30
 MOMENT_S = 0.1
 """How long something is watched that must not happen."""
 

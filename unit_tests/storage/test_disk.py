@@ -251,7 +251,7 @@ def test_a_write_error_is_reported(path: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_where_the_file_system_cannot_say_cached_reads_give_none(
-    path: str, monkeypatch: pytest.MonkeyPatch
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
 
@@ -261,6 +261,7 @@ def test_where_the_file_system_cannot_say_cached_reads_give_none(
 
     file = SystemDisk().open(path, create=True)
     file.append(b"x")
+    monkeypatch.setattr("pybroker.storage.files._MOUNTS", tmp_path / "unknown")
     monkeypatch.setattr(os, "preadv", unsupported)
     assert file.pread_cached(0, 1) is None
     assert file.pread_cached(0, 1) is None

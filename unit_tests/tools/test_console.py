@@ -250,9 +250,9 @@ async def run_printer(
 ) -> list[bytes]:
     output = io.BytesIO()
     policy = start if isinstance(start, str) else "latest"
-    reader = consumer(broker, auto_offset_reset=policy, default_api_timeout_ms=50)
+    reader = consumer(broker, auto_offset_reset=policy, default_api_timeout_ms=500)
     printer = Printer(reader, output, line_style({}).format)
-    wanted: dict[str, Any] = {"timeout_ms": 100, "partition": 0, "start": start} | limits
+    wanted: dict[str, Any] = {"timeout_ms": 400, "partition": 0, "start": start} | limits
     await printer.run(Wish("t", **wanted))
     return output.getvalue().splitlines()
 

@@ -212,5 +212,5 @@ async def test_nobody_waits_for_ever_for_a_controller(
     monkeypatch.setattr(preferred_replica_election, "ELECTION_WAIT_S", 0.05)
     await cluster.members[2].controller.stop()
     with pytest.raises(Failure, match="the controller has not taken the election up"):
-        await asyncio.wait_for(perform(cluster.tool, [key("orders-0")]), 5)
+        await asyncio.wait_for(perform(cluster.tool, [key("orders-0")]), 30)
     assert cluster.exists(paths.PREFERRED_ELECTION)

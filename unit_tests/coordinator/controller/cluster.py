@@ -40,7 +40,7 @@ from pybroker.model import (
 from pybroker.ports import CreateOp, SetOp
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 T = TypeVar("T")
 
 

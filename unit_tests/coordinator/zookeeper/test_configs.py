@@ -175,7 +175,7 @@ class Applied:
         self._news.set()
 
     async def until(self, told: list[list[str] | None]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while self.told != told:
                 self._news.clear()
                 await self._news.wait()
