@@ -168,10 +168,13 @@ class Fetcher:
         """Until woken; while a partition waits for its leader or a pause, not longer than a
         moment."""
         waiting = any(
-            reader.next_try > now
-            or self._cluster.view.leader(topic_partition) not in self._in_flight
+            reader.next_try > now  # also ahead of what the user has still to read
+            or (
+                not reader.has_data()
+                and self._cluster.view.leader(topic_partition) not in self._in_flight
+            )
             for topic_partition, reader in self.readers.items()
-            if not reader.paused and not reader.has_data() and reader.problem is None
+            if not reader.paused and reader.problem is None
         )
         try:
             async with asyncio.timeout(LOOK_AGAIN_S if waiting else None):

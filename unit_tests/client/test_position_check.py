@@ -3,6 +3,7 @@ read end there, and goes back to where the log is not what it was (KIP-320)."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -129,9 +130,11 @@ async def test_what_was_fetched_ahead_and_is_gone_is_not_given() -> None:
             broker.partition().append(batch(value))
         target.assign([T0])
         assert await values(target, 2) == READ[:2]
+        await broker.until(lambda: len(READ) in fetched_from(broker))
         is_led_anew(broker, (7, 4))
         cut(broker, 4, b"new 4")
-        await broker.until(lambda: 2 in fetched_from(broker))
+        async with asyncio.timeout(30):
+            await broker.until(lambda: 2 in fetched_from(broker))
         assert await values(target, 3) == [b"2", b"3", b"new 4"]
 
 
