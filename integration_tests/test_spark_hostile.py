@@ -7,8 +7,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -165,6 +166,33 @@ def test_a_recreated_topic_is_another_one(
         assert f"{filled}-" in said and "@0" in said and "recreated" in said
     with pytest.raises(snapshot.SnapshotError, match=filled):
         snapshot.take(broker.bootstrap, since=taken)
+
+
+def test_a_snapshot_is_of_one_cluster(
+    load: Load, broker: Broker, spark: SparkSession, filled: str
+) -> None:
+    """Where topics have no ids, nothing else tells the clusters apart."""
+    taken = snapshot.take(broker.bootstrap, topics=[filled])
+    topics = {filled: replace(taken.topics[filled], topic_id="")}
+    unnamed = replace(taken, topics=topics)
+    assert unnamed.read(spark).count() == COUNT
+    other = replace(unnamed, cluster_id="another-cluster")
+    for mode in ("append", "latest"):
+        said = fault(other.read(spark, mode).count)
+        assert "the snapshot is of another-cluster: name the brokers" in said
+
+
+def test_who_means_to_write_is_told_what_to_take(load: Load, broker: Broker, filled: str) -> None:
+    writer = load(subscribe=filled).write.format("pybroker").mode("append")
+    writer.option("kafka.bootstrap.servers", broker.bootstrap).option("topic", filled)
+    assert 'write with format("kafka")' in fault(writer.save)
+
+
+@pytest.mark.parametrize("until", [1.5, [5], {"T": {0: "7", 1: 7}}, {"T": 5}, {"T": {"0": 1}}])
+def test_an_end_that_is_none_is_refused(broker: Broker, filled: str, until: Any) -> None:
+    wish = {filled: until["T"]} if isinstance(until, dict) else until
+    with pytest.raises(snapshot.SnapshotError, match=r"until is .*: give 'latest', a time in ms"):
+        snapshot.take(broker.bootstrap, topics=[filled], until=wish)
 
 
 def test_without_java_it_is_said_in_one_line(tmp_path: Path) -> None:

@@ -74,10 +74,19 @@ REFUSED: Final[Mapping[str, str]] = {
     "kafka.security.providers": NO_SECURITY,
     "kafka.sasl.": NO_SECURITY,
     "kafka.ssl.": NO_SECURITY,
-    "topic": "is for writing, and this source reads; say subscribe",
     "path": "is refused: a topic is no path; say subscribe",
 }
 """What is refused, by name or (with a dot at its end) by the beginning of the name, and why."""
+
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "topic": 'is for writing, and this source only reads: write with format("kafka"), or say'
+    " subscribe to read",
+    "checkpointlocation": "is for streams, and this source reads in batch only: take"
+    ' format("kafka") for them',
+    "provider": "comes from CREATE TABLE, and a topic cannot be a table of the catalog: say CREATE"
+    " TEMPORARY VIEW ... USING pybroker OPTIONS (...)",
+}
+"""What shows that something else than a read was meant; nothing else is worth saying then."""
 
 Mode = Literal["append", "latest"]
 Tombstones = Literal["keep", "drop"]
@@ -224,6 +233,11 @@ class ReadRequest:
 
 def read_request(options: Mapping[str, str]) -> ReadRequest:
     """The request of a user's options. Raises ConfigError with every fault."""
+    elsewhere = [
+        f"{name} {ELSEWHERE[low]}" for name in options if (low := name.lower()) in ELSEWHERE
+    ]
+    if elsewhere:
+        raise ConfigError(elsewhere[:1])
     faults: list[str] = []
     notices: list[str] = []
     client, own = _sorted_out(options, faults, notices)
@@ -240,6 +254,19 @@ def read_request(options: Mapping[str, str]) -> ReadRequest:
     if faults:
         raise ConfigError(faults)
     return _request(given, client, [*notices, *_outranked(given)])
+
+
+def client_option_fault(name: str, text: str) -> str | None:
+    """What is wrong with an option `kafka.*` of a job; None if it is honoured, or has no effect."""
+    faults: list[str] = []
+    client, _ = _sorted_out({name: text}, faults, [])
+    faults += _client_faults(client, is_needed=False)
+    return "; ".join(faults) or None
+
+
+def has_effect(name: str) -> bool:
+    """Whether an option is one of those that are accepted and change nothing."""
+    return name.lower() not in {noticed.lower() for noticed in NOTICED}
 
 
 def _sorted_out(

@@ -132,7 +132,8 @@ def _pieces(frozen: FrozenRead) -> list[PartitionRange]:
             max_offsets=request.max_records_per_partition,
             min_pieces=request.min_partitions,
         )
-    return pieces_blocking(request.client, frozen.snapshot.ranges(), limits)
+    snapshot = frozen.snapshot
+    return pieces_blocking(request.client, snapshot.ranges(), limits, snapshot.cluster_id)
 
 
 def _batches(

@@ -88,4 +88,16 @@ def _ends(until: Until) -> Bounds:
         if until < 0 or isinstance(until, bool):
             raise SnapshotError(f"until is {until}: give a time in ms since 1970")
         return AtTime(until)
+    if not isinstance(until, Mapping) or not all(map(_are_offsets, until.values())):
+        raise SnapshotError(
+            f"until is {until!r}: give 'latest', a time in ms since 1970, or"
+            " {topic: {partition: offset}} in whole numbers"
+        )
     return dict(until)
+
+
+def _are_offsets(ends: object) -> bool:
+    return isinstance(ends, Mapping) and all(
+        isinstance(number, int) and not isinstance(number, bool)
+        for number in (*ends, *ends.values())
+    )

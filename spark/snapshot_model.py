@@ -153,7 +153,7 @@ class Snapshot:
         spark: SparkSession,
         mode: str = "append",
         include_headers: bool = False,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         min_partitions: int | None = None,
         max_bytes_per_partition: str = "128m",
         *,
@@ -163,11 +163,12 @@ class Snapshot:
         """Its records as rows: `spark.read.format("pybroker")` with this document. `bootstrap` are
         the brokers to ask, if not those where the snapshot was taken; `conf` further options of
         the data source (failOnDataLoss, kafka.client.id, ...)."""
+        names = columns if columns is None or isinstance(columns, str) else ",".join(columns)
         given: dict[str, object] = {
             "snapshot": self.to_json(),
             "kafka.bootstrap.servers": self._servers(bootstrap),
             "mode": mode,
-            "columns": ",".join(columns) if columns is not None else None,
+            "columns": names,
             "includeHeaders": "true" if include_headers else None,
             "minPartitions": min_partitions,
             "maxBytesPerPartition": max_bytes_per_partition if mode == "append" else None,
@@ -314,16 +315,16 @@ def parse_snapshot(text: str) -> Snapshot:
         created_at_ms=reader.number(document, "createdAtMs", "the snapshot", 0, OFFSET_MAX),
         isolation=reader.text(document, "isolation", "the snapshot"),
         topics=reader.topics(document),
-        parent=reader.text(document, "parent", "the snapshot") if document.get("parent") else None,
+        parent=None
+        if document.get("parent") is None
+        else reader.text(document, "parent", "the snapshot"),
         bootstrap=reader.text(document, "bootstrap", "the snapshot", may_be_empty=True),
     )
     if snapshot.isolation not in ("", *ISOLATION_LEVELS):
         reader.faults.append(
             f"isolation is {snapshot.isolation!r}, expected {' or '.join(ISOLATION_LEVELS)}"
         )
-    unknown = document.keys() - _KEYS
-    if unknown:
-        reader.faults.append(f"unknown key {', '.join(sorted(unknown))} in the snapshot")
+    reader.known(document, _KEYS, "the snapshot")
     if reader.faults:
         raise SnapshotError("; ".join(reader.faults))
     return snapshot
@@ -333,6 +334,8 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 _KEYS: Final = frozenset(
     {"version", "id", "clusterId", "createdAtMs", "isolation", "bootstrap", "parent", "topics"}
 )
+_TOPIC_KEYS: Final = frozenset({"topicId", "partitions"})
+_CUT_KEYS: Final = frozenset({"start", "end", "logStart", "leaderEpoch"})
 
 
 class _Reader:
@@ -340,6 +343,11 @@ class _Reader:
 
     def __init__(self) -> None:
         self.faults: list[str] = []
+
+    def known(self, row: Mapping[str, object], keys: frozenset[str], where: str) -> None:
+        unknown = row.keys() - keys
+        if unknown:
+            self.faults.append(f"unknown key {', '.join(sorted(unknown))} in {where}")
 
     def text(
         self, row: Mapping[str, object], key: str, where: str, *, may_be_empty: bool = False
@@ -379,6 +387,7 @@ class _Reader:
             fault = topic_name_fault(topic)
             if fault is not None:
                 self.faults.append(fault)
+            self.known(row, _TOPIC_KEYS, f"topic {topic}")
             topic_id = self.text(row, "topicId", f"topic {topic}", may_be_empty=True)
             if topic_id and not _is_uuid(topic_id):
                 self.faults.append(f"topicId of topic {topic} is {topic_id!r}, expected a UUID")
@@ -394,6 +403,7 @@ class _Reader:
                 self.faults.append(f"partition {name!r} of topic {topic} is not a number")
                 continue
             where = f"{topic}-{name}"
+            self.known(inner, _CUT_KEYS, where)
             start = self.number(inner, "start", where, 0, OFFSET_MAX)
             end = self.number(inner, "end", where, 0, OFFSET_MAX)
             if start > end:

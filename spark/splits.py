@@ -25,6 +25,8 @@ from pybroker.client.options import ConsumerOptions
 from pybroker.client.range_options import parse_range_options
 from pybroker.client.range_reader import PartitionRange
 from pybroker.model import TopicPartition
+from pybroker.spark.readability import wrong_cluster
+from pybroker.spark.snapshot_model import SnapshotError
 
 ALIGN_LIMIT_MS: Final = 30_000
 """Cuts that could not be moved in this time stay where they are."""
@@ -82,17 +84,26 @@ def align(
 
 
 async def pieces_of(
-    options: ConsumerOptions, ranges: Sequence[PartitionRange], limits: Limits
+    options: ConsumerOptions,
+    ranges: Sequence[PartitionRange],
+    limits: Limits,
+    cluster_id: str = "",
 ) -> list[PartitionRange]:
-    """The pieces of ranges, with sizes and batches asked of the cluster. Raises ClientError where
-    it cannot be asked at all."""
+    """The pieces of ranges, with sizes and batches asked of the cluster. Raises SnapshotError if
+    it is not the one of `cluster_id` ("": nobody knows), where topics without ids would be taken
+    for those that were meant, and ClientError where it cannot be asked at all."""
     full = [item for item in ranges if item.offsets]
-    if not full or limits == Limits():
+    if not full or (limits == Limits() and not cluster_id):
         return full
     cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
     try:
         cluster.watch({item.topic for item in full})
         await cluster.start()
+        other = wrong_cluster(cluster, cluster_id)
+        if other is not None:
+            raise SnapshotError(other)
+        if limits == Limits():
+            return full
         sizes = await bytes_per_offset(cluster, [item.topic_partition for item in full])
         pieces = split(full, limits, sizes)
         inner = [
@@ -107,11 +118,14 @@ async def pieces_of(
 
 
 def pieces_blocking(
-    options: Mapping[str, str], ranges: Sequence[PartitionRange], limits: Limits
+    options: Mapping[str, str],
+    ranges: Sequence[PartitionRange],
+    limits: Limits,
+    cluster_id: str = "",
 ) -> list[PartitionRange]:
     """As `pieces_of`, for blocking code; options under Kafka's names. Raises ConfigError, too."""
     parsed, _ = parse_range_options(options)
-    return run_blocking(lambda: pieces_of(parsed, ranges, limits))
+    return run_blocking(lambda: pieces_of(parsed, ranges, limits, cluster_id))
 
 
 async def bytes_per_offset(

@@ -8,7 +8,15 @@ from typing import Final
 import pytest
 
 from pybroker.errors import ConfigError
-from pybroker.spark.options import COLUMNS, NOTICED, OPTIONS, REFUSED, ReadRequest, read_request
+from pybroker.spark.options import (
+    COLUMNS,
+    ELSEWHERE,
+    NOTICED,
+    OPTIONS,
+    REFUSED,
+    ReadRequest,
+    read_request,
+)
 from pybroker.spark.planning import AtTime, Bounds, Wish
 
 BROKER: Final = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
@@ -251,6 +259,22 @@ def test_what_is_wrong_with_an_option(options: dict[str, str], fault: str) -> No
     assert len(found) < 400
 
 
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"topic": "orders"}, 'write with format("kafka")'),
+        ({"topic": "orders", "checkpointLocation": "/x"}, "only reads"),
+        ({"checkpointLocation": "/x"}, "is for streams"),
+        ({"provider": "pybroker", "owner": "me", "option.subscribe": "x"}, "TEMPORARY VIEW"),
+    ],
+)
+def test_who_does_not_mean_to_read_is_told_so_and_nothing_else(
+    options: dict[str, str], fault: str
+) -> None:
+    (found,) = faults(options)
+    assert fault in found
+
+
 def test_starts_and_ends_name_the_same_partitions_in_order() -> None:
     found = faults(
         {
@@ -288,6 +312,7 @@ def test_brokers_have_to_be_named() -> None:
 @pytest.mark.parametrize("name", OF_SPARK)
 def test_no_option_of_spark_is_passed_over(name: str) -> None:
     outcomes = [name in OPTIONS, name in NOTICED, name in REFUSED, name in BROKER]
+    outcomes.append(name.lower() in ELSEWHERE)
     assert outcomes.count(True) == 1
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -99,6 +99,9 @@ CUT = ("topics", "orders", "partitions", "0")
         (bent(*CUT, "start", value=251), "orders-0 starts at 251, behind its end 250"),
         (bent(*CUT, "leaderEpoch", value=2**31), "leaderEpoch of orders-0"),
         (bent("speed", value=1), "unknown key speed in the snapshot"),
+        (bent("topics", "orders", "topic_id", value=""), "unknown key topic_id in topic orders"),
+        (bent(*CUT, "leader_epoch", value=1), "unknown key leader_epoch in orders-0"),
+        (bent("parent", value=[]), "parent of the snapshot is [], expected text"),
         ('{"version": 1, "version": 1}', "the key 'version' stands in an object more than once"),
     ],
 )
@@ -215,6 +218,8 @@ def test_reading_is_the_data_source_with_this_document() -> None:
         "mode": "append",
         "maxBytesPerPartition": "128m",
     }
+    found = snap.read(cast("Any", Reader()), columns="key,offset")
+    assert found["columns"] == "key,offset"
     spark = Reader()
     found = snap.read(
         spark,
