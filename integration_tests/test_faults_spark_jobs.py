@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -167,6 +168,27 @@ def test_the_driver_is_killed(work: Work, moment: str) -> None:
     assert [commit.rows for commit in output_commits(work.output)] == (
         [COUNT, COUNT] if planned else [2 * COUNT]
     )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int) -> None:
+    """While Java works for it: that is cancelled, nothing is left, and one line says so."""
+    work.gate.hold(job_gate.WORKER)
+    driver = driver_of(work)
+    try:
+        work.gate.reached(job_gate.WORKER)
+        driver.signal(number)
+        assert driver.wait(seconds=60) == code
+        told = f"ended by {number.name}: what was not committed is read again by the next run"
+        assert told in driver.output.splitlines()
+        assert "Traceback" not in driver.output
+    finally:
+        driver.close()
+    assert work.committed() == 0
+    assert Job.from_file(work.file).store.attempts() == []
+    work.gate.release()
+    work.run()
+    work.assert_complete()
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -200,13 +200,29 @@ def test_offsets_that_aged_out_end_the_run_or_are_noted(numbers: Numbers) -> Non
     assert numbers.numbers() == sorted({*range(20)} - {10, 12, 14})
 
 
+def test_a_run_that_cannot_be_made_again_keeps_its_rows(numbers: Numbers) -> None:
+    """Whatever the job says about loss: its result has rows that the topic does not hold."""
+    numbers.send(10)
+    job = numbers.job(fail_on_data_loss="false")
+    job.run_once(numbers.spark)
+    spark_topics.delete_records(numbers.broker.bootstrap, numbers.topic, {0: 3})
+    with pytest.raises(OutputError, match=rf"do not hold {numbers.topic}-0@0-3 any more"):
+        job.replay(numbers.spark, 0)
+    assert numbers.numbers() == list(range(10))
+    numbers.send(10)
+    spark_topics.delete_records(numbers.broker.bootstrap, numbers.topic, {0: 8})
+    assert job.run_once(numbers.spark).lost == ((numbers.topic, 0, 5, 8),)
+    assert job.replay(numbers.spark, 1).lost == ((numbers.topic, 0, 5, 8),)
+    assert len(numbers.numbers()) == 17
+
+
 def test_a_topic_that_was_made_anew_is_refused(numbers: Numbers) -> None:
     numbers.send(4)
     numbers.job().run_once(numbers.spark)
     spark_topics.delete(numbers.broker.bootstrap, numbers.topic)
     spark_topics.create(numbers.broker.bootstrap, numbers.topic, PARTITIONS)
     numbers.send(9)
-    with pytest.raises(PybrokerError, match=numbers.topic) as caught:
+    with pytest.raises(PybrokerError, match=rf"{numbers.topic}.*give another sink.path") as caught:
         numbers.job().run_once(numbers.spark)
     assert "\n" not in str(caught.value)
     assert numbers.numbers() == list(range(4))
@@ -256,6 +272,24 @@ def test_a_function_of_a_file_beside_the_job_is_the_transform(numbers: Numbers) 
     assert sorted(tuple(row) for row in rows) == [(2 * n, 0) for n in range(5)]
 
 
+MISTAKEN: Final = """\
+import sys
+from pyspark.sql import functions as F
+
+def exits(records):
+    sys.exit(0)
+
+def empty(records):
+    return records.select()
+
+def raises(records):
+    @F.udf("long")
+    def broken(offset):
+        raise ValueError("of a task")
+    return records.select(broken("offset").alias("n"))
+"""
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
@@ -281,11 +315,20 @@ def test_a_function_of_a_file_beside_the_job_is_the_transform(numbers: Numbers) 
             [NUMBERS, "transform: {sql: SELECT make_interval(1) AS n}"],
             "cannot be written: .*INTERVAL",
         ),
+        ([NUMBERS, "transform: {sql: SELECT null AS n FROM records}"], "has no type for n, which"),
+        (
+            [NUMBERS, "transform: {sql: 'SELECT 1 FROM records) UNION ALL (SELECT 2'}"],
+            r"transform.sql: \[PARSE_SYNTAX_ERROR\]",
+        ),
+        ([NUMBERS, "transform: mistaken:exits"], "transform mistaken:exits: SystemExit: 0"),
+        ([NUMBERS, "transform: mistaken:empty"], "the table has no columns"),
+        ([NUMBERS, "transform: mistaken:raises"], "^ValueError: of a task; nothing was committed"),
     ],
 )
 def test_mistakes_of_a_job_are_one_line_and_leave_nothing(
     numbers: Numbers, lines: list[str], expected: str
 ) -> None:
+    (numbers.folder / "mistaken.py").write_text(MISTAKEN)
     numbers.send(1)
     with pytest.raises(PybrokerError, match=expected) as caught:
         numbers.job(*lines).run_once(numbers.spark)

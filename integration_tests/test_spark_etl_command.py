@@ -92,6 +92,20 @@ def test_a_command_that_is_told_to_end_takes_its_attempt_with_it(numbers: Number
     with pytest.raises(SystemExit) as caught:
         command("run", str(numbers.file), "--report", str(report))
     assert caught.value.code == 128 + signal.SIGTERM
-    assert json.loads(report.read_text()) == {"runs": [], "error": "SystemExit"}
+    told = "ended by SIGTERM: what was not committed is read again by the next run"
+    assert json.loads(report.read_text()) == {"runs": [], "error": told}
     assert numbers.files() == []
     assert numbers.job().store.attempts() == []
+
+
+def test_the_output_of_another_job_is_neither_shown_nor_tidied_up(
+    numbers: Numbers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers.job()
+    numbers.send(2)
+    assert command("run", str(numbers.file)) == 0
+    numbers.file.write_text(numbers.file.read_text().replace("name: ", "name: other-"))
+    for words in (["run"], ["run", "--dry-run"], ["status"], ["gc"]):
+        assert command(words[0], str(numbers.file), *words[1:]) == 1
+        error = capsys.readouterr().err
+        assert f"is the output of the job {numbers.topic}, not of other-" in error, words

@@ -21,6 +21,9 @@ _OURS: Final = re.compile(r"\bpybroker(?:\.\w+)*\.[A-Z]\w*: (.+)")
 
 _BY_JAVA: Final = "An error occurred while calling "
 """So begins an error of Java that PySpark has no name for: with a line that says nothing."""
+_BY_PYTHON: Final = "An exception was thrown from the Python worker"
+"""So begins an error of the user's own function: with a line that says nothing, and a stack."""
+_RAISED: Final = re.compile(r"(?m)^(?!Traceback )([A-Za-z_][\w.]*(?:: .*)?)$")
 _CAUSE: Final = re.compile(r"(?m)^Caused by: (?:[\w$]+\.)*([\w$]+: \S.*)$")
 
 
@@ -53,6 +56,9 @@ def reason(error: BaseException) -> str:
     ours = _OURS.search(text)
     if ours is not None:
         return ours[1].strip()
+    raised = _RAISED.findall(text.rpartition("\nTraceback (most recent call last):\n")[2])
+    if raised and _BY_PYTHON in text:
+        return str(raised[0])
     causes = _CAUSE.findall(text)
     if causes and text.startswith(_BY_JAVA):
         return str(causes[-1])

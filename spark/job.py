@@ -31,9 +31,10 @@ from pyspark.sql import SparkSession
 from pybroker.clock import SystemClock
 from pybroker.errors import ConfigError, PybrokerError
 from pybroker.spark.etl import job_file, proposal, sink
-from pybroker.spark.etl.exactly_once import Outcome, Runner, Write
+from pybroker.spark.etl.exactly_once import Outcome, Runner, Write, Written
 from pybroker.spark.etl.files import OutputError
 from pybroker.spark.etl.job_model import JobFile
+from pybroker.spark.etl.layout import AttemptName
 from pybroker.spark.etl.manifest import Commit, Json, Plan
 from pybroker.spark.etl.progress import Progress, Silent
 from pybroker.spark.etl.report import RunResult, of_outcome
@@ -108,11 +109,32 @@ class Job:
 
     def replay(self, spark: SparkSession, seq: int) -> RunResult:
         """Makes a committed run again, with the job file of now: its result takes the place of the
-        old one in one step. Raises as `run_once` does."""
+        old one in one step. Raises as `run_once` does, and OutputError where the topics do not hold
+        any more what the old result was made of, whatever the job says about loss."""
         parts = prepare(self.file)
-        snapshot = self.committed(seq).snapshot
+        old = self.committed(seq)
         run = self._run(spark, parts, self._before(seq))
-        return self._finished(run, lambda write: self.runner.replay(seq, write), snapshot)
+
+        def write(plan: Plan, attempt: AttemptName) -> Written:
+            written = run.write(plan, attempt)
+            self._keep_rows(old, written)
+            return written
+
+        return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
+
+    def _keep_rows(self, old: Commit, written: Written) -> None:
+        """Raises OutputError if more is lost now than when a run was committed."""
+        known = {(topic, number): end for topic, number, _, end in old.lost}
+        gone = [
+            f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
+            for topic, number, start, end in written.lost
+            if end > known.get((topic, number), start)
+        ]
+        if gone:
+            raise OutputError(
+                f"run {old.seq} cannot be made again without losing rows that its result has: the "
+                f"topics do not hold {', '.join(gone)} any more; the old result stays"
+            )
 
     def committed(self, seq: int) -> Commit:
         """What a run gave. Raises OutputError if it is not committed."""
@@ -123,6 +145,7 @@ class Job:
 
     def dry_run(self, until_ms: int | None = None) -> RunResult:
         """What the next run would read. Writes nothing and needs no Spark."""
+        self.store.check(self.file.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last is not None else 0
         found = self.store.plan(seq)
@@ -222,6 +245,8 @@ def main(words: Sequence[str]) -> int:
         for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
             print(line, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

@@ -5,10 +5,14 @@ words of the command line are parsed elsewhere.
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import threading
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, TextIO
@@ -16,8 +20,9 @@ from typing import Any, Final, NoReturn, TextIO
 from pyspark.sql import SparkSession
 
 from pybroker.errors import PybrokerError
-from pybroker.spark.etl import job_file, orphans, proposal, report
+from pybroker.spark.etl import orphans, proposal, report
 from pybroker.spark.etl.layout import AttemptName
+from pybroker.spark.etl.moments import timestamp_ms
 from pybroker.spark.etl.orphans import Kind
 from pybroker.spark.etl.progress import Silent, for_stream
 from pybroker.spark.etl.report import RunResult, megabytes
@@ -59,9 +64,18 @@ def run(path: str, wishes: RunWishes, out: TextIO | None = None) -> None:
     except PybrokerError as failure:
         error = str(failure)
         raise
+    except KeyboardInterrupt as interruption:
+        error = _told(interruption)
+        print(error, file=sys.stderr)
+        if isinstance(interruption, Terminated):
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    except BaseException as mistake:
+        error = type(mistake).__name__
+        raise
     finally:
         if wishes.report is not None:
-            report.write(wishes.report, results, error or _interruption())
+            report.write(wishes.report, results, error)
         if wishes.json:
             print(json.dumps(report.document(results, error)), file=out)
 
@@ -92,27 +106,65 @@ def _run(job: Job, wishes: RunWishes, results: list[RunResult], out: TextIO | No
             return
     progress = Silent() if wishes.json else for_stream(sys.stderr)
     job = replace(job, progress=progress)
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _leave)
     try:
         spark = _spark(job, wishes.debug)
-        if wishes.replay is not None:
-            show(job.replay(spark, wishes.replay))
-        elif wishes.once:
-            show(job.run_once(spark, until_ms))
-        else:
-            for result in job.run(spark, until_ms):
-                show(result)
+        with _leaving_in_good_order():
+            if wishes.replay is not None:
+                show(job.replay(spark, wishes.replay))
+            elif wishes.once:
+                show(job.run_once(spark, until_ms))
+            else:
+                for result in job.run(spark, until_ms):
+                    show(result)
     finally:
-        if signal.getsignal(signal.SIGTERM) is _leave:
-            signal.signal(signal.SIGTERM, before)
         progress.close()
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came. A KeyboardInterrupt, because for that alone Py4J gives up the connection on
+    which it waits; after any other exception the next call would be given the answer to this one,
+    when the job that was to end has ended by itself."""
+
+
+@contextmanager
+def _leaving_in_good_order() -> Iterator[None]:
+    """A run that is told to end cancels its work and removes its attempt. PySpark's own handler
+    of Ctrl-C asks Java by the connection that is in use, and prints how that fails."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _leave(number: int, _: object) -> NoReturn:
-    """Out of a run in good order: its attempt is removed."""
-    raise SystemExit(128 + number)
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _told(interruption: KeyboardInterrupt) -> str:
+    name = "SIGTERM" if isinstance(interruption, Terminated) else "SIGINT"
+    return f"ended by {name}: what was not committed is read again by the next run"
+
+
+def _quieten() -> None:
+    """What Python's side of Spark prints beside our line: a stack for each interrupted call, the
+    place in the user's program of each wrong column, which our line names, and what it thinks of
+    pandas."""
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).disabled = True
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
 
 
 def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) -> None:
@@ -120,6 +172,7 @@ def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) ->
     PybrokerError."""
     job = Job.from_file(path)
     store = job.store
+    store.check(job.file.owner)
     names = store.commit_names()
     plan = store.plan(names[-1].seq + 1 if names else 0)
     found: dict[str, Any] = {
@@ -143,6 +196,7 @@ def gc(
     """Removes what crashes left behind, and with `superseded` what replays did. Raises
     PybrokerError."""
     job = Job.from_file(path)
+    job.store.check(job.file.owner)
     kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}
     now_s = time.time()
     found = orphans.leftovers(job.store, job.file.places, now_s, older_than_s)
@@ -166,9 +220,11 @@ def _spark(job: Job, debug: bool) -> SparkSession:
     conf = {name: value for name, value in job.file.spark.items() if name != "master"}
     for name, value in DEFAULTS.items():
         conf.setdefault(name, value)
-    running = SparkSession.getActiveSession() is not None
+    quiet = not debug and SparkSession.getActiveSession() is None
+    if quiet:
+        _quieten()
     spark = session(app=job.name, master=job.file.spark.get("master"), conf=conf)
-    if not debug and not running:
+    if quiet:
         spark.sparkContext.setLogLevel(QUIET)
     return spark
 
@@ -177,7 +233,7 @@ def _until(text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        return job_file.timestamp_ms(text)
+        return timestamp_ms(text)
     except ValueError:
         raise report.WrongWish(
             f"--until: expected a time such as 2026-01-31T12:00:00Z or milliseconds since 1970, "
@@ -192,11 +248,6 @@ def _ranges(result: RunResult) -> list[str]:
         for item in (snapshot.ranges() if snapshot is not None else ())
         if item.offsets
     ]
-
-
-def _interruption() -> str | None:
-    failure = sys.exc_info()[1]
-    return type(failure).__name__ if failure is not None else None
 
 
 def _writer(job: Job, name: AttemptName) -> dict[str, Any]:

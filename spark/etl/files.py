@@ -16,6 +16,9 @@ from typing import Final, Protocol
 from pybroker.errors import PybrokerError
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+_OTHERS_AT_IT: Final = frozenset({errno.ENOENT, errno.ENOTEMPTY})
+_REMOVALS_MAX: Final = 20
+"""Tasks that were cancelled tidy up, or write, for a moment yet."""
 
 
 class OutputError(PybrokerError):
@@ -89,8 +92,14 @@ class RealFiles:
         path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        if path.is_dir():
-            shutil.rmtree(path)
+        for left in reversed(range(_REMOVALS_MAX)):
+            try:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                return
+            except OSError as error:
+                if not left or error.errno not in _OTHERS_AT_IT:
+                    raise
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()

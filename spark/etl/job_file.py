@@ -8,7 +8,6 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
@@ -24,7 +23,9 @@ from pybroker.spark.etl.job_model import (
     Source,
     Transform,
 )
+from pybroker.spark.etl.moments import timestamp_ms
 from pybroker.spark.etl.yaml_file import Fault, Key, Tree, parse
+from pybroker.spark.options import client_option_fault, has_effect
 
 T = TypeVar("T")
 
@@ -78,7 +79,8 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER: Final = re.compile(r"\S+:\d{1,5}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _GLOB: Final = frozenset("*?[]{}\\")
-_MISSING: Final = object()
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+COUNT_MAX: Final = 2**31 - 1
 
 
 def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> JobFile:
@@ -145,7 +147,8 @@ class _Reader:
         at = ("source",)
         self._section(at, needed=True)
         kafka = self._kafka()
-        self._known(at, (*_SOURCE, *kafka))
+        kafka_keys = [key for key in self._children(at) if key.startswith("kafka.")]
+        self._known(at, _SOURCE, also=kafka_keys)
         return Source(
             bootstrap_servers=self._servers((*at, "bootstrap.servers")),
             topics=self._topics((*at, "topics")),
@@ -176,7 +179,12 @@ class _Reader:
             if value is None or isinstance(value, dict | list):
                 self._fault(at, "expected a plain value")
             else:
-                found[key] = str(value).lower() if isinstance(value, bool) else str(value)
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                fault = client_option_fault(key, text)
+                if fault is not None:
+                    self._fault(at, fault)
+                elif has_effect(key):
+                    found[key] = text
         return found
 
     def _decode(self) -> Decode:
@@ -310,9 +318,9 @@ class _Reader:
         elif value is not None and not isinstance(value, dict):
             self._fault(at, f"expected keys and values, found {value!r}")
 
-    def _known(self, at: Key, names: Collection[str]) -> None:
+    def _known(self, at: Key, names: Collection[str], also: Collection[str] = ()) -> None:
         for name in self._children(at):
-            if name not in names:
+            if name not in names and name not in also:
                 close = difflib.get_close_matches(name, names, 1)
                 hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
                 self._fault((*at, name), f"is no key of a job; {hint}")
@@ -351,7 +359,10 @@ class _Reader:
         return default
 
     def _count(self, at: Key) -> int | None:
-        found = self._number(at, lambda value: isinstance(value, int) and value > 0, "a count")
+        expected = f"a count, 1 to {COUNT_MAX}"
+        found = self._number(
+            at, lambda value: isinstance(value, int) and 0 < value <= COUNT_MAX, expected
+        )
         return None if found is None else int(found)
 
     def _ratio(self, at: Key) -> float:
@@ -461,6 +472,10 @@ class _Reader:
             )
         elif not text.startswith("/"):
             self._fault(at, f"expected {expected}, found {text!r}")
+        elif _CONTROL.search(text):
+            self._fault(at, f"{text!r} holds a control character; expected {expected}")
+        elif os.path.normpath(text).strip("/") == "":
+            self._fault(at, f"expected a folder of the job's own, found {text!r}")
         elif _GLOB & set(text):
             self._fault(at, f"{text!r} holds one of * ? [ ] {{ }} \\, which Spark would expand")
         return Path(os.path.normpath(text))
@@ -477,14 +492,3 @@ class _Reader:
             if columns.count(column) > 1:
                 self._fault(at, f"{column} is given twice")
         return tuple(columns)
-
-
-def timestamp_ms(text: str) -> int:
-    """Milliseconds since 1970 of a number of them, or of a time in ISO 8601 (UTC if it does not
-    say). Raises ValueError."""
-    if re.fullmatch(r"\d+", text):
-        return int(text)
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)

@@ -83,6 +83,10 @@ def seq_folder(seq: int) -> Path:
     return Path(f"{SEQ_COLUMN}={seq:012d}")
 
 
+def is_seq_folder(name: str) -> bool:
+    return _SEQ_FOLDER.fullmatch(name) is not None
+
+
 def temporary_file() -> str:
     """A name for a file that is about to get its real name."""
     return f".{uuid.uuid4().hex}.new"

@@ -52,7 +52,17 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
     Raises SnapshotError, DataLost, ConfigError, or a ClientError where the cluster does not answer.
     """
     before = snapshot_of(last.snapshot) if last is not None else None
-    found = _now(job, before, until_ms)
+    if before is not None and job.source.mode == "append":
+        _check_goes_on(job, before)
+    try:
+        found = _now(job, before, until_ms)
+    except SnapshotError as error:
+        if before is None or job.source.mode == "latest":
+            raise
+        raise SnapshotError(
+            f"{error} (the job goes on from what is in {job.sink.path}: for a job that begins anew "
+            "give another sink.path)"
+        ) from error
     if before is not None and before.cluster_id != found.cluster_id:
         raise OutputError(
             f"{job.sink.path} was made from the cluster {before.cluster_id}, and "
@@ -67,6 +77,21 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
         if job.source.max_bytes_per_run is not None:
             found = cut(found, _offset_sizes(job, found), job.source.max_bytes_per_run)
     return found
+
+
+def _check_goes_on(job: JobFile, before: Snapshot) -> None:
+    """Raises OutputError if the job file asks for something else than what was read so far."""
+    gone = [topic for topic in before.topics if topic not in job.source.topics]
+    if gone:
+        raise OutputError(
+            f"{job.file}: source.topics: {', '.join(gone)} was read into {job.sink.path} and "
+            "cannot be left away: name it, or give another sink.path"
+        )
+    if before.isolation != job.source.isolation:
+        raise OutputError(
+            f"{job.file}: source.isolation.level: {job.sink.path} was read as {before.isolation}: "
+            "keep it, or give another sink.path"
+        )
 
 
 def reached(goal: Snapshot, done: Snapshot) -> bool:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +28,9 @@ from pybroker.spark.failures import reason
 from pybroker.spark.snapshot_model import Snapshot
 
 EXAMPLES: Final = 3
+_NO_JAVA: Final = (Py4JError, PySparkException, OSError)
+"""What calls raise when the process of Java is gone."""
+_JAVA_GONE: Final = "the Java process of Spark has ended (was it killed, is there memory for it?)"
 REASONS: Final = 20
 """How many reasons of dead letters a commit counts one by one."""
 
@@ -103,11 +106,13 @@ class Run:
             with watched(self.spark, group, self.progress), _one_line():
                 return self._write(plan, attempt, snapshot)
         except BaseException:
-            context.cancelJobGroup(group)
+            with suppress(*_NO_JAVA):  # what went wrong before is what is told
+                context.cancelJobGroup(group)
             raise
         finally:
-            for name in ("spark.jobGroup.id", "spark.job.description"):
-                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+            with suppress(*_NO_JAVA):
+                for name in ("spark.jobGroup.id", "spark.job.description"):
+                    context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _write(self, plan: Plan, attempt: AttemptName, snapshot: Snapshot) -> Written:
         frame = self.read(self.spark, self.job, snapshot)
@@ -219,5 +224,7 @@ def _one_line() -> Iterator[None]:
     """Errors of Spark come with plans and traces of many pages."""
     try:
         yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise RunFailed(f"{_JAVA_GONE}; nothing was committed") from error
     except (PySparkException, Py4JError) as error:
         raise RunFailed(f"{reason(error)}; nothing was committed") from error

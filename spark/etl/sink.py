@@ -10,7 +10,7 @@ import pyarrow.parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import NullType, StructType
 
 from pybroker.errors import PybrokerError
 from pybroker.spark.etl import layout
@@ -26,7 +26,7 @@ class SinkError(PybrokerError):
 
 def uri(path: Path) -> str:
     """A path as Spark takes it, whatever its default file system is."""
-    return f"file://{path}"
+    return f"file://{path.absolute()}"
 
 
 def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> StructType:
@@ -44,6 +44,13 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
         raise SinkError(
             f"sink.partition-by: the table has no column {', '.join(missing)}; "
             f"it has {', '.join(names)}"
+        )
+    if not names:
+        raise SinkError("the table has no columns: give it at least one")
+    untyped = [field.name for field in schema.fields if isinstance(field.dataType, NullType)]
+    if untyped:
+        raise SinkError(
+            f"the table has no type for {', '.join(untyped)}, which is always null: cast it to one"
         )
     if len(names) == len(sink.partition_by):
         raise SinkError(

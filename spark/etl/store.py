@@ -52,11 +52,19 @@ class Store:
 
         Raises OutputError if one between them is missing.
         """
+        # Plans before commits: a run is planned when the one before it is committed.
+        planned = max(self._planned(), default=0)
         latest = {name.seq: name for name in self.all_commit_names()}
         for expected, seq in enumerate(sorted(latest)):
             if seq != expected:
-                missing = self._root / layout.COMMITS / layout.commit_file(CommitName(expected, 0))
-                raise OutputError(f"{missing} is missing, though there is a commit {seq}")
+                raise self._missing(expected, f"a commit {seq}")
+        if planned > len(latest):
+            raise self._missing(len(latest), f"a plan {planned}")
+        if not latest and self._has_data() and self.owner() is None:
+            raise OutputError(
+                f"{self.output} holds files of runs, and no {layout.STORE} that says which of them "
+                "count: bring it back, or give another sink.path"
+            )
         return [latest[seq] for seq in sorted(latest)]
 
     def commit(self, name: CommitName) -> Commit:
@@ -96,10 +104,18 @@ class Store:
 
         Raises OutputError if it is the output of another one, or was made in another shape.
         """
+        self.check(owner)
         self._make_folders()
         self._put(self._root / layout.OWNER, owner)
+        self.check(owner)
+
+    def check(self, owner: Owner) -> None:
+        """Raises OutputError if this is the output of another job, was made in another shape, or
+        has lost what says what belongs to it."""
+        self.commit_names()
         found = self.owner()
-        assert found is not None
+        if found is None:
+            return
         if found.job != owner.job:
             raise OutputError(
                 f"{self.output} is the output of the job {found.job}, not of {owner.job}; "
@@ -114,6 +130,8 @@ class Store:
 
     def put_plan(self, plan: Plan) -> Plan:
         """The plan of this run: this one, or one that was there before."""
+        # The commit before it lasts first: whoever linked it may have been stopped before this.
+        self.files.sync_folder(self._root / layout.COMMITS)
         self._put(self._root / layout.PLANS / layout.plan_file(plan.seq), plan)
         found = self.plan(plan.seq)
         if found is None:
@@ -187,6 +205,21 @@ class Store:
         ]
 
     # How it is done
+
+    def _planned(self) -> list[int]:
+        names = self.files.names(self._root / layout.PLANS)
+        return [seq for name in names if (seq := layout.parse_plan(name)) is not None]
+
+    def _has_data(self) -> bool:
+        data = self.output / layout.DATA
+        return any(
+            layout.is_seq_folder(name) and self.files.names(data / name)
+            for name in self.files.names(data)
+        )
+
+    def _missing(self, seq: int, there: str) -> OutputError:
+        path = self._root / layout.COMMITS / layout.commit_file(CommitName(seq, 0))
+        return OutputError(f"{path} is missing, though there is {there}: bring it back")
 
     def _make_folders(self) -> None:
         """Their names last when the owner is put beside them, at the latest."""

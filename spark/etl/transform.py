@@ -57,7 +57,7 @@ def load(transform: Transform | None, where: str) -> Function | None:
     module_name, _, name = transform.function.partition(":")
     try:
         module = _module(module_name, transform.folder)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(
             [f"{where}: transform: {module_name} cannot be imported: {reason}"]
@@ -81,7 +81,7 @@ def apply(
     try:
         wants_context = len(inspect.signature(function).parameters) > 1
         result = function(frame, context) if wants_context else function(frame)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit code of 0 would look like success
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise TransformFailed(f"transform {transform.function}: {reason}") from error
     if not isinstance(result, DataFrame):
@@ -129,9 +129,14 @@ def _is_below(module: Any, folder: Path) -> bool:
 def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
     """The view has a name of its own, so that two jobs in one session do not meet; the user's text
     sees it as `records`."""
+    text = sql.strip().rstrip(";")
+    try:
+        # By itself first: half a bracket would be closed by what is put around it.
+        spark._jsparkSession.sessionState().sqlParser().parseQuery(text)
+    except PySparkException as error:
+        raise TransformFailed(f"transform.sql: {first_line(error)}") from error
     name = f"pybroker_records_{uuid.uuid4().hex}"
     frame.createTempView(name)
-    text = sql.strip().rstrip(";")
     try:
         return spark.sql(f"WITH {VIEW} AS (SELECT * FROM {name}) SELECT * FROM (\n{text}\n)")
     except PySparkException as error:

@@ -47,6 +47,9 @@ def parse(text: str, environment: Mapping[str, str]) -> Tree:
     tree = Tree({}, {}, [])
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError:
+        tree.faults.append(Fault(1, (), "nested too deeply"))
+        return tree
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "it cannot be read"
@@ -55,7 +58,10 @@ def parse(text: str, environment: Mapping[str, str]) -> Tree:
     if not isinstance(root, yaml.MappingNode):
         tree.faults.append(Fault(1, (), "expected keys and values, as in `name: orders`"))
         return tree
-    _Walk(tree, environment).mapping(root, ())
+    try:
+        _Walk(tree, environment).mapping(root, ())
+    except RecursionError:
+        tree.faults.append(Fault(1, (), "nested too deeply"))
     return tree
 
 

@@ -22,6 +22,22 @@ pybroker.spark.failures.ReadFailed: orders-0@7: no broker could be reached
 
 \tat org.apache.spark.api.python.BasePythonRunner
 """
+BY_A_FUNCTION = """\
+An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "jobs.py", line 12, in price
+    raise KeyError(text)
+          ^^^^^^^^^^^^^^
+KeyError: 'no price'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "jobs.py", line 14, in price
+    raise ValueError("line one\\nline two")
+ValueError: line one
+line two
+"""
 DISK_FULL = """\
 An error occurred while calling o302.parquet.
 : org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows
@@ -44,6 +60,7 @@ AT_LOAD = (
         (RuntimeError(JAVA), "orders-0@7: no broker could be reached"),
         (RuntimeError(DISK_FULL), "IOException: No space left on device"),
         (RuntimeError(AT_LOAD), "unknown option foo"),
+        (RuntimeError(BY_A_FUNCTION), "ValueError: line one"),
         (RuntimeError("no module named pybroker.spark: install it"), None),
         (RuntimeError("  \nfirst line\nsecond"), "first line"),
         (RuntimeError(), "RuntimeError"),

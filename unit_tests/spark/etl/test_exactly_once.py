@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import threading
 from pathlib import Path
 
@@ -271,6 +272,32 @@ def test_a_missing_commit_between_others_is_named(tmp_path: Path) -> None:
     (tmp_path / "_pybroker" / "commits" / "000000000000-0000.json").unlink()
     with pytest.raises(OutputError, match=r"000000000000-0000\.json is missing, though .* 1"):
         visible(tmp_path)
+
+
+@pytest.mark.parametrize("gone", ["_pybroker", "_pybroker/commits"])
+def test_an_output_that_has_lost_what_counts_is_not_begun_anew(tmp_path: Path, gone: str) -> None:
+    """Its records may have aged out of the topics, and its files would be taken for orphans."""
+    job = Job(tmp_path)
+    run_twice(job)
+    shutil.rmtree(tmp_path / gone)
+    files = sorted((tmp_path / "data").rglob("*"))
+    for use in (
+        lambda: job.run(Log(50)),
+        lambda: job.store.check(job.runner.owner),
+        lambda: leftovers(job.store, job.runner.places, LATER, 0),
+        lambda: visible(tmp_path),
+    ):
+        with pytest.raises(OutputError, match="bring it back"):
+            use()
+    assert sorted((tmp_path / "data").rglob("*")) == files
+
+
+def test_the_last_commit_that_is_gone_is_made_again_from_its_plan(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    run_twice(job)
+    (tmp_path / "_pybroker" / "commits" / "000000000001-0000.json").unlink()
+    assert job.run(Log(50))
+    assert visible(tmp_path) == list(range(40))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pybroker.spark.etl.job_model import (
     Transform,
 )
 from pybroker.spark.etl.manifest import Owner
+from pybroker.spark.etl.moments import timestamp_ms
 from unit_tests.sources import ROOT
 
 SMALLEST = """\
@@ -45,7 +46,7 @@ source:
   max-bytes-per-run: 2g
   max-bytes-per-partition: 128m
   min-partitions: 8
-  kafka.security.protocol: SSL
+  kafka.security.protocol: PLAINTEXT
   kafka.check.crcs: true
 decode:
   key: {format: string}
@@ -116,7 +117,7 @@ def test_every_key(tmp_path: Path) -> None:
             max_bytes_per_run=2 * 2**30,
             max_bytes_per_partition=128 * 2**20,
             min_partitions=8,
-            kafka={"kafka.security.protocol": "SSL", "kafka.check.crcs": "true"},
+            kafka={"kafka.security.protocol": "PLAINTEXT", "kafka.check.crcs": "true"},
         ),
         sink=Sink(Path("/lake/orders"), ("date", "country"), "zstd", 4, "add-columns"),
         decode=Decode(
@@ -151,6 +152,11 @@ def test_every_key_is_in_the_guide() -> None:
     known = {key for key in keys if not key.startswith(("kafka.", "spark."))}
     assert len(known) > 25
     assert not [key for key in known if key not in guide]
+
+
+def test_options_of_kafka_that_change_nothing_may_stay() -> None:
+    job = parsed(changed("[orders]", "[a]\n  kafka.session.timeout.ms: 1\n  kafka.client.id: x"))
+    assert job.source.kafka == {"kafka.client.id": "x"}
 
 
 def test_texts_take_variables_of_the_environment() -> None:
@@ -189,8 +195,8 @@ def test_texts_take_variables_of_the_environment() -> None:
         (SMALLEST + "  partition-by: 7", ":7: sink.partition-by: expected a list of columns"),
         (SMALLEST + "  partition-by: [pybroker_x]", "names that begin with pybroker_ are ours"),
         (SMALLEST + "  format: csv", ":7: sink.format: expected parquet, found 'csv'"),
-        (SMALLEST + "  files: 0", ":7: sink.files: expected a count, found 0"),
-        (SMALLEST + "  files: true", ":7: sink.files: expected a count, found True"),
+        (SMALLEST + "  files: 0", ":7: sink.files: expected a count, 1 to"),
+        (SMALLEST + "  files: true", ":7: sink.files: expected a count, 1 to"),
         (SMALLEST + "decode: 5", ":7: decode: expected keys and values, found 5"),
         (SMALLEST + "decode: {on-error: null}\ndlq: 3", "dlq: expected keys and values, found 3"),
         (SMALLEST + "decode: {on-error: skip}", "decode.on-error: expected fail or dlq"),
@@ -227,6 +233,17 @@ def test_texts_take_variables_of_the_environment() -> None:
         ),
         (changed("[orders]", "&a [*a]"), ":4: source.topics: expected plain values in the list"),
         (SMALLEST + "spark: &a\n  x: *a", ": spark.x: holds itself"),
+        ("a: " + "[" * 3000, ":1: nested too deeply"),
+        ("a: " + "{a: " * 3000, ":1: nested too deeply"),
+        (changed("/lake/orders", '"/lake\\0/orders"'), "holds a control character"),
+        (changed("/lake/orders", '"/lake\\n/orders"'), "holds a control character"),
+        (changed("/lake/orders", "/./"), "expected a folder of the job's own, found '/./'"),
+        (SMALLEST + f"  files: {2**31}", ":7: sink.files: expected a count, 1 to 2147483647"),
+        (changed("[orders]", f"[a]\n  starting: {2**63}"), ":5: source.starting: expected earli"),
+        (changed("[orders]", "[a]\n  starting: 0001-01-01"), ":5: source.starting: expected earl"),
+        (changed("[orders]", "[a]\n  kafka.foo: 1"), "kafka.foo: unknown option kafka.foo"),
+        (changed("[orders]", "[a]\n  kafka.sasl.mechanism: PLAIN"), "without TLS and SASL only"),
+        (changed("[orders]", "[a]\n  kafka.fetch.max.bytes: -1"), "must be from 0 to 2147483647"),
     ],
 )
 def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
@@ -267,4 +284,4 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_moments(text: str, expected: int) -> None:
-    assert job_file.timestamp_ms(text) == expected
+    assert timestamp_ms(text) == expected

@@ -40,6 +40,12 @@ def test_a_module_that_was_edited_is_read_again(tmp_path: Path) -> None:
     assert result_of(write(tmp_path / "a", "new, and longer")) == "new, and longer"
 
 
+def test_a_module_that_exits_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "exiting_job.py").write_text("raise SystemExit(0)\n")
+    with pytest.raises(ConfigError, match="exiting_job cannot be imported: SystemExit: 0"):
+        result_of(tmp_path, "exiting_job:transform")
+
+
 def test_a_name_that_is_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("def transform():\n    return 1\n")
     with pytest.raises(ConfigError, match="another module of this name is in use"):
