@@ -44,9 +44,9 @@ _STEADY_S: Final = 0.5
 _START_S_MAX: Final = 60.0
 _RECOVERY_S_MAX: Final = 30.0
 """Besides sessions and lag time: so long may it take until the cluster is as it was."""
-_CONTROLLER_WAITS_S: Final = 10.0
-"""controller.socket.timeout.ms: a connection that is half gone is given up so late, and clients may
-wait for their own limits after that."""
+_ANSWER_S_MAX: Final = 10.0
+"""So late brokers give a connection up that is half gone: until then a replica is out of sync, or
+has not heard of its role, and clients may wait for their own limits after that."""
 _QUIET_S_MAX: Final = 60.0
 _SUPERVISION_S: Final = 1.0
 _READ_S_MAX: Final = 60.0
@@ -336,7 +336,8 @@ def _config(options: Options) -> dict[str, object]:
         "log.retention.check.interval.ms": _RETENTION_CHECK_MS,
         "zookeeper.session.timeout.ms": int(1000 * options.session_s),
         "replica.lag.time.max.ms": int(1000 * options.lag_s),
-        "controller.socket.timeout.ms": int(1000 * _CONTROLLER_WAITS_S),
+        "controller.socket.timeout.ms": int(1000 * _ANSWER_S_MAX),
+        "replica.socket.timeout.ms": int(1000 * _ANSWER_S_MAX),
         "replica.fetch.wait.max.ms": options.fetch_wait_ms,
         "replica.fetch.max.bytes": options.fetch_bytes,
         "offsets.topic.num.partitions": _OFFSETS_PARTITIONS,
