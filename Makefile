@@ -14,10 +14,10 @@ SEEDS ?= 200
 SCHEDULE ?=
 # Unit tests of whole clusters and of the model, which take their time: a stage of their own.
 SIMULATED := unit_tests/simulation unit_tests/replication/test_model.py
-# Unit tests run in several processes, a file in one. Their files are small and often synced, so they
-# are kept in memory where 500 MB are free; those of a test that failed stay (-n 0: one process).
+# Unit tests run in several processes, the tests of a file in one (TESTS="-n 0": all in one). What
+# they write is small and often synced: it is kept in memory where 500 MB are free.
 IN_MEMORY := $(shell [ -w /dev/shm ] && \
-  [ "$$(df -Pk /dev/shm | awk 'END { print $$4 }')" -gt 500000 ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
+  [ "$$(df -Pk /dev/shm | awk 'END { print $$4 }')" -gt 500000 ] && echo TMPDIR=/dev/shm)
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile -o tmp_path_retention_policy=failed
 
 .PHONY: run test lint test-unit test-simulation test-integration test-faults simulate fuzz bench docs install clean

@@ -26,7 +26,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.home = Path(tempfile.mkdtemp(prefix="pybroker-log-"))
+        self.home: Path | None = None
         self.bench: Bench
         self.batches: list[tuple[int, int, bytes]] = []
         self.start = 0
@@ -39,11 +39,13 @@ class LogAgainstList(RuleBasedStateMachine):
         config = LogConfig(
             segment_bytes=SEGMENT_BYTES, index_interval_bytes=interval, retention_ms=1000
         )
+        self.home = Path(tempfile.mkdtemp(prefix="pybroker-log-"))
         self.bench = Bench(self.home, config)
 
     def teardown(self) -> None:
         self.bench.log.close()
-        shutil.rmtree(self.home)
+        if self.home is not None:
+            shutil.rmtree(self.home)
 
     @rule(count=st.integers(1, 6), length=st.integers(0, 300), late=st.integers(-50, 50))
     def append(self, count: int, length: int, late: int) -> None:
