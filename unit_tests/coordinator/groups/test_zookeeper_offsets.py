@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,6 +27,7 @@ from unit_tests.coordinator.groups.offset_stage import FENCE, GROUP, Stage, tp, 
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
 
 NONE = ErrorCode.NONE
+T = TypeVar("T")
 
 
 async def begin(timeout_s: float = 5.0) -> Stage:
@@ -212,7 +215,7 @@ async def test_partitions_that_are_made_up_cost_no_requests(
 
 
 async def test_what_was_given_up_is_not_written_later() -> None:
-    stage = await begin(timeout_s=0.05)
+    stage = await begin(timeout_s=0.5)
     await stage.commit(GROUP, a=1)
     stage.coord.suspend()
     assert await stage.commit(GROUP, a=2) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
@@ -397,6 +400,13 @@ async def test_only_committed_transactions_are_moved() -> None:
 # ---- order and fencing, in whatever order things fail
 
 
+async def soon(load: Callable[[], Awaitable[T]]) -> T:
+    """By the first who is not too late with it: on a busy machine some are."""
+    while True:
+        with suppress(BrokerError):
+            return await load()
+
+
 class Storm:
     """Commits of four partitions while connections break and coordinators change."""
 
@@ -435,9 +445,12 @@ class Storm:
 
     async def depose(self) -> None:
         deposed = self.stage.store
-        await self.stage.take_over()
+        await self.take_over()
         late = {topic: CommittedOffset(0) for topic in self.topics}
         assert NONE not in (await deposed.commit(GROUP, late)).values()
+
+    async def take_over(self) -> None:
+        await soon(self.stage.take_over)
 
     async def wait(self) -> None:
         for _ in range(self.random.randrange(20)):
@@ -457,11 +470,11 @@ class Storm:
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_offsets_never_go_back_whatever_is_lost(seed: int) -> None:
-    storm = Storm(await begin(timeout_s=0.02))
+    storm = Storm(await soon(lambda: begin(timeout_s=0.02)))
     storm.random.seed(seed)
     commits = [storm.commit(topic) for topic in storm.topics]
     await asyncio.gather(*commits, storm.trouble(), storm.read())
-    await storm.stage.take_over()
+    await storm.take_over()
     await storm.read()
     assert any(offset > 0 for offset in storm.seen.values())
 
