@@ -20,6 +20,7 @@ from integration_tests.process import wait_until
 from integration_tests.samples import CODECS, FIRST_TIMESTAMP_MS, SAMPLES, Sample
 from integration_tests.spark_topics import KafkaRow, expected_rows, kafka_rows, numbered
 from integration_tests.test_documents import program
+from integration_tests.topic_model import TopicModel
 from pybroker.spark import snapshot
 from pybroker.spark.failures import reason
 from pybroker.spark.options import COLUMNS
@@ -28,6 +29,7 @@ from pybroker.spark.options import COLUMNS
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
 
 
+CRAMPED: Final = {"latestMemory": "10k", "kafka__max__partition__fetch__bytes": 2_000}
 Load = Callable[..., DataFrame]
 """A frame of `format("pybroker")` with these options; `__` stands for a dot. `schema` is a user's
 own."""
@@ -209,6 +211,28 @@ def test_the_latest_of_each_key(load: Load, broker: Broker, topic: str, memory: 
     assert read(includeHeaders=True) == [row for row in expected if row.value is not None]
     narrow = load(subscribe=topic, mode="latest", latestMemory=memory, columns="offset,partition")
     assert offsets_of(narrow) == [row[1:3] for row in expected if row.value is not None]
+
+
+def test_the_latest_is_that_of_a_model_whatever_is_written_and_deleted(
+    load: Load, broker: Broker, topic: str
+) -> None:
+    """A snapshot gives the same table again while the topic grows."""
+    dice = random.Random(11)
+    model = TopicModel(broker.bootstrap, topic, 2, dice, null_keys=False)
+    for step in range(6):
+        model.write(dice.randrange(20, 400))
+        if step % 2:
+            model.delete_records()
+        with model.writing():
+            taken = snapshot.take(broker.bootstrap, topics=[topic])
+            found = [
+                kafka_rows(load(snapshot=taken.to_json(), mode="latest", **options))
+                for options in ({"includeHeaders": True}, {"includeHeaders": True} | CRAMPED)
+            ]
+        cut = {p: (each.start, each.end) for p, each in taken.topics[topic].partitions.items()}
+        assert {p: start for p, (start, _) in cut.items()} == model.starts()
+        expected = [row for row in latest(model.rows(cut)) if row.value is not None]
+        assert found == [expected, expected], step
 
 
 def test_the_latest_needs_keys(load: Load, broker: Broker, topic: str) -> None:

@@ -36,7 +36,14 @@ class TopicModel:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, dice: random.Random, *, replicas: int = 1
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        dice: random.Random,
+        *,
+        replicas: int = 1,
+        null_keys: bool = True,
     ) -> None:
         self.topic = topic
         self.partitions = partitions
@@ -45,6 +52,7 @@ class TopicModel:
         self._rows: dict[int, dict[int, KafkaRow]] = {p: {} for p in range(partitions)}
         self._starts = dict.fromkeys(range(partitions), 0)
         self._made = 0
+        self._null_keys = null_keys
         self._errors: list[object] = []
         spark_topics.create(
             bootstrap, topic, partitions, replicas=replicas, configs={"retention.ms": "-1"}
@@ -131,7 +139,7 @@ class TopicModel:
         self._made += 1
         key_number = dice.randrange(60)
         partition = key_number % self.partitions
-        key = None if key_number == 0 else b"key-%d" % key_number
+        key = None if key_number == 0 and self._null_keys else b"key-%d" % key_number
         value = (
             None if dice.random() < 0.05 else dice.randbytes(dice.randrange(60)) + b"%d" % number
         )

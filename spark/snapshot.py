@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 Until = str | int | Mapping[str, Mapping[int, int]]
+TIME_MAX_MS: Final = 2**63 - 1
 WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -85,7 +86,7 @@ def _ends(until: Until) -> Bounds:
             )
         return LATEST
     if isinstance(until, int):
-        if until < 0 or isinstance(until, bool):
+        if not 0 <= until <= TIME_MAX_MS or isinstance(until, bool):
             raise SnapshotError(f"until is {until}: give a time in ms since 1970")
         return AtTime(until)
     if not isinstance(until, Mapping) or not all(map(_are_offsets, until.values())):

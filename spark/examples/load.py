@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -82,7 +83,12 @@ def main(words: Sequence[str]) -> int:
         description="Produces the data of the examples to topics of their names.",
     )
     parser.add_argument("folder", type=Path, help="node_modules/vega-datasets/data")
-    parser.add_argument("--bootstrap-server", default="127.0.0.1:9092", metavar="HOST:PORT")
+    parser.add_argument(
+        "--bootstrap-server",
+        default=os.environ.get("BOOTSTRAP", "127.0.0.1:9092"),
+        metavar="HOST:PORT",
+        help="else $BOOTSTRAP, as in the jobs",
+    )
     parser.add_argument("--only", choices=list(DATA), action="append", help="leave the others away")
     given = parser.parse_args(words)
     try:

@@ -287,7 +287,7 @@ async def test_take_is_the_short_form(tmp_path: Any) -> None:
             assert (
                 ends(snapshot.take(broker.address, ["orders"], until=1_004, conf=QUICK))[0][1] == 4
             )
-            for wrong in ("earliest", "1", -1, True):
+            for wrong in ("earliest", "1", -1, 2**63, True):
                 with pytest.raises(SnapshotError, match="until is"):
                     snapshot.take(broker.address, ["orders"], until=wrong, conf=QUICK)
             with pytest.raises(ConfigError):
