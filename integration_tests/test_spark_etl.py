@@ -365,6 +365,32 @@ def test_values_of_partitions_are_read_as_they_were(numbers: Numbers) -> None:
     assert Counter(found) == Counter([*words, None])
 
 
+def test_times_in_names_of_folders_mean_the_same_everywhere(numbers: Numbers) -> None:
+    """Sessions of writers and readers may have time zones of their own."""
+    numbers.send(4)
+    table = "transform: {sql: 'SELECT offset, timestamp_seconds(3600 * value.n) at FROM records'}"
+        "transform: {sql: 'SELECT offset, timestamp_seconds(3600 * value.n) AS at FROM records'}"
+    )
+    zone = "spark.sql.session.timeZone"
+    before = numbers.spark.conf.get(zone)
+    try:
+        numbers.spark.conf.set(zone, "America/New_York")
+        numbers.job(NUMBERS, table, sink="  partition-by: at").run_once(numbers.spark)
+        numbers.spark.conf.set(zone, "Asia/Kolkata")
+        found = read_output(numbers.spark, numbers.output).selectExpr("unix_seconds(at)").collect()
+    finally:
+        numbers.spark.conf.set(zone, str(before))
+    assert sorted(row[0] for row in found) == [0, 3600, 7200, 10800]
+
+
+def test_bytes_cannot_be_names_of_folders(numbers: Numbers) -> None:
+    numbers.send(1)
+    table = "transform: {sql: 'SELECT offset, key FROM records'}"
+    with pytest.raises(PybrokerError, match=r"bytes cannot be names of folders: take string"):
+        numbers.job(table, sink="  partition-by: key").run_once(numbers.spark)
+    assert numbers.files() == []
+
+
 def test_a_moment_may_end_a_run(numbers: Numbers) -> None:
     samples = [(0, Sample(None, b'{"n": %d}' % n, timestamp=1_000_000 + n)) for n in range(10)]
     spark_topics.produce(numbers.broker.bootstrap, numbers.topic, samples)

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructField, StructType
 from pybroker.spark.etl import layout
 from pybroker.spark.etl.files import OutputError
 from pybroker.spark.etl.manifest import Commit
-from pybroker.spark.etl.sink import uri
+from pybroker.spark.etl.sink import FOLDERS_TIME_ZONE, uri
 from pybroker.spark.etl.store import Store
 
 LETTER_COLUMNS = (
@@ -108,4 +108,5 @@ def _read(spark: SparkSession, root: Path, files: Iterable[Path], schema: Struct
         return spark.createDataFrame([], whole)
     whole = whole.add(layout.ATTEMPT_COLUMN, "string")
     reader = spark.read.schema(whole).option("basePath", uri(root))
+    reader = reader.option("timeZone", FOLDERS_TIME_ZONE)
     return reader.parquet(*names).drop(layout.ATTEMPT_COLUMN)

@@ -5,12 +5,13 @@ against those of the output so far.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import pyarrow.parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import NullType, StructType
+from pyspark.sql.types import BinaryType, NullType, StructType
 
 from pybroker.errors import PybrokerError
 from pybroker.spark.etl import layout
@@ -18,6 +19,9 @@ from pybroker.spark.etl.decode import first_line
 from pybroker.spark.etl.files import OutputError
 from pybroker.spark.etl.job_model import Sink
 from pybroker.spark.etl.manifest import Commit
+
+FOLDERS_TIME_ZONE: Final = "UTC"
+"""Of times in the names of folders, whatever the sessions of writers and readers say."""
 
 
 class SinkError(PybrokerError):
@@ -51,6 +55,10 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
     if untyped:
         raise SinkError(
             f"the table has no type for {', '.join(untyped)}, which is always null: cast it to one"
+        )
+    if any(isinstance(schema[name].dataType, BinaryType) for name in sink.partition_by):
+        raise SinkError(
+            "sink.partition-by: bytes cannot be names of folders: take string(...) or hex(...)"
         )
     if len(names) == len(sink.partition_by):
         raise SinkError(
@@ -93,6 +101,7 @@ def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
     written = Observation()
     observed = frame.observe(written, F.count(F.lit(1)).alias("rows"))
     writer = observed.write.mode("error").option("compression", sink.compression)
+    writer = writer.option("timeZone", FOLDERS_TIME_ZONE)
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
     try:
