@@ -369,8 +369,6 @@ def test_times_in_names_of_folders_mean_the_same_everywhere(numbers: Numbers) ->
     """Sessions of writers and readers may have time zones of their own."""
     numbers.send(4)
     table = "transform: {sql: 'SELECT offset, timestamp_seconds(3600 * value.n) at FROM records'}"
-        "transform: {sql: 'SELECT offset, timestamp_seconds(3600 * value.n) AS at FROM records'}"
-    )
     zone = "spark.sql.session.timeZone"
     before = numbers.spark.conf.get(zone)
     try:

@@ -61,6 +61,9 @@ def check_schema(schema: StructType, request: ReadRequest) -> None:
         )
     elif request.include_headers and "headers" not in names:
         faults.append("it has no headers, which includeHeaders=true asks for: leave one out")
+    faults += [
+        f"column {name} is given twice" for name in sorted(set(names)) if names.count(name) > 1
+    ]
     for each in schema.fields:
         known = _TYPES.get(each.name)
         if known is None:

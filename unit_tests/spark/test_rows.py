@@ -59,6 +59,7 @@ HEADER = StructType([StructField("key", StringType(), False), StructField("value
         ([StructField("value", StringType())], "column value is binary, not string: leave the"),
         ([StructField("offset", IntegerType())], "column offset is bigint, not int"),
         ([StructField("value", BinaryType(), nullable=False)], "column value may be null"),
+        ([StructField("offset", LongType())] * 2, "column offset is given twice"),
         ([StructField("headers", ArrayType(HEADER))], "column headers is array<struct<key"),
     ],
 )
