@@ -62,6 +62,9 @@ def test_a_failing_command_says_why_in_its_report_too(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("1 of 1 records cannot be decoded")
     assert json.loads(report.read_text()) == {"runs": [], "error": last}
+    for place in (numbers.folder, numbers.folder / "nowhere" / "report.json"):
+        assert command("run", str(numbers.file), "--report", str(place)) == 1
+        assert f"the report {place} cannot be written" in capsys.readouterr().err
     numbers.output.rename(numbers.folder / "away")
     numbers.output.touch()
     assert command("run", str(numbers.file)) == 1

@@ -57,6 +57,8 @@ class RunWishes:
 
 def run(path: str, wishes: RunWishes, out: TextIO | None = None) -> None:
     """Runs a job. Raises PybrokerError with what went wrong; the report is written then, too."""
+    if wishes.report is not None:
+        report.check_path(wishes.report)
     results: list[RunResult] = []
     error: str | None = None
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -102,6 +103,15 @@ class WrongWish(PybrokerError):
 def document(results: list[RunResult], error: str | None) -> dict[str, Any]:
     """The report of a command: its runs, and what ended it, if that was an error."""
     return {"runs": [result.to_json() for result in results], "error": error}
+
+
+def check_path(path: str) -> None:
+    """Raises OutputError if a report could not be written there, before a run is made for it."""
+    target = Path(path)
+    if target.is_dir():
+        raise OutputError(f"the report {path} cannot be written: it is a folder")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise OutputError(f"the report {path} cannot be written: no such folder, or no right to")
 
 
 def write(path: str, results: list[RunResult], error: str | None) -> None:
