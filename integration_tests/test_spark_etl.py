@@ -365,6 +365,22 @@ def test_values_of_partitions_are_read_as_they_were(numbers: Numbers) -> None:
     assert Counter(found) == Counter([*words, None])
 
 
+def test_the_pages_of_spark_name_the_run(numbers: Numbers) -> None:
+    (numbers.folder / "described.py").write_text(
+        "from pathlib import Path\n"
+        "def transform(records):\n"
+        "    found = records.sparkSession.sparkContext.getLocalProperty('spark.job.description')\n"
+        "    Path(__file__).with_name('description').write_text(found)\n"
+        "    return records\n"
+    )
+    numbers.send(5)
+    job = numbers.job("transform: described:transform")
+    job.run_once(numbers.spark)
+    found = (numbers.folder / "description").read_text()
+    assert found == f"{job.name} seq=0 [1 topics, 2 ranges, 5 offsets]"
+    assert numbers.spark.sparkContext.getLocalProperty("spark.job.description") is None
+
+
 def test_times_in_names_of_folders_mean_the_same_everywhere(numbers: Numbers) -> None:
     """Sessions of writers and readers may have time zones of their own."""
     numbers.send(4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import socket
@@ -12,12 +13,15 @@ import pytest
 from pybroker.client.errors import NoBrokers
 from pybroker.client.range_reader import PartitionRange
 from pybroker.errors import ConfigError
+from pybroker.records.builder import BatchBuilder
 from pybroker.spark.batch_reader import read_batches
 from pybroker.spark.failures import ReadFailed
 from pybroker.spark.options import read_request
 from pybroker.spark.reading import BatchOnly, FrozenReader, freeze, schema_of
+from pybroker.spark.rows import BATCH_ROWS
 from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
 from pybroker.spark.source import PybrokerDataSource
+from unit_tests.client.fake_broker import FakeBroker
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +96,36 @@ def test_a_task_that_finds_no_broker_says_where_it_was(nobody: str) -> None:
     wanted = PartitionRange("orders", 3, 100, 250)
     with pytest.raises(ReadFailed, match=f"^orders-3@100: no broker could be reached .*{nobody}"):
         list(read_batches(request, "read_committed", wanted, ["key"]))
+
+
+@pytest.mark.parametrize(
+    ("batches", "records", "value", "expected"),
+    [
+        (2_000, 10, b"v", [BATCH_ROWS + 8, BATCH_ROWS + 8, 3_600]),
+        (6, 3, bytes(500_000), [9, 9]),
+        (2, 10_000, b"v", [10_000, 10_000]),
+    ],
+    ids=["small batches", "by size", "large batches stay whole"],
+)
+async def test_batches_of_the_log_are_put_together(
+    batches: int, records: int, value: bytes, expected: list[int]
+) -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        for _ in range(batches):
+            builder = BatchBuilder()
+            for _ in range(records):
+                builder.append(1, b"k", value)
+            broker.partition("t", 0).append(builder.build())
+        wanted = PartitionRange("t", 0, 0, batches * records)
+        options = {"kafka.bootstrap.servers": broker.address, "subscribe": "t"}
+
+        def read() -> list[int]:
+            found = read_batches(
+                read_request(options), "read_uncommitted", wanted, ["value", "offset"]
+            )
+            return [batch.num_rows for batch in found]
+
+        assert await asyncio.to_thread(read) == expected
 
 
 def test_it_reads_in_batch_only() -> None:
