@@ -120,17 +120,18 @@ def test_what_cannot_be_decoded_ends_a_run_that_has_no_dead_letters(numbers: Num
 
 def test_dead_letters_come_with_the_rows_in_one_commit(numbers: Numbers) -> None:
     job = numbers.job(LETTERS, TABLE)
-    numbers.send(3)
-    numbers.send_values([b'{"n": 1.5}', b'{"n": 3, "m": 4}', b"\xff"])
+    numbers.send(4)
+    numbers.send_values([b'{"n": 1.5}', b'{"n": 3, "m": 4}', b'{"n": 5, "n": 6}', b"\xff"])
     result = job.run_once(numbers.spark)
-    assert (result.rows_read, result.rows, result.dlq_rows) == (6, 3, 3)
-    assert numbers.numbers() == [0, 1, 2]
+    assert (result.rows_read, result.rows, result.dlq_rows) == (8, 4, 4)
+    assert numbers.numbers() == [0, 1, 2, 3]
     assert numbers.letters() == [
         (b'{"n": 1.5}', "value: not of the type in the schema: n (bigint)"),
         (b'{"n": 3, "m": 4}', "value: fields not in the schema: m"),
+        (b'{"n": 5, "n": 6}', "value: a field is given twice"),
         (b"\xff", "value: not UTF-8"),
     ]
-    assert sum(result.dlq_reasons.values()) == 3
+    assert sum(result.dlq_reasons.values()) == 4
 
 
 def test_too_many_dead_letters_end_the_run_and_leave_nothing(numbers: Numbers) -> None:

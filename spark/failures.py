@@ -25,6 +25,7 @@ _BY_PYTHON: Final = "An exception was thrown from the Python worker"
 """So begins an error of the user's own function: with a line that says nothing, and a stack."""
 _RAISED: Final = re.compile(r"(?m)^(?!Traceback )([A-Za-z_][\w.]*(?:: .*)?)$")
 _CAUSE: Final = re.compile(r"(?m)^Caused by: (?:[\w$]+\.)*([\w$]+: \S.*)$")
+_OF_JAVA: Final = re.compile(r"(?m)^: (?:[\w$]+\.)*([\w$]+: \S.*)$")
 
 
 class ReadFailed(PybrokerError):
@@ -62,5 +63,8 @@ def reason(error: BaseException) -> str:
     causes = _CAUSE.findall(text)
     if causes and text.startswith(_BY_JAVA):
         return str(causes[-1])
+    first = _OF_JAVA.search(text)
+    if first and text.startswith(_BY_JAVA):
+        return first[1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -119,6 +119,9 @@ def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Colu
     checks = [
         F.when(~F.coalesce(whole, F.lit(False)), F.lit(f"{name}: not one JSON document")),
         F.when(keys.isNull(), F.lit(f"{name}: not a JSON object")),
+        F.when(
+            F.size(F.array_distinct(keys)) < F.size(keys), F.lit(f"{name}: a field is given twice")
+        ),
     ]
     if part.unknown_fields == "error":
         unknown = F.array_sort(F.array_except(keys, known))

@@ -46,6 +46,11 @@ Caused by: java.io.IOException: No space left on device
 \tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
 \t... 25 more
 """
+NO_FOLDER = """\
+An error occurred while calling o1377.parquet.
+: org.apache.hadoop.fs.ParentNotDirectoryException: /lake/file (is not a directory)
+\tat org.apache.hadoop.fs.RawLocalFileSystem.mkdirs(RawLocalFileSystem.java:760)
+"""
 AT_LOAD = (
     "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance:"
     " pybroker.errors.ConfigError: unknown option foo\n SQLSTATE: 38000"
@@ -59,6 +64,7 @@ AT_LOAD = (
         (RuntimeError(JOB_ABORTED), "orders-3@1234: the records were deleted: take a new snapshot"),
         (RuntimeError(JAVA), "orders-0@7: no broker could be reached"),
         (RuntimeError(DISK_FULL), "IOException: No space left on device"),
+        (RuntimeError(NO_FOLDER), "ParentNotDirectoryException: /lake/file (is not a directory)"),
         (RuntimeError(AT_LOAD), "unknown option foo"),
         (RuntimeError(BY_A_FUNCTION), "ValueError: line one"),
         (RuntimeError("no module named pybroker.spark: install it"), None),
