@@ -120,8 +120,9 @@ async def test_a_group_is_coordinated_or_classic(cluster: Cluster, topic: str) -
     options: dict[str, Any] = {"group_id": group, **QUICK}
     async with Consumer(cluster.bootstrap, group_id=group) as coordinated:
         coordinated.subscribe([topic])
-        await coordinated.getmany(1_000)
-        assert len(coordinated.assignment()) == 2
+        async with asyncio.timeout(60):
+            while len(coordinated.assignment()) < 2:
+                await coordinated.getmany(1_000)
         async with ClassicConsumer(cluster.zookeeper, **options) as refused:
             with pytest.raises(GroupIsCoordinated, match=group):
                 await refused.subscribe([topic])
