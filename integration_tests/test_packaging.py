@@ -10,15 +10,20 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from integration_tests import spark_cluster, spark_topics
+from integration_tests.broker import Broker
+
 pytest.importorskip("build", reason="the package `build` is missing: pip install build")
 pytest.importorskip("Cython", reason="the package `Cython` is missing: pip install Cython")
 pytest.importorskip("setuptools", reason="the package `setuptools` is missing")
 
+BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}  # the time stamps lie in the past
 ROOT: Final = Path(__file__).resolve().parent.parent
 LINKED: Final = ("coordinator", "tools", "spark")
 BUILD_SECONDS_MAX: Final = 240
@@ -33,10 +38,21 @@ print(pybroker.__file__)
 print(*names, sep="\\n")
 """
 
+READ_BY_SPARK: Final = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+options = {"kafka.bootstrap.servers": sys.argv[1], "subscribe": sys.argv[2]}
+rows = spark.read.format("pybroker").options(**options).load().collect()
+print("read", sorted(int(bytes(row.value)) for row in rows))
+spark.stop()
+"""
 
-def run(*command: str, cwd: Path) -> str:
+
+def run(*command: str, cwd: Path, variables: Mapping[str, str] | None = None) -> str:
     """What the command prints; a failure shows its output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    environment |= variables or {}
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -158,3 +174,24 @@ def test_the_wheel_brings_fixtures_for_others_tests(wheel: Path, tmp_path: Path)
     shown = run(str(binaries / "python"), "-m", "pytest", "--fixtures", "-q", cwd=elsewhere)
     for name in ("pybroker_cluster [session scope]", "pybroker_cluster_factory --"):
         assert name in shown
+
+
+def test_spark_finds_the_source_of_an_installed_wheel(
+    wheel: Path, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """No word before `format("pybroker")`, no jar, no option of Spark."""
+    reason = spark_cluster.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    binaries = clean_environment(tmp_path / "environment")
+    install(wheel, binaries)
+    spark_topics.create(broker.bootstrap, topic, 1)
+    spark_topics.produce(broker.bootstrap, topic, spark_topics.numbered(range(5), partitions=1))
+    python = str(binaries / "python")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    variables = {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+    told = run(
+        python, "-c", READ_BY_SPARK, broker.bootstrap, topic, cwd=elsewhere, variables=variables
+    )
+    assert "read [0, 1, 2, 3, 4]" in told.splitlines()
