@@ -20,6 +20,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.internals.AbstractCoordinator;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -177,11 +178,34 @@ public final class GroupMember implements ConsumerRebalanceListener {
         commit.set("tp", describe(place));
         commit.put("off", offset.offset());
         if (error == null) {
-            commit.put("generation", consumer.groupMetadata().generationId());
+            commit.put("generation", committedIn());
         } else {
             commit.put("err", error);
         }
         write("commit", type, commit);
+    }
+
+    /**
+     * A commit carries the generation of the coordinator's last answer, which the thread of
+     * heartbeats may have read; groupMetadata() tells of it only after the next poll.
+     */
+    private int committedIn() {
+        try {
+            Object delegate = field(KafkaConsumer.class, consumer, "delegate");
+            Object coordinator = field(delegate.getClass(), delegate, "coordinator");
+            Object known = field(AbstractCoordinator.class, coordinator, "generation");
+            Object generation = field(known.getClass(), known, "generationId");
+            return Math.max((int) generation, consumer.groupMetadata().generationId());
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException("another Java client than 3.9.1", error);
+        }
+    }
+
+    private static Object field(Class<?> where, Object owner, String name)
+        throws ReflectiveOperationException {
+        java.lang.reflect.Field found = where.getDeclaredField(name);
+        found.setAccessible(true);
+        return found.get(owner);
     }
 
     private void write(String function, String type, ObjectNode more) {
