@@ -233,6 +233,16 @@ async def test_cut_off_nothing_is_promised_alone(bench: Bench) -> None:
     await bench.create("new")
 
 
+async def test_cut_off_what_lies_beyond_the_end_may_be_with_another_leader(bench: Bench) -> None:
+    """Told that it is out of range, a consumer would begin anew, and its group with it."""
+    cut(bench)
+    assert code(await bench.fetch("t", 1)) is ErrorCode.NONE
+    assert code(await bench.fetch("t", 2)) is NOT_LEADER
+    assert code(await bench.fetch("t", -1)) is ErrorCode.OFFSET_OUT_OF_RANGE
+    bench.coord.resume()
+    assert code(await bench.fetch("t", 2)) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
 async def test_cut_off_a_partition_without_another_replica_is_served(bench: Bench) -> None:
     cut(bench)
     bench.app.replicas.partition(TopicPartition("t", 0)).is_replicated = False
