@@ -31,6 +31,7 @@ from pybroker.testing.cluster import Cluster
 pytestmark = pytest.mark.ours
 
 CONFIG: Final = {"log.retention.ms": -1}  # the time stamps lie in the past
+ROOT: Final = Path(__file__).resolve().parent.parent
 PARTITIONS: Final = 3
 COUNT: Final = 600
 OUTPUT_BYTES: Final = 2 * 1024**2
@@ -251,7 +252,9 @@ def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_pat
     work.gate.hold(job_gate.WORKER)
     with spark_cluster.SparkCluster(tmp_path) as cluster:
         script = [job_gate.__file__, str(work.gate.folder), str(work.file)]
-        driver = spark_cluster.submitted(tmp_path, cluster.master, script)
+        # The gate is no module beside the job's file, which would travel: executors import it.
+        conf = {"spark.executorEnv.PYTHONPATH": str(ROOT)}
+        driver = spark_cluster.submitted(tmp_path, cluster.master, script, conf=conf)
         try:
             psutil.Process(work.gate.reached(job_gate.WORKER)).kill()
             worker = psutil.Process(work.gate.reached(job_gate.WORKER))
