@@ -20,6 +20,7 @@ from pybroker.model import (
     TopicPartition,
 )
 from pybroker.ports import SessionEvent
+from pybroker.replication.leader_state import FollowerFetch
 from pybroker.standing import Level, Standing
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
@@ -28,7 +29,15 @@ from pybroker.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from pybroker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
-from unit_tests.handlers.bench import NOW_MS, Bench, batch, code, produce_request, values_of
+from unit_tests.handlers.bench import (
+    BROKER_ID,
+    NOW_MS,
+    Bench,
+    batch,
+    code,
+    produce_request,
+    values_of,
+)
 
 SESSION_S = 18.0
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -203,7 +212,7 @@ async def latest(bench: Bench, timestamp: int = -1) -> tuple[ErrorCode, int]:
     request = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[partition])]
     )
-    answer = (await bench.ask(ApiKey.LIST_OFFSETS, 5, request)).topics[0].partitions[0]
+    answer = (await bench.ask(ApiKey.LIST_OFFSETS, 7, request)).topics[0].partitions[0]
     return code(answer), answer.offset
 
 
@@ -276,6 +285,35 @@ async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench)
     assert code(await bench.produce("t", batch(b"c"), acks=1)) is NOT_LEADER
     assert await latest(bench) == (NOT_LEADER, -1)
     assert values_of(await bench.fetch("t", 0)) == [b"a", b"b"]
+
+
+async def test_where_a_follower_in_sync_may_lead_no_end_is_named(bench: Bench) -> None:
+    """It asks no more, and ZooKeeper has not said that it does not lead."""
+    replicas, key = bench.app.replicas, TopicPartition("t", 0)
+    replicas.lag_max_s = 5
+    partition = replicas.partition(key)
+    state = PartitionState(BROKER_ID, 1, (BROKER_ID, 2), bench.app.controller.epoch)
+    facts = PartitionFacts(key, partition.topic_id or NO_TOPIC_ID, state, 1, (BROKER_ID, 2))
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    await replicas.leader_and_isr(command)
+
+    def follow() -> None:
+        replicas.follower_fetched(partition, FollowerFetch(2, 1, 0), bench.clock.monotonic())
+
+    follow()
+    advance(bench, 5)
+    assert await latest(bench) == (ErrorCode.NONE, 1)
+    advance(bench, 1)
+    assert bench.app.standing.is_full
+    assert await latest(bench) == (NOT_LEADER, -1)
+    assert await latest(bench, -3) == (NOT_LEADER, -1)
+    assert code(await bench.fetch("t", 2)) is NOT_LEADER
+    assert values_of(await bench.fetch("t", 0)) == [b"a"]
+    follow()
+    assert await latest(bench) == (NOT_LEADER, -1)
+    follow()
+    assert await latest(bench) == (ErrorCode.NONE, 1)
+    assert code(await bench.fetch("t", 2)) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def nothing_is_on_its_way(keys: Collection[TopicPartition]) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Services
 from pybroker.handlers.fetch_sessions import CachedPartition
-from pybroker.handlers.produce import require_standing
+from pybroker.handlers.produce import require_certainty
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.replication.leader_state import FollowerFetch
@@ -197,7 +197,7 @@ def _read_partition(
             diverging = _diverging_epoch(partition, wanted)
         if reading.follower is None and wanted.fetch_offset > partition.log.log_end_offset:
             # Another leader may have it: told that it is out of range, a consumer would begin anew.
-            require_standing(services, partition)
+            require_certainty(services, partition)
         if reading.follower is not None and diverging is None:
             _note_follower(services, partition, wanted, reading.follower, reading)
         answer.high_watermark = partition.high_watermark

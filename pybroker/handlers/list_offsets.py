@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.produce import require_standing
+from pybroker.handlers.produce import require_certainty
 from pybroker.handlers.turns import Turns
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.partition import Partition
@@ -85,7 +85,7 @@ async def _look_up(
         partition = services.replicas.leader(key, wanted.current_leader_epoch)
         _check_special_time(wanted.timestamp, request.version)
         if wanted.timestamp in (LATEST, MAX_TIMESTAMP):
-            require_standing(services, partition)
+            require_certainty(services, partition)
         if wanted.timestamp in (LATEST, EARLIEST):
             found = _end_of_log(partition, wanted.timestamp, end)
         else:

@@ -168,6 +168,21 @@ def require_standing(services: Services, partition: Partition) -> None:
         )
 
 
+def require_certainty(services: Services, partition: Partition) -> None:
+    """Before saying where a log ends, or that nothing lies beyond: another leader may have gone on,
+    and the controller may have told the followers alone. One of them leads then, and asks no more.
+
+    Raises BrokerError NOT_LEADER_OR_FOLLOWER.
+    """
+    require_standing(services, partition)
+    if not partition.certainly_leads(services.clock.monotonic(), services.replicas.lag_max_s):
+        raise BrokerError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"not all that are in sync for {partition.topic_partition} have been heard of for"
+            " replica.lag.time.max.ms, nor has ZooKeeper said since that none of them leads",
+        )
+
+
 def answer_append(
     services: Services, partition: Partition, appended: AppendResult, acks: int, timeout_ms: int
 ) -> Awaitable[ProduceResponse]:

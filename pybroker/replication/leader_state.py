@@ -17,6 +17,9 @@ from pybroker.replication.isr import committed_end, maximal_isr, may_commit, may
 
 NO_INCARNATION: Final = -1
 NOBODY: Final = -1
+_LOOK_SHARE: Final = 0.4
+"""Of the lag time: who has not been shown to lead for so long looks. That is reviewed every half of
+the lag time, and the answer has to be there before the whole is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class Follower:
     log_start: int = NO_OFFSET
     incarnation: int = NO_INCARNATION
     fetched_s: float = -math.inf
+    followed_s: float = -math.inf
+    """When it certainly followed in this epoch: a fetch is sent after the one before was answered,
+    but may have been under way for long."""
     leader_end_then: int = NO_OFFSET
     """Where the leader's log ended at the last fetch."""
     is_stuck: bool = False
@@ -62,7 +68,7 @@ class Follower:
         self.log_end = fetch.fetch_offset
         self.log_start = fetch.log_start_offset
         self.incarnation = fetch.incarnation
-        self.fetched_s = now
+        self.followed_s, self.fetched_s = self.fetched_s, now
         self.leader_end_then = max(self.leader_end_then, leader_end)
 
     def is_in_sync(self, leader_end: int, now: float, lag_max_s: float) -> bool:
@@ -97,6 +103,11 @@ class LeaderState:
     epoch_start: int
     """Where this leader's log ended when it became the leader of this epoch."""
     followers: dict[int, Follower]
+    _found_s: float
+    """When the state node was as it is known here. At first, when we were told of it: if another
+    was elected before that, the controller says so right behind it."""
+    _proposed_s: float = -math.inf
+    """When what is pending was proposed."""
     pending: IsrChange | None = None
     is_superseded: bool = False
     """Somebody stored a later leader epoch: nothing is proposed any more, what is pending stays,
@@ -132,7 +143,7 @@ class LeaderState:
             for replica in (*facts.replicas, *isr)
             if replica != broker_id
         }
-        state = cls(facts, broker_id, epoch_start, followers)
+        state = cls(facts, broker_id, epoch_start, followers, now)
         if before is not None:
             state._incarnations = before._proved_incarnations()
         state._recount()
@@ -149,6 +160,15 @@ class LeaderState:
     def is_alone(self) -> bool:
         """Whether no other replica's log counts for the high watermark."""
         return not self._counted
+
+    @property
+    def led_s(self) -> float:
+        """When nobody else led certainly: each who may be elected followed, or the state node was
+        found to be as it is known. Who leads after that gives this replica, in sync for all that
+        is stored, the lag time from then on to be heard of, and commits nothing before."""
+        electable = self.maximal_isr.union(self.facts.state.eligible)
+        followed = (each.followed_s for key, each in self.followers.items() if key in electable)
+        return max(self._found_s, min(followed, default=math.inf))
 
     def committed_end(self, current: int, *, leader_end: int, required: int) -> int:
         """The high watermark that follows. Besides the in-sync replicas it waits for those that
@@ -188,14 +208,14 @@ class LeaderState:
         ):
             return None
         isr = (*self.facts.state.isr, replica_id)
-        return self._propose(isr, required, replica_id, follower.incarnation)
+        return self._propose(isr, required, follower.fetched_s, replica_id, follower.incarnation)
 
     def propose(
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
         """The change that takes out who has not caught up for `lag_max_s`, or that ends the
-        eligibility of others when the ISR is large enough without them; or a look whether the ISR
-        is what it was."""
+        eligibility of others when the ISR is large enough without them; or a look whether what is
+        stored is what it was: somebody in sync may have left, or lead."""
         self._await(
             frozenset(
                 replica
@@ -213,9 +233,11 @@ class LeaderState:
             or self.followers[replica].is_in_sync(leader_end, now, lag_max_s)
         )
         if isr != state.isr or (state.eligible and len(isr) >= required):
-            return self._propose(isr, required)
-        if not self._doubted.isdisjoint(state.isr):
+            return self._propose(isr, required, now)
+        may_be_replaced = now - self.led_s > lag_max_s * _LOOK_SHARE
+        if may_be_replaced or not self._doubted.isdisjoint(state.isr):
             self._doubted.clear()
+            self._proposed_s = now
             key, version = self.facts.topic_partition, self.facts.partition_epoch
             self.pending = IsrChange(key, state, version, only_looks=True)
             return self.pending
@@ -229,6 +251,7 @@ class LeaderState:
     def stored(self, change: IsrChange, version: int) -> None:
         """The change is in the state node, which has this version now."""
         self.adopt(change.state, version)
+        self._found_s = self._proposed_s
         joined = self.followers.get(change.joins)
         if joined is not None:  # it has the lag time to reach the end
             joined.caught_up_s = max(joined.caught_up_s, joined.fetched_s)
@@ -264,6 +287,7 @@ class LeaderState:
     def unchanged(self) -> None:
         """What is stored is what is known."""
         self.pending = None
+        self._found_s = self._proposed_s
 
     # private
 
@@ -290,10 +314,12 @@ class LeaderState:
         self,
         isr: tuple[int, ...],
         required: int,
+        now: float,
         joins: int = NOBODY,
         incarnation: int = NO_INCARNATION,
     ) -> IsrChange:
         self._doubted.clear()
+        self._proposed_s = now
         facts = self.facts
         state = isr_changed(facts.state, isr, required)
         self.pending = IsrChange(

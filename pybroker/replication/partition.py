@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
@@ -23,24 +23,12 @@ from pybroker.model import (
 )
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
-from pybroker.records.compression import Codec
 from pybroker.records.validate import BatchRules
 from pybroker.replication.isr import has_enough_replicas, required_replicas
 from pybroker.replication.leader_state import FollowerFetch, IsrChange, LeaderState
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.log_parts import AppendResult
-
-_STORED_CODECS: Final[Mapping[str, Codec | None]] = {
-    "producer": None,
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
-"""By the words of `compression.type`; None keeps what came."""
-
 
 _ANY_NUMBER: Final = 2**31
 
@@ -162,7 +150,7 @@ class Partition:
                 timestamp_type=config.timestamp_type,
                 timestamp_before_max_ms=config.message_timestamp_before_max_ms,
                 timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-                stored_codec=_STORED_CODECS[config.compression_type],
+                stored_codec=config.stored_codec,
                 api_version=api_version,
             )
         return rules
@@ -358,6 +346,11 @@ class Partition:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {self._broker_id} does not lead {self.topic_partition}",
             )
+
+    def certainly_leads(self, now: float, lag_max_s: float) -> bool:
+        """As the leader, whether no other one can have committed anything; `now` in monotonic
+        seconds, after those of all fetches."""
+        return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     def append(
         self, data: memoryview, header: BatchHeader, *, acks: int, now_ms: int

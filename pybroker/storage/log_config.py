@@ -5,15 +5,26 @@ Only values with their units; reading them from text, bounds and precedence are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pybroker.records.batch import TimestampType
+from pybroker.records.compression import Codec
 
 NEVER: Final = 2**63 - 1
 """Kafka's "no limit" of times and counts."""
 UNLIMITED: Final = -1
 """Kafka's "no limit" of retention."""
+_STORED_CODECS: Final[Mapping[str, Codec | None]] = {
+    "producer": None,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+"""By the words of `compression.type`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,11 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = NEVER
+
+    @property
+    def stored_codec(self) -> Codec | None:
+        """None keeps what came."""
+        return _STORED_CODECS[self.compression_type]
 
     @property
     def deletes(self) -> bool:

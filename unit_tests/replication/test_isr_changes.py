@@ -57,8 +57,9 @@ async def test_who_has_everything_stays_however_long_ago_it_fetched(leading: Lea
     leading.fetch(2, 1)
     leading.fetch(3, 1)
     await leading.look()
-    await leading.pass_time(100 * LAG_S)
-    assert leading.replicas.manager.isr_changes == {}
+    leading.clock.advance(100 * LAG_S)
+    await leading.look()
+    assert leading.node.isr == ALL
     leading.replicas.append()
     await leading.pass_time(0)
     await leading.until_stored(ME)
@@ -380,6 +381,35 @@ async def test_who_was_started_anew_may_have_left_by_itself(leading: Leading) ->
     await until(lambda: leading.believed == (ME, 2))
     leading.fetch(3, 0, incarnation=1)
     await leading.until_stored(ME, 2, 3)
+
+
+async def test_who_fetches_no_more_may_have_been_told_to_lead(leading: Leading) -> None:
+    """While the controller does not reach this leader; and where nothing is written, nobody lags
+    who could be taken out of the ISR."""
+    await leading.lead()
+    for broker in (2, 3):
+        leading.fetch(broker, 0)
+    await leading.look()
+    partition = leading.partition()
+    for _ in range(20):
+        await leading.pass_time(1, 2, 3)
+        assert leading.replicas.manager.isr_changes == {}
+    await leading.meddle(leader=2, leader_epoch=1)
+    await leading.pass_time(LAG_S / 2, 3)
+    assert not partition.is_replaced
+    await until(lambda: partition.is_replaced)
+    assert partition.certainly_leads(leading.clock.monotonic(), LAG_S)
+
+
+async def test_who_cannot_ask_whether_another_leads_is_not_certain(leading: Leading) -> None:
+    await leading.lead()
+    leading.coord.suspend()
+    partition = leading.partition()
+    for seconds, is_certain in ((LAG_S, True), (0.1, False)):
+        await leading.pass_time(seconds, 3)
+        assert partition.certainly_leads(leading.clock.monotonic(), LAG_S) is is_certain
+    leading.coord.resume()
+    await until(lambda: partition.certainly_leads(leading.clock.monotonic(), LAG_S))
 
 
 async def test_who_was_started_anew_and_is_in_sync_costs_no_write(leading: Leading) -> None:

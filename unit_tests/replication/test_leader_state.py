@@ -1,11 +1,14 @@
 """What a leader makes of its followers: scripts of fetches, and what follows for the ISR.
 
 A line is a time in seconds, a word and its numbers: `append N` up to so many records, `fetch B N`,
-`check` for laggards, `store` what is pending. After `->` stands what is then true: `isr`, `pending`
-(the ISR of the change under way), `hw`.
+`check` for laggards (where the leader looks, what is stored is what it knows), `store` what is
+pending. After `->` stands what is then true: `isr`, `pending` (the ISR of the change under way),
+`hw`; or only since when nobody else has led.
 """
 
 from __future__ import annotations
+
+import math
 
 import pytest
 
@@ -43,6 +46,8 @@ class Stage:
                 self.leader.propose(
                     leader_end=self.end, required=self.required, now=now, lag_max_s=LAG_S
                 )
+                if self.leader.pending is not None and self.leader.pending.only_looks:
+                    self.leader.unchanged()
             case "store", ():
                 assert self.leader.pending is not None
                 self.leader.stored(self.leader.pending, self.leader.pending.expected_version + 1)
@@ -193,3 +198,52 @@ def test_after_a_later_epoch_is_stored_nothing_is_proposed() -> None:
     stage.do(50, "check")
     stage.do(50, "fetch", 3, 5)
     assert stage.show() == "isr 1,2 hw 0"
+
+
+LEADING = {
+    "who follows is known when it fetches again": """
+        0 fetch 2 0        -> 0
+        1 fetch 3 0        -> 0
+        3 fetch 2 0        -> 0
+        3.5 fetch 3 0      -> 0
+        3.6 fetch 2 0      -> 1
+        3.7 fetch 3 0      -> 3
+    """,
+    "who is not heard of may lead": """
+        0 fetch 2 0        -> 0
+        0 check            -> 0
+        4 check            -> 0
+        4.1 check          -> 4.1
+        5 fetch 2 0        -> 4.1
+        6 fetch 2 0        -> 4.1
+        8 check            -> 4.1
+        9 check            -> 9
+    """,
+    "a change that is stored proves as much, of the time when it was proposed": """
+        1 append 5         -> 0
+        11 fetch 2 5       -> 0
+        11 check           -> 0
+        12 store           -> 11
+        13 fetch 2 5       -> 11
+        14 fetch 2 5       -> 13
+        15 fetch 3 5       -> 11
+        16 store           -> 15
+    """,
+}
+
+
+@pytest.mark.parametrize("name", LEADING)
+def test_until_when_nobody_else_led(name: str) -> None:
+    stage = Stage((ME, 2, 3), required=1, end=0, hw=0)
+    for line in filter(None, map(str.strip, LEADING[name].splitlines())):
+        command, _, expected = line.partition("->")
+        now, word, *numbers = command.split()
+        stage.do(float(now), word, *map(int, numbers))
+        assert (line, stage.leader.led_s) == (line, float(expected))
+
+
+def test_who_is_eligible_may_lead_as_well() -> None:
+    assert Stage((ME,), required=1, end=0, hw=0).leader.led_s == math.inf
+    facts = PartitionFacts(T0, TOPIC_ID, PartitionState(ME, 5, (ME,), 1, (2,)), 7, (ME, 2, 3))
+    leader = LeaderState.begin(facts, broker_id=ME, epoch_start=0, now=3.0)
+    assert leader.led_s == 3.0

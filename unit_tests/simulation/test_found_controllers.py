@@ -29,6 +29,11 @@ async def append(bootstrap: str, topics: Iterable[str]) -> None:
             await (await producer.send(topic, b"more"))
 
 
+async def elect(bootstrap: str) -> None:
+    async with Admin(bootstrap) as admin:
+        await admin.elect_leaders(partitions=[PARTITION])
+
+
 def expire(simulation: Simulation, broker: int) -> None:
     zookeeper = simulation.cluster.zookeeper
     client = zookeeper.client(f"broker-{broker}")
@@ -76,6 +81,35 @@ def test_who_stops_before_a_new_controller_has_told_it_all_keeps_its_log(seed: i
         simulation.mend()
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_was_replaced_and_not_told_names_no_end_when_another_has_gone_on(seed: int) -> None:
+    """Its followers had everything, and nothing more was written there: it had no reason to touch
+    the state node, and named the old end as long as the controller did not reach it."""
+    lag_s = 2.0
+    config = {"replica.lag.time.max.ms": int(lag_s * 1000)}
+    with Simulation(seed, config=config) as simulation:
+        cluster = simulation.cluster
+        controller = controller_of(cluster)
+        assert controller is not None
+        preferred, leader = sorted({1, 2, 3} - {controller.id})
+        topics = {"orders": [preferred, leader, controller.id]}
+        simulation.run(create, simulation.bootstrap, topics)
+        simulation.run(produce, simulation.bootstrap, 20)
+        simulation.stop(preferred)
+        simulation.start_broker(preferred)
+        simulation.pass_time(3)
+        replaced, clock = replica(cluster, leader, PARTITION), cluster.brokers[leader].machine.clock
+        assert replaced is not None
+        simulation.cut(leader, [controller.id])
+        simulation.run(elect, simulation.bootstrap)
+        assert stored_states(cluster)[PARTITION].leader == preferred
+        assert replaced.is_leader
+        assert replaced.certainly_leads(clock.monotonic(), lag_s)
+        simulation.run(produce, simulation.bootstrap, 1)
+        assert replaced.is_leader
+        assert replaced.is_replaced or not replaced.certainly_leads(clock.monotonic(), lag_s)
 
 
 @pytest.mark.parametrize("seed", range(3))
