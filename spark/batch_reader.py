@@ -78,3 +78,9 @@ def _added(
                 "event=records-lost topic_partition=%s first_offset=%d end_offset=%d",
                 where, first, end,
             )  # fmt: skip
+        for counted, records in reader.compacted:
+            logger.warning(
+                "event=records-compacted topic_partition=%s first_offset=%d end_offset=%d"
+                " counted=%d found=%d",
+                where, counted.first, counted.beyond, counted.records, records,
+            )  # fmt: skip

@@ -1,17 +1,17 @@
 """Whether ranges that were cut earlier can still be read as they were, as the cluster says now.
 
 What can be seen: a log that begins behind a range's start, another topic of the same name, a
-partition that is gone, a history that an unclean election cut off. What nobody can see is what
-compaction removes: where a key was written again, records that the snapshot means may go, and leave
-what any compacted record leaves. The topic's options tell whether that may have happened, not
-whether it has.
+partition that is gone, a history that an unclean election cut off. What cannot be asked for is what
+compaction has removed: where a key was written again, records that the snapshot means may go, and
+leave what any compacted record leaves. The topic's options tell whether that may have happened. Of
+ranges whose records were counted, reading tells whether it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.client import defaults
 from pybroker.client.addresses import format_address
@@ -72,7 +72,15 @@ async def readability(
             else:
                 problems += map(str, faults(item, item.start, standing))
         age_ms = clock.wall_ms() - created_at_ms
-        return Readability(tuple(problems), await _warnings(cluster, topics, age_ms))
+        uncounted = {item.topic for item in ranges if item.offsets and not item.counts}
+        warnings = [
+            _not_told(topic, answer)
+            if isinstance(answer, ClientError)
+            else _warning(topic, answer, age_ms, is_counted=topic not in uncounted)
+            for topic, answer in (await compactions(cluster, topics)).items()
+            if isinstance(answer, ClientError) or answer.is_compacted
+        ]
+        return Readability(tuple(problems), tuple(warnings))
     finally:
         await cluster.close()
 
@@ -89,8 +97,18 @@ def wrong_cluster(cluster: Cluster, cluster_id: str) -> str | None:
     )
 
 
-async def _warnings(cluster: Cluster, topics: Iterable[str], age_ms: int) -> tuple[str, ...]:
-    """For topics of which compaction may have removed records that the snapshot means."""
+class Compaction(NamedTuple):
+    """What the options of a topic say of it."""
+
+    is_compacted: bool
+    lag_ms: int
+    """How old a newer record of the same key is at least before an older one is removed."""
+
+
+async def compactions(
+    cluster: Cluster, topics: Iterable[str]
+) -> dict[str, Compaction | ClientError]:
+    """Of each topic what its options say, or why they are not told. Raises ClientError."""
     calls = Calls(cluster)
     calls.opened = True
     described = await describe_configs(
@@ -101,31 +119,38 @@ async def _warnings(cluster: Cluster, topics: Iterable[str], age_ms: int) -> tup
         documentation=False,
         timeout_ms=None,
     )
-    found = []
+    found: dict[str, Compaction | ClientError] = {}
     for resource, description in described.items():
         if description.error is not None:
-            found.append(
-                f"{resource.name}: nobody knows whether it is compacted ({description.error})"
-            )
+            found[resource.name] = description.error
             continue
         values = {entry.name: entry.value or "" for entry in description.entries}
-        if "compact" in values.get(CLEANUP_POLICY, ""):
-            lag_ms = _whole(values.get(COMPACTION_LAG, ""))
-            found.append(_compacted(resource.name, lag_ms, age_ms))
-    return tuple(found)
+        found[resource.name] = Compaction(
+            "compact" in values.get(CLEANUP_POLICY, ""), _whole(values.get(COMPACTION_LAG, ""))
+        )
+    return found
 
 
-def _compacted(topic: str, lag_ms: int, age_ms: int) -> str:
-    text = (
-        f"{topic} is compacted: records that later ones of the same key replace may be gone, and"
-        " reading cannot tell"
+def _not_told(topic: str, error: ClientError) -> str:
+    return f"{topic}: nobody knows whether it is compacted ({error})"
+
+
+def _warning(topic: str, compaction: Compaction, age_ms: int, *, is_counted: bool) -> str:
+    """For a topic of which compaction may have removed records that the snapshot means."""
+    how = (
+        "which is seen when they are read, as they were counted"
+        if is_counted
+        else "and reading cannot tell"
     )
-    if age_ms < lag_ms:
+    text = (
+        f"{topic} is compacted: records that later ones of the same key replace may be gone, {how}"
+    )
+    if age_ms < compaction.lag_ms:
         return f"{text}; the last one of each key is there"
     return (
         f"{text}; also the last one of a key, where it was written again after the snapshot: keep"
-        f" {COMPACTION_LAG} ({lag_ms}) above the time from taking a snapshot to having read it"
-        f" ({age_ms} ms so far)"
+        f" {COMPACTION_LAG} ({compaction.lag_ms}) above the time from taking a snapshot to having"
+        f" read it ({age_ms} ms so far)"
     )
 
 

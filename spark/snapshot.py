@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.client.offset_lookup import EARLIEST, LATEST
-from pybroker.spark.planning import AtTime, Bounds, Wish, plan_blocking
+from pybroker.spark.counting import COUNTS, Count, Progress, counted
+from pybroker.spark.planning import CLIENT_ID, AtTime, Bounds, Wish, plan_blocking
 from pybroker.spark.snapshot_model import (
     Change,
     PartitionChange,
@@ -47,6 +48,8 @@ def take(
     until: Until = "latest",
     isolation: str | None = None,
     conf: Mapping[str, str] | None = None,
+    count: Count = "compacted",
+    progress: Progress | None = None,
 ) -> Snapshot:
     """A snapshot of these topics as they are now; with `since` what came after that snapshot (or
     the one in that file), of its topics if none are named.
@@ -57,8 +60,15 @@ def take(
     `isolation` is that of `since`, or read_committed. `conf` are options of the client under
     Kafka's names.
 
-    Raises SnapshotError with what to change, ConfigError, and NoBrokers where nobody answers.
+    The records of topics that are compacted are counted, so that reading fails if some are gone;
+    that takes a pass over them. `count` says of which topics: "compacted", "always" (all), "never".
+    `progress` hears now and then how many offsets were counted, of how many.
+
+    Raises SnapshotError with what to change, ConfigError, NoBrokers where nobody answers, and
+    RangeFailed for a range that cannot be counted.
     """
+    if count not in COUNTS:
+        raise SnapshotError(f"count is {count!r}: give one of {', '.join(COUNTS)}")
     before = since if isinstance(since, Snapshot) or since is None else load(since)
     names: Sequence[str] = [topics] if isinstance(topics, str) else list(topics)
     if not names and before is not None:
@@ -69,7 +79,8 @@ def take(
         since=before,
         isolation=isolation or (before.isolation if before else "read_committed"),
     )
-    return plan_blocking({**(conf or {}), "bootstrap.servers": bootstrap}, wish)
+    options = {"client.id": CLIENT_ID, **(conf or {}), "bootstrap.servers": bootstrap}
+    return counted(plan_blocking(options, wish), options, count, progress or (lambda *_: None))
 
 
 def load(path: Path | str) -> Snapshot:

@@ -1,13 +1,15 @@
 """Cuts the ranges of a snapshot into pieces, one a task.
 
 How many pieces a range needs is arithmetic on what is known of its size; then each cut is moved to
-the start of a batch, so that no batch is fetched and decoded twice. Neither changes what is read:
-the pieces of a range are the range.
+the start of a batch, so that no batch is fetched and decoded twice; where records were counted, to
+where a stretch ends that was counted, so that each task knows what it has to find. Neither changes
+what is read: the pieces of a range are the range.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,7 +19,7 @@ from pybroker.client import defaults
 from pybroker.client.admin_calls import Calls
 from pybroker.client.admin_log_dirs import describe_log_dirs
 from pybroker.client.backoff import Deadline
-from pybroker.client.batch_lookup import batch_starts
+from pybroker.client.batch_lookup import Place, batch_starts
 from pybroker.client.blocking import run_blocking
 from pybroker.client.cluster import Cluster
 from pybroker.client.offset_lookup import EARLIEST, LATEST, list_offsets
@@ -61,12 +63,10 @@ def split(
     ]
 
 
-def align(
-    pieces: Sequence[PartitionRange], starts: Mapping[tuple[TopicPartition, int], int]
-) -> list[PartitionRange]:
-    """The same ranges, cut at the starts of batches where these are known. `starts` are base
-    offsets of the batches that hold the first offsets of pieces, or of the next ones behind
-    them."""
+def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
+    """The same ranges, cut at other places where these are known. `starts` are base offsets of the
+    batches that hold the first offsets of pieces, or of the next ones behind them, or the last
+    places before them up to which records were counted."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -106,15 +106,50 @@ async def pieces_of(
             return full
         sizes = await bytes_per_offset(cluster, [item.topic_partition for item in full])
         pieces = split(full, limits, sizes)
+        starts = counted_places(full, pieces)
         inner = [
-            (piece.topic_partition, piece.start)
+            place
             for last, piece in pairwise(pieces)
             if _follows(last, piece)
+            and (place := (piece.topic_partition, piece.start)) not in starts
         ]
         deadline = Deadline(cluster.clock, ALIGN_LIMIT_MS)
-        return align(pieces, await batch_starts(cluster, inner, deadline=deadline))
+        starts |= await batch_starts(cluster, inner, deadline=deadline)
+        return with_counts(full, align(pieces, starts))
     finally:
         await cluster.close()
+
+
+def counted_places(
+    ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
+) -> dict[Place, int]:
+    """Where the pieces of counted ranges may start: the last place at or before their start up to
+    which records were counted."""
+    edges = {
+        item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
+        for item in ranges
+        if item.counts
+    }
+    found = {}
+    for piece in pieces:
+        known = edges.get(piece.topic_partition)
+        if known is not None:
+            place = known[bisect(known, piece.start) - 1]
+            found[(piece.topic_partition, piece.start)] = place
+    return found
+
+
+def with_counts(
+    ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
+) -> list[PartitionRange]:
+    """Each piece with what was counted of it."""
+    counted = {item.topic_partition: item for item in ranges if item.counts}
+    return [
+        counted[piece.topic_partition].part(piece.start, piece.end)
+        if piece.topic_partition in counted
+        else piece
+        for piece in pieces
+    ]
 
 
 def pieces_blocking(

@@ -19,6 +19,7 @@ from pybroker.client.errors import ClientError, ConnectionLost, ResponseError
 from pybroker.client.metadata import error_code
 from pybroker.client.offset_lookup import ISOLATION_LEVELS
 from pybroker.client.options import ConsumerOptions
+from pybroker.client.range_counts import CountCheck, Difference, compacted
 from pybroker.client.range_cursor import Batch, Gap, RangeCursor
 from pybroker.client.range_standing import (
     aged_out,
@@ -28,7 +29,7 @@ from pybroker.client.range_standing import (
     standings,
 )
 from pybroker.client.ranges import PartitionRange, RangeFailed, RangeFault
-from pybroker.errors import ErrorCode
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode
 from pybroker.model import NO_EPOCH, NO_OFFSET
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import (
@@ -96,7 +97,8 @@ class _NothingYet(ClientError):
 
 class RangeFetcher:
     """For one reading of one range. `lost` are the offsets that were left out because they are not
-    there any more, with `fail_on_data_loss` off."""
+    there any more, `compacted` the stretches that do not hold what was counted; both with
+    `fail_on_data_loss` off."""
 
     def __init__(
         self,
@@ -108,6 +110,7 @@ class RangeFetcher:
         patience: Patience,
     ) -> None:
         self.lost: list[Gap] = []
+        self.compacted: list[Difference] = []
         self._cluster = cluster
         self._options = options
         self._wanted = wanted
@@ -122,6 +125,7 @@ class RangeFetcher:
         self._bare_since: tuple[int, float] | None = None
         """Leader epoch and moment: since then the leader has no batch from the position on."""
         self._bytes_read = 0
+        self._check = CountCheck(wanted.counts)
 
     async def read(self, deliver: Deliver) -> None:
         """Hand out the whole range. Raises RangeFailed, and ClientError for what retrying does not
@@ -141,9 +145,36 @@ class RangeFetcher:
         await self._persist(self._look)
         while not cursor.done:
             batches = await self._persist(self._fetch)
+            await self._compare(batches)
             if batches:
                 await deliver(cursor.first, batches)
         await self._persist(self._look)
+
+    async def _compare(self, batches: list[Batch]) -> None:
+        """Hold what was read against what was counted. Raises RangeFailed; what else there is to
+        say of the range comes before that."""
+        cursor, check = self._cursor, self._check
+        for header, batch in batches:
+            try:
+                check.add(header, batch, cursor.first)
+            except (CorruptionError, BrokerError) as error:
+                raise RangeFailed(
+                    self._key,
+                    header.base_offset,
+                    RangeFault.CORRUPT,
+                    f"the batch cannot be decoded: {error}; read around it, by offsets",
+                ) from None
+        different = check.passed(cursor.position)
+        if not different:
+            return
+        await self._persist(self._look)
+        for difference in different:
+            counted = difference.counted
+            if any(first < counted.beyond and counted.first < end for first, end in self.lost):
+                continue
+            if self._fail_on_data_loss:
+                raise compacted(self._key, difference)
+            self.compacted.append(difference)
 
     async def _meet_topic(self) -> None:
         """Have the view of the cluster hold the topic, if it can be had at once."""

@@ -18,6 +18,7 @@ from typing import Final, Self
 from pybroker.client import defaults
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError, Closed
+from pybroker.client.range_counts import Difference
 from pybroker.client.range_cursor import Batch, Gap
 from pybroker.client.range_fetcher import Patience, RangeFetcher
 from pybroker.client.range_options import parse_range_options
@@ -60,6 +61,9 @@ class RangeReader:
         """What was left out of the range that was read last, as first offset and the one behind the
         last: offsets that are not there any more. Complete when its batches have ended; empty with
         `fail_on_data_loss`."""
+        self.compacted: list[Difference] = []
+        """Where the range that was read last does not hold the records that were counted, complete
+        and empty as `lost`. Nothing is compared where offsets are lost."""
         self.first_offset = 0
         """Records before this offset in the batch that was given last are not to be used: they lie
         before the range, or are of what was lost."""
@@ -93,12 +97,14 @@ class RangeReader:
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
         """The data batches of the range in order, each as header and bytes. Markers, and with
         read_committed aborted batches, are left out. Of a batch only the records from
-        `first_offset` up to, not including, the range's end are meant. Raises RangeFailed,
+        `first_offset` up to, not including, the range's end are meant. Where records were counted,
+        those of a stretch are held against its count when it has been read. Raises RangeFailed,
         NoBrokers and other ClientErrors."""
         loop = self._loop
         if loop is None or loop.is_closed():
             raise Closed("the reader of ranges has been closed, or was not entered")
         self.lost = []
+        self.compacted = []
         self.first_offset = wanted.start
         waiting = Waiting(loop)
         reading = asyncio.run_coroutine_threadsafe(self._read(wanted, waiting), loop)
@@ -121,6 +127,7 @@ class RangeReader:
             )
             await fetcher.read(waiting.put)
             self.lost = merged(fetcher.lost)
+            self.compacted = fetcher.compacted
             waiting.end(None)
         except asyncio.CancelledError:
             waiting.end(Closed("the reader of ranges has been closed"))

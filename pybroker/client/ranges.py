@@ -4,10 +4,25 @@ more. Values only."""
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Self
 
 from pybroker.client.errors import ClientError
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
+
+
+class Counted(NamedTuple):
+    """What the offsets from `first` up to, not including, `beyond` held when they were counted.
+    `digest` (0 to DIGEST_END - 1) tells other offsets in the same number (see `range_counts`)."""
+
+    first: int
+    beyond: int
+    records: int
+    digest: int
+
+
+DIGEST_END: Final = 2**53 - 111
+"""The largest prime below 2**53: every reader of JSON keeps such numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +31,8 @@ class PartitionRange:
 
     The rest is what the cluster said when the range was made, by which later damage is noticed:
     the topic's id as UUID text ("" where the cluster gives topics no ids), the leader's epoch and
-    where the log began (-1: unknown, and then nothing is compared).
+    where the log began (-1: unknown, and then nothing is compared); and, if they were counted, the
+    records of the range, stretch after stretch.
     """
 
     topic: str
@@ -26,6 +42,7 @@ class PartitionRange:
     topic_id: str = ""
     leader_epoch: int = NO_EPOCH
     log_start: int = NO_OFFSET
+    counts: tuple[Counted, ...] = ()
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -35,6 +52,11 @@ class PartitionRange:
     def offsets(self) -> int:
         """How many offsets: an upper bound of the number of records."""
         return self.end - self.start
+
+    def part(self, start: int, end: int) -> Self:
+        """The offsets from `start` to `end` of it, with the counts of stretches that lie inside."""
+        inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
+        return replace(self, start=start, end=end, counts=tuple(inside))
 
 
 class RangeFault(enum.Enum):
@@ -46,6 +68,9 @@ class RangeFault(enum.Enum):
     """Another topic has the name now."""
     TRUNCATED = "truncated"
     """An unclean election took records that had been acknowledged."""
+    COMPACTED = "compacted"
+    """Not the records that were counted: compaction removed some since, or another replica leads
+    that was compacted less."""
     CORRUPT = "corrupt"
     """A batch does not match its checksum, and goes on not to."""
     STALLED = "stalled"

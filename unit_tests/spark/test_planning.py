@@ -20,6 +20,7 @@ from pybroker.spark import planning, snapshot
 from pybroker.spark.planning import AtTime, Wish, new_id
 from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
 from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.configs import DescribeConfigsResponse
 from pybroker.wire.messages.metadata import MetadataRequest
 from unit_tests.client.fake_broker import LOSE_REQUEST, FakeBroker
 
@@ -46,6 +47,7 @@ def two_partitions() -> FakeBroker:
     fill(broker, "orders", 0, 10)
     fill(broker, "orders", 1, 4)
     broker.partition("orders", 0).start = 3
+    broker.handlers[ApiKey.DESCRIBE_CONFIGS] = lambda _: DescribeConfigsResponse()
     return broker
 
 

@@ -1,0 +1,182 @@
+"""Counts the records of a snapshot, so that whoever reads it can tell whether compaction has taken
+some since: one pass over the batches, of which only those that are not whole are decoded.
+
+What is kept of a partition is a short list of stretches with the number of records in each. They
+begin and end where batches do, and become longer as the partition goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, Literal
+
+from pybroker.client import defaults
+from pybroker.client.blocking import run_blocking
+from pybroker.client.cluster import Cluster
+from pybroker.client.errors import ClientError, UnsupportedByBroker
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.range_counts import Tally
+from pybroker.client.range_options import parse_range_options
+from pybroker.client.range_reader import RangeReader
+from pybroker.client.ranges import DIGEST_END, Counted, PartitionRange, RangeFailed, RangeFault
+from pybroker.errors import BrokerError, CorruptionError
+from pybroker.ports import Buffer
+from pybroker.records.batch import BatchHeader
+from pybroker.spark.cuts import TopicCut
+from pybroker.spark.readability import compactions
+from pybroker.spark.snapshot_model import Snapshot
+
+logger = logging.getLogger(__name__)
+
+Count = Literal["compacted", "always", "never"]
+COUNTS: Final[tuple[Count, ...]] = ("compacted", "always", "never")
+"""Which topics are counted: those that are compacted, all, none."""
+Progress = Callable[[int, int], None]
+"""Is told how many offsets were passed, of how many."""
+
+STRETCHES_MAX: Final = 64
+"""So many of a partition are kept; when there are more, each two become one."""
+STRETCH_BYTES: Final = 2**20
+STRETCH_RECORDS: Final = 16_384
+"""A stretch ends with the batch that makes it so large or so full, as long as they are few."""
+
+
+def counted(
+    snapshot: Snapshot,
+    options: Mapping[str, str],
+    count: Count,
+    progress: Progress = lambda done, total: None,
+) -> Snapshot:
+    """The snapshot with the records of its partitions counted, of the topics that `count` means.
+    `options` are those of the client under Kafka's names. A topic of which nobody tells whether it
+    is compacted counts as one that is.
+
+    Raises ConfigError, RangeFailed for a range that cannot be read, and other ClientErrors. What
+    has aged out since does not end it: that is for whoever reads.
+    """
+    if count == "never":
+        return snapshot
+    topics = set(snapshot.topics)
+    if count == "compacted":
+        parsed, _ = parse_range_options(options)
+        topics = run_blocking(lambda: _compacted(parsed, snapshot.topics))
+    ranges = [item for item in snapshot.ranges() if item.topic in topics and item.offsets]
+    if not ranges:
+        return snapshot
+    done, total = 0, sum(item.offsets for item in ranges)
+    found = {name: dict(cut.partitions) for name, cut in snapshot.topics.items()}
+    with RangeReader(options, isolation=snapshot.isolation, fail_on_data_loss=False) as reader:
+        for item in ranges:
+            counts = count_range(reader, item, partial(_tell, progress, done - item.start, total))
+            done += item.offsets
+            progress(done, total)
+            cut = found[item.topic][item.partition]
+            found[item.topic][item.partition] = replace(cut, counts=counts)
+    cuts = {name: TopicCut(cut.topic_id, found[name]) for name, cut in snapshot.topics.items()}
+    return replace(snapshot, topics=cuts)
+
+
+def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
+    progress(moved + offset, total)
+
+
+def count_range(
+    reader: RangeReader, item: PartitionRange, passed: Callable[[int], None] = lambda offset: None
+) -> tuple[Counted, ...]:
+    """The records of a range that holds offsets, as the reader gives them. `passed` hears of
+    offsets before which all was counted. Raises as `RangeReader.batches`."""
+    stretches = Stretches(item.start, item.end)
+    for header, batch in reader.batches(item):
+        try:
+            stretches.add(header, batch, reader.first_offset)
+        except (CorruptionError, BrokerError) as error:
+            text = f"the batch cannot be decoded: {error}; take a snapshot that ends before it"
+            raise RangeFailed(
+                item.topic_partition, header.base_offset, RangeFault.CORRUPT, text
+            ) from None
+        passed(min(header.next_offset, item.end))
+    return stretches.finish()
+
+
+class Stretches:
+    """Collects what batches hold, in the order of a range's offsets."""
+
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        *,
+        stretch_bytes: int = STRETCH_BYTES,
+        stretch_records: int = STRETCH_RECORDS,
+        stretches_max: int = STRETCHES_MAX,
+    ) -> None:
+        self._start = start
+        self._end = end
+        self._bytes_max = stretch_bytes
+        self._records_max = stretch_records
+        self._stretches_max = stretches_max
+        self._found: list[Counted] = []
+        self._bytes = 0
+        self._tally = Tally()
+        """Both of what is not in a stretch yet."""
+
+    def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
+        """A batch, of which the records from `first_offset` on count. Raises as `Tally.add`."""
+        self._bytes += header.size
+        self._tally.add(header, batch, max(first_offset, self._start), self._end)
+        if self._bytes >= self._bytes_max or self._tally.records >= self._records_max:
+            self._close(min(header.next_offset, self._end))
+
+    def finish(self) -> tuple[Counted, ...]:
+        """Stretches from the start to the end of the range."""
+        if self._place < self._end:
+            self._close(self._end)
+        return tuple(self._found)
+
+    @property
+    def _place(self) -> int:
+        return self._found[-1].beyond if self._found else self._start
+
+    def _close(self, beyond: int) -> None:
+        records, digest = self._tally.take()
+        self._found.append(Counted(self._place, beyond, records, digest))
+        self._bytes = 0
+        if len(self._found) > self._stretches_max:
+            self._found = thinned(self._found)
+            self._bytes_max *= 2
+            self._records_max *= 2
+
+
+def thinned(stretches: list[Counted]) -> list[Counted]:
+    """Each two as one; an odd last one stays."""
+    found = []
+    for first, second in zip(stretches[::2], stretches[1::2], strict=False):
+        digest = (first.digest + second.digest) % DIGEST_END
+        records = first.records + second.records
+        found.append(Counted(first.first, second.beyond, records, digest))
+    return found + stretches[len(found) * 2 :]
+
+
+async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[str]:
+    """Those that are compacted, and those of which it is not told."""
+    cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
+    try:
+        cluster.watch(topics)
+        await cluster.start()
+        try:
+            found = await compactions(cluster, topics)
+        except UnsupportedByBroker as error:
+            found = dict.fromkeys(topics, error)
+    finally:
+        await cluster.close()
+    for topic, answer in found.items():
+        if isinstance(answer, ClientError):
+            logger.warning("event=counted-as-compacted topic=%s reason=%s", topic, answer)
+    return {
+        topic
+        for topic, answer in found.items()
+        if isinstance(answer, ClientError) or answer.is_compacted
+    }
