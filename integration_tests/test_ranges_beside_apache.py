@@ -5,16 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka
 import pytest
+from pyspark.sql import SparkSession
 
 from integration_tests.apache import ApacheKafka
 from integration_tests.conftest import or_skip
 from integration_tests.process import wait_until
-from integration_tests.ranges import fill, make_topic, read
-from pybroker.client.range_reader import PartitionRange
+from integration_tests.ranges import fill, make_topic, numbers, read
+from integration_tests.spark_topics import fault
+from pybroker.client.range_reader import PartitionRange, RangeFailed, RangeFault
 from pybroker.spark import snapshot
 from pybroker.spark.snapshot import Snapshot
 
@@ -152,7 +156,7 @@ def test_what_compaction_removed_is_no_loss(apache: ApacheKafka, topic: str) -> 
     }
     make_topic(apache.bootstrap, topic, configs=configs)
     fill(apache.bootstrap, topic, 0, 300, key=lambda number: b"%d" % (number % 20))
-    before = taken(apache, topic, "read_committed")
+    before = taken(apache, topic, "read_committed", count="never")
     (item,) = before.ranges()
     assert item.end == 300
     first = read(apache.bootstrap, item)
@@ -175,6 +179,101 @@ def test_what_compaction_removed_is_no_loss(apache: ApacheKafka, topic: str) -> 
             break
     assert ours == theirs
     standing = before.is_readable()
-    assert standing, "that keys have vanished from it is what nobody can see"
+    assert standing, "what was not counted nobody can miss"
     (warning,) = standing.warnings
     assert warning.startswith(f"{topic} is compacted:")
+    assert "reading cannot tell" in warning
+
+
+COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.bytes": "4096",
+}
+
+
+def overwrite(apache: ApacheKafka, topic: str) -> None:
+    """Of the first 300 keys 50 are written again, and others until none of that is in the segment
+    that the cleaner leaves alone."""
+    fill(apache.bootstrap, topic, 1_000, 50, key=lambda number: b"%d" % (number - 900))
+    fill(apache.bootstrap, topic, 2_000, 300)
+
+
+def wait_for_cleaner(apache: ApacheKafka, item: PartitionRange, level: str, rows: int) -> None:
+    uncounted = replace(item, counts=())
+    wait_until(
+        lambda: len(read(apache.bootstrap, uncounted, isolation=level)) == rows,
+        what=f"compaction has left {rows} records",
+        seconds=60,
+    )
+
+
+def test_compaction_since_the_snapshot_is_told(
+    apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """To whoever reads ranges, and in both modes to Spark."""
+    make_topic(apache.bootstrap, topic, configs=COMPACTED)
+    fill(apache.bootstrap, topic, 0, 300)
+    made = taken(apache, topic, "read_committed")
+    made.save(tmp_path / "snapshot.json")
+    before = snapshot.load(tmp_path / "snapshot.json")
+    (item,) = before.ranges()
+    assert (before.records(), item.end) == ({topic: 300}, 300)
+    for _ in range(2):
+        assert read(apache.bootstrap, item) == numbers(0, 300)
+        for mode in ("append", "latest"):
+            assert before.read(spark, mode).count() == 300
+    overwrite(apache, topic)
+    wait_for_cleaner(apache, item, "read_committed", 250)
+    with pytest.raises(RangeFailed) as caught:
+        read(apache.bootstrap, item)
+    line = (
+        f"{topic}-0@0: compacted: 300 records were counted from 0 to 300 when the snapshot was"
+        " taken, 250 are there now: "
+    )
+    assert str(caught.value).startswith(line)
+    for mode in ("append", "latest"):
+        frame = before.read(spark, mode)
+        assert fault(frame.count).startswith(line)
+        bearing = before.read(spark, mode, conf={"failOnDataLoss": "false"})
+        assert bearing.count() == 250
+    assert before.is_readable().warnings[0].startswith(f"{topic} is compacted:")
+
+    def what_is_left_is_read() -> bool:
+        """A snapshot of a log with gaps is as good, unless the cleaner comes between."""
+        after = taken(apache, topic, "read_committed")
+        (now,) = after.ranges()
+        try:
+            rows = read(apache.bootstrap, now)
+        except RangeFailed as failed:
+            assert failed.reason is RangeFault.COMPACTED
+            return False
+        assert (now.end, after.records()) == (650, {topic: len(rows)})
+        return len(rows) == 600
+
+    wait_until(what_is_left_is_read, what="the cleaner rests")
+
+
+def test_compaction_of_aborted_records_is_told_to_who_saw_them(
+    apache: ApacheKafka, topic: str
+) -> None:
+    make_topic(apache.bootstrap, topic, configs=COMPACTED)
+    producer = transactional(apache, topic)
+    for number in range(60):
+        producer.begin_transaction()
+        producer.produce(topic, b"v", b"t%d" % number, partition=0)
+        producer.flush(60)
+        (producer.abort_transaction if number % 3 == 0 else producer.commit_transaction)(60)
+    wait_for_end(apache, topic, 120)
+    fill(apache.bootstrap, topic, 0, 40)
+    items = {level: cut(apache, topic, level) for level in LEVELS}
+    seen = {level: read(apache.bootstrap, items[level], isolation=level) for level in LEVELS}
+    assert [len(seen[level]) for level in LEVELS] == [80, 100]
+    fill(apache.bootstrap, topic, 2_000, 300)
+    wait_for_cleaner(apache, items["read_uncommitted"], "read_uncommitted", 80)
+    committed, uncommitted = LEVELS
+    assert read(apache.bootstrap, items[committed], isolation=committed) == seen[committed]
+    with pytest.raises(RangeFailed) as caught:
+        read(apache.bootstrap, items[uncommitted], isolation=uncommitted)
+    assert caught.value.reason is RangeFault.COMPACTED
+    assert "100 records were counted from 0 to 160" in str(caught.value)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
+import time
 from collections.abc import Iterable, Sequence
+from typing import Final, Self, TextIO
 
 import click
 
 from pybroker.properties import read_properties
 from pybroker.spark import snapshot as snapshots
+from pybroker.spark.counting import COUNTS, Count
 from pybroker.spark.readability import Readability
 from pybroker.spark.snapshot import PartitionChange, Snapshot, Until
 from pybroker.tools._cli import (
@@ -21,6 +25,9 @@ from pybroker.tools._cli import (
     format_option,
     write_json,
 )
+
+LINE_S: Final = 0.3
+"""How often progress is shown."""
 
 
 class Tools(Tool, click.Group):
@@ -61,6 +68,13 @@ def command() -> None:
     type=click.Choice(["read_committed", "read_uncommitted"]),
     help="Whether to end before open transactions. Default: read_committed, or as --since.",
 )
+@click.option(
+    "--count",
+    type=click.Choice(COUNTS),
+    default="compacted",
+    help="Of which topics to count the records, which takes a pass over them, so that whoever reads"
+    " can tell whether compaction has taken some. Default: compacted, those to which it happens.",
+)
 @click.option("--output", metavar="FILE", help="Write the snapshot there and print what it holds.")
 @config_file_option("--command-config", "--admin.config")
 @format_option()
@@ -70,6 +84,7 @@ def take(
     since: str | None,
     until: str,
     isolation: str | None,
+    count: Count,
     output: str | None,
     config_file: str | None,
     output_format: str,
@@ -78,14 +93,17 @@ def take(
 
     Without --output the document is printed; an existing FILE is replaced in one step.
     """
-    found = snapshots.take(
-        bootstrap_server,
-        topics,
-        since=since,
-        until=parse_until(until),
-        isolation=isolation,
-        conf=read_properties(config_file) if config_file else None,
-    )
+    with CountingLine(sys.stderr) as progress:
+        found = snapshots.take(
+            bootstrap_server,
+            topics,
+            since=since,
+            until=parse_until(until),
+            isolation=isolation,
+            conf=read_properties(config_file) if config_file else None,
+            count=count,
+            progress=progress,
+        )
     if output is None:
         click.echo(found.to_json())
     else:
@@ -140,6 +158,35 @@ def diff(old: str, new: str, output_format: str) -> None:
         click.echo(line)
 
 
+class CountingLine:
+    """Tells on a terminal how far counting is, in a line that goes away in the end; elsewhere
+    nothing."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._is_shown = out.isatty()
+        self._last = time.monotonic()
+        self._width = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write("")
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many offsets were counted of so many."""
+        if self._is_shown and time.monotonic() - self._last >= LINE_S:
+            self._last = time.monotonic()
+            self._write(f"counting records: {done:,} of {total:,} offsets ({done / total:.0%})")
+
+    def _write(self, text: str) -> None:
+        if text or self._width:
+            self._out.write(f"\r{text.ljust(self._width)}\r")
+            self._out.flush()
+            self._width = len(text)
+
+
 def parse_until(text: str) -> Until:
     """Raises Failure."""
     if text.isascii() and text.isdecimal():
@@ -190,16 +237,19 @@ def snapshot_lines(found: Snapshot) -> Iterable[str]:
         f"\tCluster: {found.cluster_id or '-'}\tIsolation: {found.isolation}"
         f"\tParent: {found.parent or '-'}"
     )
-    counts = found.counts()
+    counts, records = found.counts(), found.records()
     for topic, cut in found.topics.items():
+        is_counted = any(part.counts for part in cut.partitions.values())
+        total = f"\tRecords: {records[topic]}" if is_counted else ""
         yield (
             f"Topic: {topic}\tTopicId: {cut.topic_id or '-'}\tPartitions: {len(cut.partitions)}"
-            f"\tOffsets: {counts[topic]}"
+            f"\tOffsets: {counts[topic]}{total}"
         )
         for number, part in cut.partitions.items():
+            counted = f"\tRecords: {part.records}" if is_counted else ""
             yield (
                 f"\tPartition: {number}\tStart: {part.start}\tEnd: {part.end}"
-                f"\tOffsets: {part.end - part.start}\tLogStart: {part.log_start}"
+                f"\tOffsets: {part.end - part.start}{counted}\tLogStart: {part.log_start}"
                 f"\tLeaderEpoch: {part.leader_epoch}"
             )
 

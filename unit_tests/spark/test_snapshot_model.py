@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from pybroker.client.range_reader import PartitionRange
+from pybroker.client.ranges import DIGEST_END, Counted
 from pybroker.spark.snapshot_model import Change, PartitionCut, Snapshot, SnapshotError, TopicCut
 
 ID = "00000000-0000-0000-0000-00000000000a"
@@ -47,6 +48,63 @@ def test_ranges_and_counts_tell_what_is_to_be_read() -> None:
         PartitionRange("users", 0, 0, 5, "", -1, -1),
     ]
     assert snap.counts() == {"orders": 150, "users": 5}
+
+
+def counted() -> Snapshot:
+    rows = (Counted(100, 180, 75, 6117254), Counted(180, 250, 70, 8192903))
+    cuts = {0: PartitionCut(100, 250, 50, 7, rows), 1: PartitionCut(0, 0)}
+    topics = {"orders": TopicCut(ID, cuts), "users": TopicCut("", {0: PartitionCut(0, 5)})}
+    return snapshot(topics=topics)
+
+
+def test_what_was_counted_is_part_of_the_document() -> None:
+    """Of another version, so that programs that would not compare do not read it."""
+    snap = counted()
+    document = json.loads(snap.to_json())
+    assert (document["version"], snapshot().version) == (2, 1)
+    row = document["topics"]["orders"]["partitions"]["0"]
+    assert row["counts"] == [[180, 75, 6117254], [250, 70, 8192903]]
+    assert Snapshot.from_json(snap.to_json()) == snap
+    assert [item.counts for item in snap.ranges()] == [
+        snap.topics["orders"].partitions[0].counts,
+        (),
+        (),
+    ]
+    assert snap.records() == {"orders": 145, "users": None}
+    assert snap.counts() == {"orders": 150, "users": 5}
+    text = snap.to_json().replace('"version":2', '"version":1')
+    with pytest.raises(SnapshotError, match="unknown key counts in orders-0"):
+        Snapshot.from_json(text)
+    assert pickle.loads(pickle.dumps(snap)) == snap
+
+
+@pytest.mark.parametrize(
+    ("counts", "fault"),
+    [
+        (5, "counts of orders-0 has 5, expected an offset above 100 and up to 250"),
+        (None, "counts of orders-0 has missing, expected"),
+        ([[180, 75]], "has [180, 75], expected"),
+        ([[180, 75, 1, 1]], "has [180, 75, 1, 1], expected"),
+        ([[180, 75, True]], "has [180, 75, true], expected"),
+        ([[180, "75", 1]], 'has [180, "75", 1], expected'),
+        ([[180, 75.0, 1]], "has [180, 75.0, 1], expected"),
+        ([[100, 0, 0]], "has [100, 0, 0], expected an offset above 100"),
+        ([[180, 1, 1], [180, 0, 0]], "has [180, 0, 0], expected an offset above 180"),
+        ([[251, 75, 1]], "has [251, 75, 1], expected"),
+        ([[180, 81, 1]], "has [180, 81, 1], expected"),
+        ([[180, -1, 1]], "has [180, -1, 1], expected"),
+        ([[180, 75, DIGEST_END]], "expected an offset above 100"),
+        ([[180, 75, -1]], "expected an offset above 100"),
+        ([[180, 75, 1]], "counts of orders-0 ends at 180, expected 250"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(counts: object, fault: str) -> None:
+    document = json.loads(counted().to_json())
+    document["topics"]["orders"]["partitions"]["0"]["counts"] = counts
+    with pytest.raises(SnapshotError) as caught:
+        Snapshot.from_json(json.dumps(document))
+    assert fault in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_version_is_refused() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pybroker.__main__ import main
+from pybroker.client.ranges import Counted
 from pybroker.spark import snapshot as snapshots
 from pybroker.spark.readability import Readability
 from pybroker.spark.snapshot import PartitionCut, Snapshot, TopicCut
 from pybroker.tools._cli import Failure
-from pybroker.tools.snapshot import parse_until
+from pybroker.tools.snapshot import CountingLine, parse_until
 
 OLD = Snapshot(
     id="01OLD",
@@ -42,6 +45,39 @@ def shell(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[st
 def saved(path: Path, found: Snapshot) -> str:
     found.save(path / f"{found.id}.json")
     return str(path / f"{found.id}.json")
+
+
+def test_show_prints_the_records_that_were_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cuts = {0: PartitionCut(0, 10, 0, 7, (Counted(0, 10, 8, 5),)), 1: PartitionCut(5, 5, 2, 7)}
+    topics = {"orders": TopicCut("", cuts), "users": TopicCut("", {0: PartitionCut(0, 3)})}
+    _, lines, _ = shell(capsys, "show", saved(tmp_path, replace(OLD, topics=topics)))
+    assert [line.split("Offsets: ")[1] for line in lines[1:]] == [
+        "10\tRecords: 8",
+        "10\tRecords: 8\tLogStart: 0\tLeaderEpoch: 7",
+        "0\tRecords: 0\tLogStart: 2\tLeaderEpoch: 7",
+        "3",
+        "3\tLogStart: -1\tLeaderEpoch: -1",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_how_far_counting_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pybroker.tools.snapshot.LINE_S", 0.0)
+    for out in (Terminal(), io.StringIO()):
+        with CountingLine(out) as progress:
+            progress(1_000, 4_000)
+            progress(4_000, 4_000)
+        first = "counting records: 1,000 of 4,000 offsets (25%)"
+        second = "counting records: 4,000 of 4,000 offsets (100%)"
+        gone = " " * len(second)
+        expected = f"\r{first}\r\r{second}\r\r{gone}\r" if out.isatty() else ""
+        assert out.getvalue() == expected
 
 
 def test_show_prints_partitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +157,7 @@ def test_take_prints_the_document_or_writes_it(
     asked: list[tuple[Any, ...]] = []
 
     def take(bootstrap: str, topics: Any, **given: Any) -> Snapshot:
+        assert callable(given.pop("progress"))
         asked.append((bootstrap, list(topics), given))
         return NEW
 
@@ -133,13 +170,15 @@ def test_take_prints_the_document_or_writes_it(
     config = tmp_path / "client.properties"
     config.write_text("client.id=me\n")
     more = ["--since", "x.json", "--until", "5", "--isolation-level", "read_uncommitted"]
+    more += ["--count", "always"]
     code, lines, _ = shell(
         capsys, *words, *more, "--output", str(path), "--command-config", str(config)
     )
     assert (code, lines[0].split("\t")[0]) == (0, "Snapshot: 01NEW")
     assert Snapshot.load(path) == NEW
     nothing = {"since": None, "until": "latest", "isolation": None, "conf": None}
-    given = {"since": "x.json", "until": 5, "isolation": "read_uncommitted"}
+    nothing["count"] = "compacted"
+    given = {"since": "x.json", "until": 5, "isolation": "read_uncommitted", "count": "always"}
     assert asked == [
         ("h:1", ["a", "b"], nothing),
         ("h:1", ["a", "b"], {**given, "conf": {"client.id": "me"}}),
