@@ -3,6 +3,7 @@ with librdkafka's consumer for comparison."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +19,7 @@ from integration_tests.conftest import or_skip
 from integration_tests.process import wait_until
 from integration_tests.ranges import fill, make_topic, numbers, read
 from integration_tests.spark_topics import fault
+from pybroker.client import Admin, ConfigChange, ConfigResource
 from pybroker.client.range_reader import PartitionRange, RangeFailed, RangeFault
 from pybroker.spark import snapshot
 from pybroker.spark.snapshot import Snapshot
@@ -199,6 +201,16 @@ def overwrite(apache: ApacheKafka, topic: str) -> None:
     fill(apache.bootstrap, topic, 2_000, 300)
 
 
+def without_lag(apache: ApacheKafka, topic: str) -> None:
+    async def alter() -> None:
+        async with Admin(apache.bootstrap) as admin:
+            change = ConfigChange("min.compaction.lag.ms", "0")
+            key = ConfigResource.topic(topic)
+            (await admin.alter_configs({key: [change]}))[key].check()
+
+    asyncio.run(alter())
+
+
 def wait_for_cleaner(apache: ApacheKafka, item: PartitionRange, level: str, rows: int) -> None:
     uncounted = replace(item, counts=())
     wait_until(
@@ -219,10 +231,9 @@ def test_compaction_since_the_snapshot_is_told(
     before = snapshot.load(tmp_path / "snapshot.json")
     (item,) = before.ranges()
     assert (before.records(), item.end) == ({topic: 300}, 300)
-    for _ in range(2):
+    for mode in ("append", "latest"):
         assert read(apache.bootstrap, item) == numbers(0, 300)
-        for mode in ("append", "latest"):
-            assert before.read(spark, mode).count() == 300
+        assert before.read(spark, mode).count() == 300
     overwrite(apache, topic)
     wait_for_cleaner(apache, item, "read_committed", 250)
     with pytest.raises(RangeFailed) as caught:
@@ -233,10 +244,9 @@ def test_compaction_since_the_snapshot_is_told(
     )
     assert str(caught.value).startswith(line)
     for mode in ("append", "latest"):
-        frame = before.read(spark, mode)
-        assert fault(frame.count).startswith(line)
-        bearing = before.read(spark, mode, conf={"failOnDataLoss": "false"})
-        assert bearing.count() == 250
+        assert line in fault(before.read(spark, mode).count)
+    bearing = before.read(spark, conf={"failOnDataLoss": "false"})
+    assert bearing.count() == 250
     assert before.is_readable().warnings[0].startswith(f"{topic} is compacted:")
 
     def what_is_left_is_read() -> bool:
@@ -257,7 +267,8 @@ def test_compaction_since_the_snapshot_is_told(
 def test_compaction_of_aborted_records_is_told_to_who_saw_them(
     apache: ApacheKafka, topic: str
 ) -> None:
-    make_topic(apache.bootstrap, topic, configs=COMPACTED)
+    lag = {"min.compaction.lag.ms": "3600000"}
+    make_topic(apache.bootstrap, topic, configs={**COMPACTED, **lag})
     producer = transactional(apache, topic)
     for number in range(60):
         producer.begin_transaction()
@@ -270,6 +281,7 @@ def test_compaction_of_aborted_records_is_told_to_who_saw_them(
     seen = {level: read(apache.bootstrap, items[level], isolation=level) for level in LEVELS}
     assert [len(seen[level]) for level in LEVELS] == [80, 100]
     fill(apache.bootstrap, topic, 2_000, 300)
+    without_lag(apache, topic)
     wait_for_cleaner(apache, items["read_uncommitted"], "read_uncommitted", 80)
     committed, uncommitted = LEVELS
     assert read(apache.bootstrap, items[committed], isolation=committed) == seen[committed]
