@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from pybroker.clock import ManualClock
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import encode_state
 from pybroker.errors import CloseConnection, ErrorCode
 from pybroker.local_channel import LocalBrokerChannel
 from pybroker.model import (
@@ -314,6 +316,36 @@ async def test_where_a_follower_in_sync_may_lead_no_end_is_named(bench: Bench) -
     follow()
     assert await latest(bench) == (ErrorCode.NONE, 1)
     assert code(await bench.fetch("t", 2)) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_an_end(
+    bench: Bench,
+) -> None:
+    """Its successor waits for nothing: for the controller it is lost, though it goes on until it is
+    told. Where there is nobody else, or ZooKeeper says that it leads, its word counts."""
+    replicas, key = bench.app.replicas, TopicPartition("t", 0)
+    replicas.lag_max_s = 5
+    partition = replicas.partition(key)
+    replicas.reluctance.add(key, "log directory /data is full")
+    assert await latest(bench) == (ErrorCode.NONE, 1)
+    path = paths.partition_state(key)
+    data, stat = await bench.coord.get(path)
+    state = PartitionState(BROKER_ID, 1, (BROKER_ID, 2), bench.app.controller.epoch)
+    stat = await bench.coord.set(path, encode_state(state, data), stat.version)
+    facts = PartitionFacts(
+        key, partition.topic_id or NO_TOPIC_ID, state, stat.version, (BROKER_ID, 2)
+    )
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    await replicas.leader_and_isr(command)
+    replicas.follower_fetched(partition, FollowerFetch(2, 1, 0), bench.clock.monotonic())
+    assert await latest(bench) == (ErrorCode.NONE, 1)
+    assert code(await bench.fetch("t", 2)) is NOT_LEADER
+    successor = PartitionState(2, 2, (2,), bench.app.controller.epoch)
+    await bench.coord.set(path, encode_state(successor, data), stat.version)
+    assert partition.is_leader
+    assert await latest(bench) == (NOT_LEADER, -1)
+    replicas.reluctance.remove(key)
+    assert await latest(bench) == (ErrorCode.NONE, 1)
 
 
 async def nothing_is_on_its_way(keys: Collection[TopicPartition]) -> None:

@@ -24,6 +24,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, BrokerChannel, Clock
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
+from pybroker.replication.partition import Partition
 from pybroker.wire.headers import RequestHeader
 
 
@@ -192,6 +193,8 @@ class Services:
     controller: ControllerView
     commands: BrokerChannel
     """Carries out what the controller, wherever it is, tells this broker."""
+    leads_now: Callable[[Partition], Awaitable[bool]]
+    """Asks ZooKeeper whether this replica is the leader that is stored."""
     prove_controller: Callable[[int], Awaitable[None]]
     """Raises BrokerError unless there has been a controller of that epoch."""
     topics: TopicAdmin

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.produce import require_certainty
+from pybroker.handlers.produce import require_certainty, require_standing, would_hand_over
 from pybroker.handlers.turns import Turns
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.partition import Partition
@@ -85,7 +85,7 @@ async def _look_up(
         partition = services.replicas.leader(key, wanted.current_leader_epoch)
         _check_special_time(wanted.timestamp, request.version)
         if wanted.timestamp in (LATEST, MAX_TIMESTAMP):
-            require_certainty(services, partition)
+            partition = await _certain_leader(services, partition, wanted)
         if wanted.timestamp in (LATEST, EARLIEST):
             found = _end_of_log(partition, wanted.timestamp, end)
         else:
@@ -108,6 +108,20 @@ async def _look_up(
     if found is not None:
         answer.offset, answer.timestamp, answer.leader_epoch = found
     return answer
+
+
+async def _certain_leader(
+    services: Services, partition: Partition, wanted: ListOffsetsPartition
+) -> Partition:
+    """The partition, led by this broker for certain at a moment after it was asked."""
+    leads_now = False
+    if would_hand_over(services, partition):
+        require_standing(services, partition)
+        leads_now = await services.leads_now(partition)
+        key, epoch = partition.topic_partition, wanted.current_leader_epoch
+        partition = services.replicas.leader(key, epoch)
+    require_certainty(services, partition, leads_now=leads_now)
+    return partition
 
 
 def _check_special_time(timestamp: int, version: int) -> None:

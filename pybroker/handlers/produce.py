@@ -168,13 +168,27 @@ def require_standing(services: Services, partition: Partition) -> None:
         )
 
 
-def require_certainty(services: Services, partition: Partition) -> None:
+def would_hand_over(services: Services, partition: Partition) -> bool:
+    """Whether this leader has asked for another one, who may lead by now. That one waits for
+    nothing: the controller counts who would rather not lead among the lost."""
+    key = partition.topic_partition
+    return key in services.replicas.reluctance.reasons and partition.led_version is not None
+
+
+def require_certainty(services: Services, partition: Partition, *, leads_now: bool = False) -> None:
     """Before saying where a log ends, or that nothing lies beyond: another leader may have gone on,
     and the controller may have told the followers alone. One of them leads then, and asks no more.
+    `leads_now`: ZooKeeper has just said otherwise.
 
     Raises BrokerError NOT_LEADER_OR_FOLLOWER.
     """
     require_standing(services, partition)
+    if would_hand_over(services, partition) and not leads_now:
+        raise BrokerError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"the controller was asked for another leader of {partition.topic_partition}, and may"
+            " have found one",
+        )
     if not partition.certainly_leads(services.clock.monotonic(), services.replicas.lag_max_s):
         raise BrokerError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -102,6 +102,19 @@ class IsrChanges:
             await self._coord.sync()  # it stands behind all that this broker sent before
             self._unproved.difference_update(keys)
 
+    async def leads_now(self, partition: Partition) -> bool:
+        """Whether ZooKeeper says, after this is called, that this replica leads. False also where
+        nobody knows."""
+        version = partition.led_version
+        if version is None or not self._knows_roles:
+            return False
+        path = paths.partition_state(partition.topic_partition)
+        try:
+            await self._coord.multi([CheckOp(path, version)])
+        except CoordError:
+            return False
+        return partition.led_version == version and self._knows_roles
+
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
             replicas = self._replicas

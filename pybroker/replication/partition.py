@@ -7,6 +7,7 @@ the purgatories afterwards what became readable.
 from __future__ import annotations
 
 import enum
+import math
 import uuid
 from collections.abc import Container
 from typing import Final
@@ -351,6 +352,13 @@ class Partition:
         """As the leader, whether no other one can have committed anything; `now` in monotonic
         seconds, after those of all fetches."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
+
+    @property
+    def led_version(self) -> int | None:
+        """The version of the state node that makes this replica the leader; None if it leads not,
+        or nobody else may be elected."""
+        has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
+        return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 
     def append(
         self, data: memoryview, header: BatchHeader, *, acks: int, now_ms: int
