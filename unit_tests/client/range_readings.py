@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from pybroker.client.range_counts import Difference
 from pybroker.client.range_reader import (
     PartitionRange,
     Patience,
@@ -33,12 +34,14 @@ def numbers(first: int, beyond: int) -> list[bytes]:
 
 
 class Reading:
-    """What one range gave: the values of its own offsets, what was lost, and how it ended."""
+    """What one range gave: the values of its own offsets, what was lost, which stretches were not
+    as counted, and how it ended."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
         self.offsets: list[int] = []
         self.lost: list[tuple[int, int]] = []
+        self.compacted: list[Difference] = []
         self.failed: BaseException | None = None
 
 
@@ -57,6 +60,7 @@ def read_now(
         except Exception as error:
             found.failed = error
         found.lost = reader.lost
+        found.compacted = reader.compacted
     return found
 
 
