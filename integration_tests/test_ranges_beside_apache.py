@@ -16,12 +16,15 @@ from pyspark.sql import SparkSession
 
 from integration_tests.apache import ApacheKafka
 from integration_tests.conftest import or_skip
+from integration_tests.etl_numbers import Numbers
 from integration_tests.process import wait_until
 from integration_tests.ranges import fill, make_topic, numbers, read
 from integration_tests.spark_topics import fault
 from pybroker.client import Admin, ConfigChange, ConfigResource
 from pybroker.client.range_reader import PartitionRange, RangeFailed, RangeFault
 from pybroker.spark import snapshot
+from pybroker.spark.etl import read_output
+from pybroker.spark.etl.files import OutputError
 from pybroker.spark.snapshot import Snapshot
 
 OVERRIDES: Final = {
@@ -187,6 +190,7 @@ def test_what_compaction_removed_is_no_loss(apache: ApacheKafka, topic: str) -> 
     assert "reading cannot tell" in warning
 
 
+KEYS: Final = "decode: {key: {format: string}}"
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",
@@ -262,6 +266,26 @@ def test_compaction_since_the_snapshot_is_told(
         return len(rows) == 600
 
     wait_until(what_is_left_is_read, what="the cleaner rests")
+
+
+def test_a_job_is_not_made_again_after_compaction(
+    apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its result has rows that the topic does not hold, whatever it says about loss."""
+    make_topic(apache.bootstrap, topic, configs=COMPACTED)
+    fill(apache.bootstrap, topic, 0, 300)
+    numbers_of = Numbers(apache, topic, spark, tmp_path, lines=[KEYS])
+    job = numbers_of.job(fail_on_data_loss="false")
+    assert job.run_once(spark).rows_read == 300
+    (item,) = taken(apache, topic, "read_committed").ranges()
+    overwrite(apache, topic)
+    wait_for_cleaner(apache, item, "read_committed", 250)
+    text = "300 records were read then, 250 are there now, compaction has taken the others"
+    with pytest.raises(OutputError, match=text):
+        job.replay(spark, 0)
+    assert read_output(spark, numbers_of.output).count() == 300
+    without_values = numbers_of.job(tombstones="drop")
+    assert without_values.replay(spark, 0).rows_read == 250, "another wish is no loss"
 
 
 def test_compaction_of_aborted_records_is_told_to_who_saw_them(

@@ -135,6 +135,14 @@ class Job:
                 f"run {old.seq} cannot be made again without losing rows that its result has: the "
                 f"topics do not hold {', '.join(gone)} any more; the old result stays"
             )
+        if old.tombstones != written.tombstones or old.rows_read is None:
+            return  # nothing to compare with
+        if written.rows_read is not None and written.rows_read < old.rows_read:
+            raise OutputError(
+                f"run {old.seq} cannot be made again without losing rows that its result has: "
+                f"{old.rows_read} records were read then, {written.rows_read} are there now, "
+                "compaction has taken the others (see cleanup.policy); the old result stays"
+            )
 
     def committed(self, seq: int) -> Commit:
         """What a run gave. Raises OutputError if it is not committed."""

@@ -68,6 +68,7 @@ class Written:
     dead_letters: int = 0
     lost: tuple[Lost, ...] = ()
     decode_schema: str | None = None
+    tombstones: str | None = None
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ class Runner:
             lost=written.lost,
             seconds=round(self.clock.monotonic() - started, 3),
             decode_schema=written.decode_schema,
+            tombstones=written.tombstones,
         )
 
     def _sealed_letters(self, attempt: AttemptName, written: Written) -> DeadLetters | None:

@@ -78,8 +78,9 @@ class Commit:
     The paths of `files` are relative to the output. `schema` is Spark's JSON form of the columns,
     those of `partition_by` among them. `rows_read` are the records that were read (None if nobody
     counted them), `rows` those of the files. `lost` are [topic, partition, first offset, offset
-    behind] that were gone before they could be read. With the mode `latest` a commit takes the
-    place of all earlier ones.
+    behind] that were gone before they could be read; `tombstones` says whether records without a
+    value were among those that were read (None: nobody knows any more). With the mode `latest` a
+    commit takes the place of all earlier ones.
     """
 
     job: str
@@ -98,6 +99,7 @@ class Commit:
     lost: tuple[tuple[str, int, int, int], ...] = ()
     seconds: float = 0.0
     decode_schema: str | None = None
+    tombstones: str | None = None
 
     @property
     def name(self) -> CommitName:
@@ -161,6 +163,7 @@ def commit_from(content: bytes, where: str) -> Commit:
         lost=tuple(_lost(get, item) for item in get.items("lost")),
         seconds=float(get.get("seconds", int | float)),
         decode_schema=get.text("decode_schema") if get.optional("decode_schema") else None,
+        tombstones=get.text("tombstones") if get.optional("tombstones") else None,
     )
 
 

@@ -153,6 +153,7 @@ class Run:
             dead_letters=failed,
             lost=self._lost(snapshot),
             decode_schema=self.job.decode.value.schema,
+            tombstones=self.job.source.tombstones,
         )
 
     def _write_table(

@@ -21,7 +21,14 @@ from pybroker.records.batch import HEADER_SIZE, read_header, seal, stamp
 from pybroker.spark import snapshot as snapshots
 from pybroker.spark.counting import STRETCHES_MAX, Count, Stretches, thinned
 from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
-from pybroker.spark.splits import Limits, align, counted_places, split, with_counts
+from pybroker.spark.splits import (
+    Limits,
+    align,
+    counted_places,
+    pieces_blocking,
+    split,
+    with_counts,
+)
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.configs import (
     DescribeConfigsResourceResult,
@@ -29,6 +36,7 @@ from pybroker.wire.messages.configs import (
     DescribeConfigsResult,
 )
 from pybroker.wire.messages.fetch import FetchRequest
+from pybroker.wire.messages.log_dirs import DescribeLogDirsResponse
 from unit_tests.client.compaction import compact
 from unit_tests.client.fake_broker import FakeBroker
 from unit_tests.client.held_logs import batch, holding
@@ -268,6 +276,24 @@ def test_the_tasks_are_the_range_and_know_all_that_was_counted(
     ]
     assert all(each.counts for each in found)
     assert [each for piece in found for each in piece.counts] == list(item.counts)
+
+
+async def test_each_task_finds_what_was_counted_of_its_part() -> None:
+    async with two_topics() as broker:
+        broker.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: DescribeLogDirsResponse()
+        log = broker.partition("a", 0)
+        stretches = Stretches(0, 50, stretch_records=10)
+        for data in log.batches:
+            stretches.add(read_header(data), data, 0)
+        whole = PartitionRange("a", 0, 0, 50, str(OLD), 7, 0, stretches.finish())
+        options = {"bootstrap.servers": broker.address, **CONF}
+        cut = await asyncio.to_thread(pieces_blocking, options, [whole], Limits(max_offsets=17))
+        assert [(each.start, each.end) for each in cut] == [(0, 10), (10, 30), (30, 50)]
+        assert tuple(each for piece in cut for each in piece.counts) == whole.counts
+        compact(log, lambda offset: offset != 12)
+        found = [await asyncio.to_thread(read_now, broker.address, piece) for piece in cut]
+        assert [each.values for each in found[::2]] == [numbers(0, 10), numbers(30, 50)]
+        assert str(failure(found[1])).startswith("a-0@10: compacted: 10 records were counted from")
 
 
 def test_a_document_stays_small() -> None:
