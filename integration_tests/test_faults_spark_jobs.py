@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -18,83 +16,33 @@ from pyspark.sql import SparkSession
 
 from integration_tests import spark_cluster, spark_topics
 from integration_tests.faults import job_gate, mounts
-from integration_tests.faults.job_gate import Gate, GatedFiles
-from integration_tests.process import ChildProcess, wait_until
+from integration_tests.faults.gated_jobs import (
+    COUNT,
+    PARTITIONS,
+    PYTHON_KILLED,
+    RUN_SECONDS_MAX,
+    LetteredWork,
+    Running,
+    Work,
+    driver_of,
+    is_alive,
+    kill_all,
+    python_at,
+    python_below,
+)
+from integration_tests.faults.job_gate import GatedFiles
+from integration_tests.process import wait_until
 from integration_tests.samples import Sample
-from integration_tests.spark_topics import numbered
 from pybroker.errors import PybrokerError
-from pybroker.spark import Job
 from pybroker.spark.etl import store
-from pybroker.spark.etl.output import output_commits, read_output
+from pybroker.spark.etl.output import output_commits
 from pybroker.testing.cluster import Cluster
 
 pytestmark = pytest.mark.ours
 
 CONFIG: Final = {"log.retention.ms": -1}  # the time stamps lie in the past
 ROOT: Final = Path(__file__).resolve().parent.parent
-PARTITIONS: Final = 3
-COUNT: Final = 600
 OUTPUT_BYTES: Final = 2 * 1024**2
-RUN_SECONDS_MAX: Final = 120.0
-JOB: Final = """
-name: numbers
-source:
-  bootstrap.servers: "{bootstrap}"
-  topics: [{topic}]
-  max-bytes-per-partition: 4k
-transform: gate:transform
-sink: {{path: "{output}"}}
-"""
-GATE: Final = """
-from integration_tests.faults.job_gate import gated
-
-def transform(frame):
-    return gated(frame, {folder!r})
-"""
-
-
-class Work:
-    """A job, what it reads and what has come of it."""
-
-    def __init__(self, cluster: Cluster, spark: SparkSession, topic: str, folder: Path) -> None:
-        self.cluster = cluster
-        self.spark = spark
-        self.topic = topic
-        self.output = folder / "output"
-        self.gate = Gate(folder)
-        self.file = folder / "job.yaml"
-        self._written = 0
-        bootstrap = cluster.bootstrap
-        self.file.write_text(JOB.format(bootstrap=bootstrap, topic=topic, output=self.output))
-        (folder / "gate.py").write_text(GATE.format(folder=str(folder)))
-        spark_topics.create(bootstrap, topic, PARTITIONS, replicas=3)
-        cluster.wait_until_in_sync(topic)
-
-    def write(self) -> None:
-        """COUNT more numbers."""
-        numbers = range(self._written, self._written + COUNT)
-        for start in range(0, COUNT, 60):  # several batches in each partition
-            part = numbered(numbers[start : start + 60], partitions=PARTITIONS)
-            spark_topics.produce(self.cluster.bootstrap, self.topic, part, linger_ms=5)
-        self._written += COUNT
-
-    def run(self) -> None:
-        """To the end of the topic, in the tests' own session."""
-        for result in Job.from_file(self.file).run(self.spark):
-            assert result.state in ("committed", "committed-elsewhere", "nothing-new"), result
-
-    def committed(self) -> int:
-        """Rows that a reader of the output sees."""
-        if not self.output.exists() or not output_commits(self.output):
-            return 0
-        return read_output(self.spark, self.output).count()
-
-    def assert_complete(self) -> None:
-        """All that was written is there, once."""
-        frame = read_output(self.spark, self.output)
-        rows = frame.selectExpr("partition", "offset", "int(string(value)) as number").collect()
-        assert sorted(row["number"] for row in rows) == [*range(self._written)]
-        assert len({(row["partition"], row["offset"]) for row in rows}) == self._written
 
 
 @pytest.fixture(scope="module")
@@ -112,38 +60,20 @@ def work(cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path) -> I
 
 
 @pytest.fixture
-def gated_here(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def lettered(
+    cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path
+) -> Iterator[LetteredWork]:
+    made = LetteredWork(cluster, spark, topic, tmp_path)
+    made.write()
+    yield made
+    made.gate.release()
+
+
+@pytest.fixture
+def gated_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process stand still, too."""
-    monkeypatch.setattr(GatedFiles, "folder", work.gate.folder, raising=False)
+    monkeypatch.setattr(GatedFiles, "folder", tmp_path, raising=False)
     monkeypatch.setattr(store, "RealFiles", GatedFiles)
-
-
-class Running:
-    """A run in this process, in a thread of its own."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._work.run()
-        except BaseException as error:
-            self._error = error
-
-    def join(self) -> BaseException | None:
-        """What it failed of."""
-        self._thread.join(RUN_SECONDS_MAX)
-        assert not self._thread.is_alive(), "the run does not end"
-        return self._error
-
-
-def driver_of(work: Work) -> ChildProcess:
-    """A run in a process and a Spark of its own."""
-    program = [sys.executable, "-m", "integration_tests.faults.job_gate"]
-    return ChildProcess([*program, str(work.gate.folder), str(work.file)])
 
 
 @pytest.mark.parametrize("moment", job_gate.MOMENTS)
@@ -153,7 +83,7 @@ def test_the_driver_is_killed(work: Work, moment: str) -> None:
     work.gate.hold(moment)
     driver = driver_of(work)
     try:
-        work.gate.reached(moment)
+        work.gate.reached(moment, driver)
         below = psutil.Process(driver.pid).children(recursive=True)
         assert any("java" in process.name() for process in below)
         driver.kill9()
@@ -171,13 +101,32 @@ def test_the_driver_is_killed(work: Work, moment: str) -> None:
     )
 
 
+def test_the_driver_is_killed_behind_its_dead_letters(lettered: LetteredWork) -> None:
+    """They lie there whole, and belong to nobody."""
+    work = lettered
+    work.gate.hold(job_gate.STAGE_TABLE)
+    driver = driver_of(work)
+    try:
+        work.gate.reached(job_gate.STAGE_TABLE, driver)
+        driver.kill9()
+    finally:
+        driver.close()
+    assert [*work.output.rglob("*.parquet")]
+    assert work.committed() == 0
+    work.gate.release()
+    work.write()
+    work.run()
+    work.assert_complete()
+    assert [commit.rows for commit in output_commits(work.output)] == [COUNT * 4 // 5] * 2
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int) -> None:
     """While Java works for it: that is cancelled, nothing is left, and one line says so."""
     work.gate.hold(job_gate.WORKER)
     driver = driver_of(work)
     try:
-        work.gate.reached(job_gate.WORKER)
+        work.gate.reached(job_gate.WORKER, driver)
         driver.signal(number)
         assert driver.wait(seconds=60) == code
         told = f"ended by {number.name}: what was not committed is read again by the next run"
@@ -186,29 +135,93 @@ def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int
     finally:
         driver.close()
     assert work.committed() == 0
-    assert Job.from_file(work.file).store.attempts() == []
+    assert work.job.store.attempts() == []
     work.gate.release()
     work.run()
     work.assert_complete()
 
 
-def is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
-def test_a_python_worker_is_killed(work: Work) -> None:
+@pytest.mark.parametrize("moment", job_gate.PYTHON_MOMENTS)
+def test_a_python_worker_is_killed(lettered: LetteredWork, moment: str) -> None:
     """Where Spark does not try again the run fails in one line; the next one takes its plan."""
-    work.gate.hold(job_gate.WORKER)
+    work, gate = lettered, lettered.gate
+    gate.hold(moment)
     running = Running(work)
-    psutil.Process(work.gate.reached(job_gate.WORKER)).kill()
+    if moment == job_gate.STAGE_LETTERS:
+        moment = work.read_again_for_letters(running)
+    python_at(gate, moment, running, os.getpid()).kill()
     error = running.join()
-    assert isinstance(error, PybrokerError) and "\n" not in str(error), error
+    assert isinstance(error, PybrokerError) and str(error) == PYTHON_KILLED, running.output
     assert work.committed() == 0
-    work.gate.release()
+    assert work.job.store.attempts() == []
+    assert not [*work.output.rglob("*.parquet")]
+    gate.release()
     work.write()
     work.run()
     work.assert_complete()
-    assert [commit.rows for commit in output_commits(work.output)] == [COUNT, COUNT]
+    assert [commit.rows for commit in output_commits(work.output)] == [COUNT * 4 // 5] * 2
+
+
+@pytest.mark.usefixtures("gated_here")
+def test_python_workers_are_killed_between_the_stages(lettered: LetteredWork) -> None:
+    """Those that wait for work: Spark starts others, and the run goes on."""
+    work, gate = lettered, lettered.gate
+    for moment in job_gate.BETWEEN:
+        gate.hold(moment)
+    running = Running(work)
+    killed = {}
+    for moment in job_gate.BETWEEN:
+        gate.reached(moment, running)
+        _, workers = python_below(os.getpid())
+        kill_all(workers)
+        killed[moment] = len(workers)
+        gate.release(moment)
+    assert running.join() is None, running.output
+    assert all(killed[moment] for moment in job_gate.BETWEEN_PYTHON), killed
+    work.assert_complete()
+
+
+def test_all_of_python_is_killed_and_the_command_says_so(work: Work) -> None:
+    """With Spark's daemons, in the middle of a task: one line, and nothing of the run is left."""
+    work.gate.hold(job_gate.WORKER)
+    driver = driver_of(work)
+    try:
+        python_at(work.gate, job_gate.WORKER, driver, driver.pid)
+        daemons, workers = python_below(driver.pid)
+        kill_all([*workers, *daemons])
+        assert driver.wait(seconds=RUN_SECONDS_MAX) == 1
+        assert driver.output.splitlines()[-1] == PYTHON_KILLED, driver.output
+        assert "Traceback" not in driver.output and "\tat " not in driver.output
+    finally:
+        driver.close()
+    assert work.committed() == 0
+    assert work.job.store.attempts() == []
+    work.gate.release()
+    work.run()
+    work.assert_complete()
+
+
+def test_a_run_goes_on_where_spark_tries_again(work: Work, tmp_path: Path) -> None:
+    """local[N,F] gives a task F attempts. What Spark does not try again is its search for data
+    sources: a run goes on without."""
+    with work.file.open("a") as file:
+        file.write('spark: {master: "local[2,3]"}\n')
+    moments = (job_gate.SEARCH, job_gate.WORKER)
+    for moment in moments:
+        work.gate.hold(moment)
+    job_gate.search_gate(tmp_path)
+    driver = driver_of(work, {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
+    try:
+        for moment in moments:
+            python_at(work.gate, moment, driver, driver.pid).kill()
+        work.gate.reached(job_gate.WORKER, driver)
+        daemons, workers = python_below(driver.pid)
+        kill_all([*workers, *daemons])
+        work.gate.release()
+        assert driver.wait(seconds=RUN_SECONDS_MAX) == 0, driver.output
+    finally:
+        driver.close()
+    work.assert_complete()
 
 
 @pytest.mark.usefixtures("gated_here")
@@ -219,7 +232,7 @@ def test_the_leader_is_killed_in_each_phase(work: Work) -> None:
             work.write()
         work.gate.hold(moment)
         running = Running(work)
-        work.gate.reached(moment)
+        work.gate.reached(moment, running)
         leader = work.cluster.leader(work.topic, turn % PARTITIONS)
         work.cluster.kill(leader)
         work.gate.release()
@@ -229,12 +242,27 @@ def test_the_leader_is_killed_in_each_phase(work: Work) -> None:
         work.cluster.wait_until_in_sync()
 
 
+def test_the_leader_is_killed_while_dead_letters_are_written(lettered: LetteredWork) -> None:
+    """What was decoded is lost, too, so that a task reads again from another leader."""
+    work = lettered
+    work.gate.hold(job_gate.STAGE_LETTERS)
+    running = Running(work)
+    work.gate.reached(work.read_again_for_letters(running), running)
+    leader = work.cluster.leader(work.topic, 0)
+    work.cluster.kill(leader)
+    work.gate.release()
+    assert running.join() is None, running.output
+    work.assert_complete()
+    work.cluster.restart(leader)
+    work.cluster.wait_until_in_sync()
+
+
 def test_two_runners_commit_one_result(work: Work) -> None:
     """Another process makes the same run while the first is about to commit."""
     work.gate.hold(job_gate.BEFORE_COMMIT)
     driver = driver_of(work)
     try:
-        work.gate.reached(job_gate.BEFORE_COMMIT)
+        work.gate.reached(job_gate.BEFORE_COMMIT, driver)
         work.write()
         work.run()
         work.gate.release()
@@ -256,12 +284,12 @@ def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_pat
         conf = {"spark.executorEnv.PYTHONPATH": str(ROOT)}
         driver = spark_cluster.submitted(tmp_path, cluster.master, script, conf=conf)
         try:
-            psutil.Process(work.gate.reached(job_gate.WORKER)).kill()
-            worker = psutil.Process(work.gate.reached(job_gate.WORKER))
+            psutil.Process(work.gate.reached(job_gate.WORKER, driver)).kill()
+            worker = psutil.Process(work.gate.reached(job_gate.WORKER, driver))
             executors = {process.pid: process for process in cluster.executors()}
             (executor,) = (executors[p.pid] for p in worker.parents() if p.pid in executors)
             executor.kill()
-            work.gate.reached(job_gate.WORKER)
+            work.gate.reached(job_gate.WORKER, driver)
             work.gate.release()
             assert driver.wait(seconds=RUN_SECONDS_MAX) == 0
         except AssertionError as error:

@@ -28,6 +28,18 @@ _CAUSE: Final = re.compile(r"(?m)^Caused by: (?:[\w$]+\.)*([\w$]+: \S.*)$")
 _OF_JAVA: Final = re.compile(r"(?m)^: (?:[\w$]+\.)*([\w$]+: \S.*)$")
 
 
+_WORKER_ENDED: Final = re.compile(
+    r"Python worker exited unexpectedly"
+    r"|\bjava\.(?:io\.EOFException|io\.IOException: Stream closed|net\.SocketException: .*)\n"
+    r"(?:\s+at .*\n)*?\s+at org\.apache\.spark\.api\.python\.PythonWorkerFactory\b"
+)
+"""So Spark says that a process is gone: with advice on how to debug one's own crash, or, if it was
+waiting for work and the one that started it is gone, too, with nothing but how it noticed."""
+_WORKER_GONE: Final = (
+    "a Python process of Spark has ended unexpectedly (was it killed, is there memory for it?)"
+)
+
+
 class ReadFailed(PybrokerError):
     """A range could not be read because the cluster could not be asked; the same may work later."""
 
@@ -57,6 +69,8 @@ def reason(error: BaseException) -> str:
     ours = _OURS.search(text)
     if ours is not None:
         return ours[1].strip()
+    if _WORKER_ENDED.search(text):
+        return _WORKER_GONE
     raised = _RAISED.findall(text.rpartition("\nTraceback (most recent call last):\n")[2])
     if raised and _BY_PYTHON in text:
         return str(raised[0])

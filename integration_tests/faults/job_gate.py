@@ -5,8 +5,10 @@ then.
 
 runs the job like `pybroker etl run`. A file FOLDER/MOMENT.hold makes whoever comes to that moment
 leave a file FOLDER/MOMENT.reached.PID, and wait until the first file is gone.
-Moments of the driver are the links by which plans and commits come into being; that of a Python
-worker is the end of its first batch of rows (see `gated`).
+Moments of the driver are the links by which plans and commits come into being, and the beginnings
+of a run's stages (see `GatedStages`). Those of Spark's Python processes are the search for data
+sources (see `search_gate`), the making of the source, its division into tasks and the end of the
+first batch that a task reads (see `gated_read`), and that of a transform (see `gated`).
 """
 
 from __future__ import annotations
@@ -14,21 +16,29 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 if __name__ == "__main__" and Path(sys.path[0]).resolve() == Path(__file__).parent:
     # Run as a script: the modules beside this one are no modules of their own.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
-from integration_tests.process import wait_until
+from integration_tests.process import WaitFailed, wait_until
 from pybroker.spark import job
-from pybroker.spark.etl import store
+from pybroker.spark.etl import command, store
 from pybroker.spark.etl.files import RealFiles
+from pybroker.spark.etl.job_model import JobFile
+from pybroker.spark.etl.progress import Silent
+from pybroker.spark.etl.run import Read, source_options
+from pybroker.spark.reading import FrozenRead, FrozenReader
+from pybroker.spark.snapshot_model import Snapshot
+from pybroker.spark.source import PybrokerDataSource
 
 BEFORE_PLAN: Final = "before-plans"
 AFTER_PLAN: Final = "after-plans"
@@ -36,7 +46,37 @@ WORKER: Final = "worker"
 BEFORE_COMMIT: Final = "before-commits"
 AFTER_COMMIT: Final = "after-commits"
 MOMENTS: Final = (BEFORE_PLAN, AFTER_PLAN, WORKER, BEFORE_COMMIT, AFTER_COMMIT)
+SEARCH: Final = "search"
+MAKE: Final = "make"
+DIVIDE: Final = "divide"
+READ: Final = "read"
+STAGE_DECODE: Final = "stage read and decode"
+STAGE_LETTERS: Final = "stage write dead letters"
+STAGE_TABLE: Final = "stage transform and write"
+PYTHON_MOMENTS: Final = (MAKE, DIVIDE, READ, STAGE_LETTERS, WORKER)
+"""When a Python process of Spark's works for a run. Dead letters come from what was decoded: there
+is one only if that was lost."""
+BETWEEN: Final = (BEFORE_PLAN, STAGE_DECODE, STAGE_LETTERS, STAGE_TABLE, BEFORE_COMMIT)
+"""When only the driver works."""
+BETWEEN_PYTHON: Final = (STAGE_DECODE, STAGE_LETTERS, BEFORE_COMMIT)
+"""Those of BETWEEN that come after work of Python's, whose processes then wait for more."""
 _LOOK_AGAIN_S: Final = 0.02
+_SEARCH: Final = """
+from pathlib import Path
+from integration_tests.faults.job_gate import SEARCH, stand_still
+
+stand_still(Path({folder!r}), SEARCH)
+"""
+
+
+class Run(Protocol):
+    """What is to come to a moment."""
+
+    @property
+    def running(self) -> bool: ...
+
+    @property
+    def output(self) -> str: ...
 
 
 class Gate:
@@ -49,22 +89,28 @@ class Gate:
         """From now on whoever comes there stands still."""
         _hold(self.folder, moment).touch()
 
-    def reached(self, moment: str) -> int:
-        """The process that stands there, as soon as it does; each arrival is told once."""
+    def reached(self, moment: str, run: Run) -> int:
+        """The process that stands there, as soon as it does; each arrival is told once.
+
+        Raises WaitFailed if the run ends without it.
+        """
         there: list[Path] = []
 
         def anyone() -> bool:
+            was_running = run.running
             there[:] = self.folder.glob(f"{moment}.reached.*")
+            if not there and not was_running:
+                raise WaitFailed(f"the run ended and was not at {moment}; output:\n{run.output}")
             return bool(there)
 
         wait_until(anyone, what=f"the run is at {moment}", seconds=120)
         there[0].unlink()
         return int(there[0].suffix[1:])
 
-    def release(self) -> None:
-        """Nobody stands still any more."""
-        for moment in MOMENTS:
-            _hold(self.folder, moment).unlink(missing_ok=True)
+    def release(self, moment: str = "*") -> None:
+        """Nobody stands still any more, there or anywhere."""
+        for hold in self.folder.glob(f"{moment}.hold"):
+            hold.unlink()
 
 
 class GatedFiles(RealFiles):
@@ -73,9 +119,9 @@ class GatedFiles(RealFiles):
     folder: Path
 
     def link(self, source: Path, target: Path) -> None:
-        _stand_still(self.folder, f"before-{target.parent.name}")
+        stand_still(self.folder, f"before-{target.parent.name}")
         super().link(source, target)
-        _stand_still(self.folder, f"after-{target.parent.name}")
+        stand_still(self.folder, f"after-{target.parent.name}")
 
 
 def gated(frame: DataFrame, folder: str) -> DataFrame:
@@ -84,16 +130,75 @@ def gated(frame: DataFrame, folder: str) -> DataFrame:
     def passed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch
-            _stand_still(Path(folder), WORKER)
+            stand_still(Path(folder), WORKER)
 
     return frame.mapInArrow(passed, frame.schema)
+
+
+class GatedStages(Silent):
+    """Stands still where the driver begins a stage."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def stage(self, text: str) -> None:
+        stand_still(self._folder, f"stage {text.partition(': ')[2]}")
+
+
+class GatedSource(PybrokerDataSource):
+    """Stands still where Spark makes it; and its reader, where it is divided and where it reads."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._folder = Path(options.pop("gate"))
+        stand_still(self._folder, MAKE)
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "gated"
+
+    def reader(self, schema: StructType) -> FrozenReader:
+        return _GatedReader(self._frozen, schema, self._folder)
+
+
+class _GatedReader(FrozenReader):
+    def __init__(self, frozen: FrozenRead, schema: StructType, folder: Path) -> None:
+        super().__init__(frozen, schema)
+        self._folder = folder
+
+    def partitions(self) -> list[InputPartition]:
+        stand_still(self._folder, DIVIDE)
+        return super().partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(partition):
+            yield batch
+            stand_still(self._folder, READ)
+
+
+def gated_read(folder: Path) -> Read:
+    """How a job in this process reads by a `GatedSource`."""
+
+    def read(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> DataFrame:
+        spark.dataSource.register(GatedSource)
+        options = source_options(job, snapshot)
+        return spark.read.format(GatedSource.name()).options(**options, gate=str(folder)).load()
+
+    return read
+
+
+def search_gate(folder: Path) -> None:
+    """Makes a module in `folder` for PYTHONPATH, at which Spark stands still when it looks for data
+    sources."""
+    (folder / "pyspark_gate.py").write_text(_SEARCH.format(folder=str(folder)))
 
 
 def _hold(folder: Path, moment: str) -> Path:
     return folder / f"{moment}.hold"
 
 
-def _stand_still(folder: Path, moment: str) -> None:
+def stand_still(folder: Path, moment: str) -> None:
+    """Whoever comes to a moment says so, and waits if that is held."""
     hold = _hold(folder, moment)
     if not hold.exists():
         return
@@ -107,6 +212,7 @@ def main(words: Sequence[str]) -> int:
     folder, *others = words
     GatedFiles.folder = Path(folder)
     setattr(store, "RealFiles", GatedFiles)  # noqa: B010 (it is no part of its module's face)
+    setattr(command, "for_stream", lambda _: GatedStages(Path(folder)))  # noqa: B010
     return job.main(others)
 
 

@@ -26,11 +26,13 @@ from pybroker.spark.etl.manifest import Commit, Plan
 from pybroker.spark.etl.progress import Progress, Silent, watched
 from pybroker.spark.failures import reason
 from pybroker.spark.snapshot_model import Snapshot
+from pybroker.spark.source import PybrokerDataSource
 
 EXAMPLES: Final = 3
 _NO_JAVA: Final = (Py4JError, PySparkException, OSError)
 """What calls raise when the process of Java is gone."""
 _JAVA_GONE: Final = "the Java process of Spark has ended (was it killed, is there memory for it?)"
+_NOT_FOUND: Final = "[DATA_SOURCE_NOT_FOUND]"
 REASONS: Final = 20
 """How many reasons of dead letters a commit counts one by one."""
 
@@ -64,6 +66,21 @@ def prepare(job: JobFile) -> Parts:
 
 def read_snapshot(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> DataFrame:
     """The records of a snapshot, from the cluster."""
+    reader = spark.read.format(PybrokerDataSource.name())
+    reader = reader.options(**source_options(job, snapshot))
+    try:
+        return reader.load()
+    except (PySparkException, Py4JError) as error:
+        if _NOT_FOUND not in str(error):
+            raise
+    # Spark looks for data sources once in a session, and if its search fails (another package that
+    # cannot be imported, a process that was killed) it goes on with those that it came with.
+    spark.dataSource.register(PybrokerDataSource)
+    return reader.load()
+
+
+def source_options(job: JobFile, snapshot: Snapshot) -> dict[str, str]:
+    """What `format("pybroker")` is told."""
     source = job.source
     options: dict[str, str | None] = {
         **source.kafka,
@@ -78,8 +95,7 @@ def read_snapshot(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> Data
         if source.max_bytes_per_partition
         else None,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    return spark.read.format("pybroker").options(**given).load()
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass

@@ -51,6 +51,35 @@ An error occurred while calling o1377.parquet.
 : org.apache.hadoop.fs.ParentNotDirectoryException: /lake/file (is not a directory)
 \tat org.apache.hadoop.fs.RawLocalFileSystem.mkdirs(RawLocalFileSystem.java:760)
 """
+WORKER_KILLED = """\
+Job aborted due to stage failure: Task 0 in stage 47.0 failed 1 times, most recent failure: \
+Lost task 0.0 in stage 47.0 (TID 87) (localhost executor driver): org.apache.spark.SparkException: \
+Python worker exited unexpectedly (crashed). Consider setting \
+'spark.python.worker.faulthandler.enabled' configuration to 'true' for the better Python traceback.
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator
+Caused by: java.io.EOFException
+"""
+DAEMON_KILLED = """\
+An error occurred while calling o302.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 8.0 failed
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2935)
+Caused by: java.io.IOException: Stream closed
+\tat java.base/java.lang.ProcessBuilder$NullOutputStream.write(ProcessBuilder.java:445)
+\tat java.base/java.io.DataOutputStream.flush(DataOutputStream.java:128)
+\tat org.apache.spark.api.python.PythonWorkerFactory.stopWorker(PythonWorkerFactory.scala:523)
+\t... 1 more
+"""
+WORKER_GONE = (
+    "a Python process of Spark has ended unexpectedly (was it killed, is there memory for it?)"
+)
+CANNOT_RUN = 'Cannot run program "python9": error=2, No such file or directory'
+NO_PYTHON = """\
+An error occurred while calling o302.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 8.0 failed
+Caused by: java.io.IOException: Cannot run program "python9": error=2, No such file or directory
+\tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)
+\tat org.apache.spark.api.python.PythonWorkerFactory.startDaemon(PythonWorkerFactory.scala:240)
+"""
 AT_LOAD = (
     "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance:"
     " pybroker.errors.ConfigError: unknown option foo\n SQLSTATE: 38000"
@@ -65,6 +94,9 @@ AT_LOAD = (
         (RuntimeError(JAVA), "orders-0@7: no broker could be reached"),
         (RuntimeError(DISK_FULL), "IOException: No space left on device"),
         (RuntimeError(NO_FOLDER), "ParentNotDirectoryException: /lake/file (is not a directory)"),
+        (RuntimeError(WORKER_KILLED), WORKER_GONE),
+        (RuntimeError(DAEMON_KILLED), WORKER_GONE),
+        (RuntimeError(NO_PYTHON), f"IOException: {CANNOT_RUN}"),
         (RuntimeError(AT_LOAD), "unknown option foo"),
         (RuntimeError(BY_A_FUNCTION), "ValueError: line one"),
         (RuntimeError("no module named pybroker.spark: install it"), None),

@@ -1,0 +1,222 @@
+"""Jobs that can be made to stand still (`job_gate`), their runs, and the processes below those: the
+words of the tests that kill them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import psutil
+from pyspark.sql import Row, SparkSession
+
+from integration_tests import spark_cluster, spark_topics
+from integration_tests.faults import job_gate
+from integration_tests.faults.job_gate import Gate
+from integration_tests.process import ChildProcess
+from integration_tests.samples import Sample
+from integration_tests.spark_topics import numbered
+from pybroker.spark import Job
+from pybroker.spark.etl import read_dead_letters
+from pybroker.spark.etl.output import output_commits, read_output
+from pybroker.testing.cluster import Cluster
+
+PARTITIONS: Final = 3
+COUNT: Final = 600
+RUN_SECONDS_MAX: Final = 120.0
+PYTHON_KILLED: Final = (
+    "a Python process of Spark has ended unexpectedly (was it killed, is there memory for it?); "
+    "nothing was committed"
+)
+JOB: Final = """
+name: numbers
+source:
+  bootstrap.servers: "{bootstrap}"
+  topics: [{topic}]
+  max-bytes-per-partition: 4k
+{decode}
+transform: gate:transform
+sink: {{path: "{output}"}}
+"""
+DECODE: Final = """
+decode:
+  value: {format: json, schema: n INT NOT NULL}
+  on-error: dlq
+dlq: {max-ratio: 0.5}
+"""
+GATE: Final = """
+from integration_tests.faults.job_gate import gated
+
+def transform(frame):
+    return gated(frame, {folder!r})
+"""
+
+
+class Work:
+    """A job, what it reads and what has come of it."""
+
+    decode = ""
+
+    def __init__(self, cluster: Cluster, spark: SparkSession, topic: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.spark = spark
+        self.topic = topic
+        self.output = folder / "output"
+        self.gate = Gate(folder)
+        self.file = folder / "job.yaml"
+        self._written = 0
+        bootstrap = cluster.bootstrap
+        text = JOB.format(bootstrap=bootstrap, topic=topic, output=self.output, decode=self.decode)
+        self.file.write_text(text)
+        (folder / "gate.py").write_text(GATE.format(folder=str(folder)))
+        spark_topics.create(bootstrap, topic, PARTITIONS, replicas=3)
+        cluster.wait_until_in_sync(topic)
+
+    def write(self) -> None:
+        """COUNT more numbers."""
+        numbers = range(self._written, self._written + COUNT)
+        for start in range(0, COUNT, 60):  # several batches in each partition
+            part = self.samples(numbers[start : start + 60])
+            spark_topics.produce(self.cluster.bootstrap, self.topic, part, linger_ms=5)
+        self._written += COUNT
+
+    def samples(self, numbers: range) -> list[tuple[int, Sample]]:
+        return numbered(numbers, partitions=PARTITIONS)
+
+    @property
+    def job(self) -> Job:
+        return Job.from_file(self.file)
+
+    def run(self) -> None:
+        """To the end of the topic, in the tests' own session."""
+        for result in self.job.run(self.spark):
+            assert result.state in ("committed", "committed-elsewhere", "nothing-new"), result
+
+    def committed(self) -> int:
+        """Rows that a reader of the output sees."""
+        if not self.output.exists() or not output_commits(self.output):
+            return 0
+        return read_output(self.spark, self.output).count()
+
+    def assert_complete(self) -> None:
+        """All that was written is there, once."""
+        frame = read_output(self.spark, self.output)
+        rows = frame.selectExpr("partition", "offset", "int(string(value))").collect()
+        self._assert_all_once(rows)
+
+    def _assert_all_once(self, rows: Sequence[Row]) -> None:
+        """`rows`: partition, offset, number."""
+        numbers = Counter(row[2] for row in rows)
+        expected = Counter(range(self._written))
+        assert numbers == expected, f"more {numbers - expected}, missing {expected - numbers}"
+        assert len({(row[0], row[1]) for row in rows}) == self._written
+
+
+class LetteredWork(Work):
+    """Every fifth record is a dead letter, and all that is read goes through a gate."""
+
+    decode = DECODE
+
+    def samples(self, numbers: range) -> list[tuple[int, Sample]]:
+        return [
+            (n % PARTITIONS, Sample(b"k", b"%d" % n if n % 5 == 0 else b'{"n": %d}' % n))
+            for n in numbers
+        ]
+
+    @property
+    def job(self) -> Job:
+        folder = self.gate.folder
+        read, progress = job_gate.gated_read(folder), job_gate.GatedStages(folder)
+        return replace(super().job, read=read, progress=progress)
+
+    def assert_complete(self) -> None:
+        """Rows and dead letters are there once, and together they are all that was written."""
+        table = read_output(self.spark, self.output).selectExpr("partition", "offset", "value.n")
+        letters = read_dead_letters(self.spark, self.output).selectExpr(
+            "partition", "offset", "int(string(value))"
+        )
+        rows, bad = table.collect(), letters.collect()
+        assert all(row[2] % 5 for row in rows) and not any(row[2] % 5 for row in bad)
+        self._assert_all_once(rows + bad)
+
+    def read_again_for_letters(self, run: Running) -> str:
+        """As soon as a run that is held there begins to write dead letters, what it has decoded is
+        gone, as after the loss of an executor. Gives the moment to which it comes next."""
+        self.gate.reached(job_gate.STAGE_LETTERS, run)
+        self.gate.hold(job_gate.READ)
+        self._forget_decoded()
+        self.gate.release(job_gate.STAGE_LETTERS)
+        return job_gate.READ
+
+    def _forget_decoded(self) -> None:
+        context = self.spark.sparkContext._jsc
+        for number in list(context.getPersistentRDDs()):
+            context.sc().unpersistRDD(number, True)
+
+
+class Running:
+    """A run in this process, in a thread of its own."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work.run()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def output(self) -> str:
+        return "" if self._error is None else "".join(traceback.format_exception(self._error))
+
+    def join(self) -> BaseException | None:
+        """What it failed of."""
+        self._thread.join(RUN_SECONDS_MAX)
+        assert not self._thread.is_alive(), "the run does not end"
+        return self._error
+
+
+def driver_of(work: Work, environment: Mapping[str, str] | None = None) -> ChildProcess:
+    """A run in a process and a Spark of its own."""
+    program = [sys.executable, "-m", "integration_tests.faults.job_gate"]
+    return ChildProcess([*program, str(work.gate.folder), str(work.file)], environment=environment)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def python_at(gate: Gate, moment: str, run: job_gate.Run, driver: int) -> psutil.Process:
+    """Who has come to a moment: one of Spark's Python processes, below the driver."""
+    process = psutil.Process(gate.reached(moment, run))
+    _, workers = python_below(driver)
+    assert process in workers, (process, workers)
+    return process
+
+
+def python_below(driver: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """Spark's Python processes below the driver: the daemons, and the workers that they forked."""
+    found = spark_cluster.python_workers_of(driver)
+    daemons = [process for process in found if process.parent() not in found]
+    return daemons, [process for process in found if process not in daemons]
+
+
+def kill_all(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=RUN_SECONDS_MAX)
