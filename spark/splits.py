@@ -33,6 +33,10 @@ from pybroker.spark.snapshot_model import SnapshotError
 ALIGN_LIMIT_MS: Final = 30_000
 """Cuts that could not be moved in this time stay where they are."""
 
+SIZES_LIMIT_MS: Final = 10_000
+"""A broker that has died is known to the others for some seconds. Its sizes need not be waited for:
+who leads in its place has the same logs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -171,7 +175,7 @@ async def bytes_per_offset(
     calls.opened = True
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
     dirs, first, last = await asyncio.gather(
-        describe_log_dirs(calls, None, partitions, timeout_ms=None),
+        describe_log_dirs(calls, None, partitions, timeout_ms=SIZES_LIMIT_MS),
         list_offsets(
             cluster,
             dict.fromkeys(partitions, EARLIEST),

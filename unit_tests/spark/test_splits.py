@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pybroker.client.range_options import parse_range_options
 from pybroker.client.range_reader import PartitionRange
 from pybroker.model import TopicPartition
-from pybroker.spark.splits import Limits, align, split
+from pybroker.spark import splits
+from pybroker.spark.splits import Limits, align, pieces_of, split
+from pybroker.testing.sockets import free_ports
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from pybroker.wire.messages.metadata import MetadataResponse, MetadataResponseBroker
+from pybroker.wire.schema import Message
+from unit_tests.client.fake_broker import FakeBroker
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -71,3 +88,31 @@ def test_the_pieces_of_a_range_are_the_range(
 
 def offsets(item: PartitionRange) -> list[tuple[int, int]]:
     return [(item.partition, offset) for offset in range(item.start, item.end)]
+
+
+async def test_a_broker_that_has_just_died_is_not_waited_for_to_tell_its_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(splits, "SIZES_LIMIT_MS", 50)
+    logs = [DescribeLogDirsPartition(partition_index=0, partition_size=4_000)]
+    sizes = DescribeLogDirsResult(topics=[DescribeLogDirsTopic(name="t", partitions=logs)])
+    async with FakeBroker({"t": 1}) as broker:
+        broker.partition().end = 40
+        broker.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: DescribeLogDirsResponse(
+            results=[sizes]
+        )
+        alive = broker.handlers[ApiKey.METADATA]
+
+        def as_if_two(request: Message) -> Message:
+            answer = alive(request)
+            assert isinstance(answer, MetadataResponse)
+            gone = MetadataResponseBroker(node_id=2, host="127.0.0.1", port=free_port)
+            return replace(answer, brokers=[*answer.brokers, gone])
+
+        (free_port,) = free_ports(1)
+        broker.handlers[ApiKey.METADATA] = as_if_two
+        options, _ = parse_range_options({"bootstrap.servers": broker.address})
+        whole = PartitionRange("t", 0, 0, 40)
+        async with asyncio.timeout(30):  # default.api.timeout.ms is 60 s
+            pieces = await pieces_of(options, [whole], Limits(max_bytes=1_000))
+    assert [(piece.start, piece.end) for piece in pieces] == [(0, 10), (10, 20), (20, 30), (30, 40)]
