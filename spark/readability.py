@@ -9,7 +9,7 @@ ranges whose records were counted, reading tells whether it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError
 from pybroker.client.options import ConsumerOptions
-from pybroker.client.range_reader import PartitionRange
+from pybroker.client.range_reader import PartitionRange, RangeFailed, RangeReader
 from pybroker.client.range_standing import faults, standings
 from pybroker.ports import Clock, Rng
 
@@ -48,11 +48,13 @@ async def readability(
     *,
     cluster_id: str,
     created_at_ms: int,
+    will_recount: bool = False,
     clock: Clock | None = None,
     rng: Rng | None = None,
 ) -> Readability:
     """Ask the leaders of all partitions. `cluster_id` and `created_at_ms` are those of the
-    snapshot. Raises ClientError where the cluster cannot be asked at all."""
+    snapshot. Of topics that were counted it is not warned if they will be counted again. Raises
+    ClientError where the cluster cannot be asked at all."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:
@@ -79,10 +81,28 @@ async def readability(
             else _warning(topic, answer, age_ms, is_counted=topic not in uncounted)
             for topic, answer in (await compactions(cluster, topics)).items()
             if isinstance(answer, ClientError) or answer.is_compacted
+            if topic in uncounted or not will_recount
         ]
         return Readability(tuple(problems), tuple(warnings))
     finally:
         await cluster.close()
+
+
+def recounted(
+    options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
+) -> Iterator[str]:
+    """What reading the ranges whose records were counted would fail with. `options` are those of
+    the client under Kafka's names. Raises ConfigError, and ClientErrors that say nothing of a
+    range."""
+    with RangeReader(options, isolation=isolation) as reader:
+        for item in ranges:
+            if not item.counts:
+                continue
+            try:
+                for _ in reader.batches(item):
+                    pass
+            except RangeFailed as failed:
+                yield str(failed)
 
 
 def wrong_cluster(cluster: Cluster, cluster_id: str) -> str | None:

@@ -23,7 +23,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +40,7 @@ from pybroker.spark.cuts import (
     TopicCut,
     compare,
 )
-from pybroker.spark.readability import Readability, readability
+from pybroker.spark.readability import Readability, readability, recounted
 from pybroker.spark.snapshot_document import (
     KEYS,
     OFFSET_MAX,
@@ -127,23 +127,34 @@ class Snapshot:
         return [compare(key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
 
     def is_readable(
-        self, *, bootstrap: str | None = None, conf: Mapping[str, str] | None = None
+        self,
+        *,
+        bootstrap: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        recount: bool = False,
     ) -> Readability:
         """Whether all of it can still be read, as the cluster says now: true, or false with the
         `problems` of each partition. `warnings` name topics from which compaction may have removed
-        records unseen. `conf` are options of the client under Kafka's names.
+        records; with `recount` the records that were counted are counted again, if nothing else is
+        wrong, and what is missing is a problem. `conf` are options of the client under Kafka's
+        names.
 
         Raises ConfigError, and NoBrokers where nobody answers.
         """
-        options, _ = parse_range_options(conf or {}, bootstrap_servers=self._servers(bootstrap))
-        return run_blocking(
+        given = {**(conf or {}), "bootstrap.servers": self._servers(bootstrap)}
+        options, _ = parse_range_options(given)
+        found = run_blocking(
             lambda: readability(
                 options,
                 self.ranges(),
                 cluster_id=self.cluster_id,
                 created_at_ms=self.created_at_ms,
+                will_recount=recount,
             )
         )
+        if not recount or not found:
+            return found
+        return replace(found, problems=tuple(recounted(given, self.ranges(), self.isolation)))
 
     def read(
         self,

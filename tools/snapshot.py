@@ -119,6 +119,11 @@ def take(
     help="Ask the cluster whether all of it can still be read; the exit code is 1 if not.",
 )
 @click.option(
+    "--recount",
+    is_flag=True,
+    help="With --check, count again what was counted: a pass that finds what compaction took.",
+)
+@click.option(
     "--bootstrap-server",
     metavar="HOST:PORT[,HOST:PORT]",
     help="The brokers to ask with --check, if not those where it was taken.",
@@ -128,18 +133,19 @@ def take(
 def show(
     file: str,
     check: bool,
+    recount: bool,
     bootstrap_server: str | None,
     config_file: str | None,
     output_format: str,
 ) -> int:
     """Print what the snapshot in FILE holds, and with --check whether it can still be read."""
-    if not check and (bootstrap_server or config_file):
-        raise Failure("--bootstrap-server and --command-config are for --check: add it")
+    if not check and (recount or bootstrap_server or config_file):
+        raise Failure("--recount, --bootstrap-server and --command-config are for --check: add it")
     found = snapshots.load(file)
     standing = None
     if check:
         conf = read_properties(config_file) if config_file else None
-        standing = found.is_readable(bootstrap=bootstrap_server, conf=conf)
+        standing = found.is_readable(bootstrap=bootstrap_server, conf=conf, recount=recount)
     print_snapshot(found, standing, as_json=output_format == "json")
     return 0 if standing is None or standing else EXIT_FAILED
 

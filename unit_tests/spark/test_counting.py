@@ -20,6 +20,7 @@ from pybroker.model import TopicPartition
 from pybroker.records.batch import HEADER_SIZE, read_header, seal, stamp
 from pybroker.spark import snapshot as snapshots
 from pybroker.spark.counting import STRETCHES_MAX, Count, Stretches, thinned
+from pybroker.spark.readability import Readability
 from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
 from pybroker.spark.splits import (
     Limits,
@@ -223,6 +224,24 @@ async def test_of_counted_topics_it_is_said_that_reading_tells() -> None:
         assert counted.startswith("a is compacted: ")
         assert "may be gone, which is seen when they are read, as they were counted" in counted
         assert other.startswith("b is compacted: ") and "and reading cannot tell" in other
+
+
+async def test_who_asks_for_it_has_the_records_counted_again() -> None:
+    async with two_topics() as broker:
+        snap = await taken(broker)
+
+        async def asked() -> Readability:
+            return await asyncio.to_thread(lambda: snap.is_readable(conf=CONF, recount=True))
+
+        assert await asked() == Readability(), "nothing is left to warn of"
+        compact(broker.partition("a", 0), lambda offset: offset not in (7, 9))
+        found = await asked()
+        (problem,) = found.problems
+        assert problem.startswith("a-0@0: compacted: 50 records were counted from 0 to 50 when the")
+        assert ", 48 are there now: " in problem
+        broker.partition("a", 0).start = 2
+        (problem,) = (await asked()).problems
+        assert problem.startswith("a-0@0: the partition begins at 2 now")
 
 
 # Tasks

@@ -115,13 +115,14 @@ def test_show_asks_the_cluster(
     words = ["show", saved(tmp_path, OLD), "--check", "--bootstrap-server", "h:1"]
     found, lines, _ = shell(capsys, *words)
     assert found == code
-    assert asked == [{"bootstrap": "h:1", "conf": None}]
+    assert asked == [{"bootstrap": "h:1", "conf": None, "recount": False}]
     assert lines[4:] == [
         "Readable: " + ("no" if problems else "yes"),
         *(f"Problem: {text}" for text in problems),
         "Warning: t is compacted",
     ]
-    found, (line,), _ = shell(capsys, *words, "--format", "json")
+    found, (line,), _ = shell(capsys, *words, "--format", "json", "--recount")
+    assert asked[1]["recount"]
     document = json.loads(line)
     assert found == code
     assert (document["readable"], document["problems"]) == (not problems, list(problems))
@@ -192,6 +193,7 @@ def test_take_prints_the_document_or_writes_it(
         (["take", "--bootstrap-server", "127.0.0.1:1"], "no topic is named: name at least one"),
         (["show", "nosuch.json"], "the snapshot nosuch.json cannot be read: No such file"),
         (["show", "nosuch.json", "--bootstrap-server", "h:1"], "are for --check: add it"),
+        (["show", "nosuch.json", "--recount"], "are for --check: add it"),
         (["diff", "a.json"], 'Missing required argument "[new]"'),
         (["nosuch"], "No such command 'nosuch'."),
     ],
