@@ -147,6 +147,9 @@ class LogOpener:
             )
         except (BrokerError, StorageError) as error:
             return error
+        if made.damage is not None and made.damage.is_doubt and len(facts.replicas) == 1:
+            log.warning("batches believed partition=%s: it has no other replica", key)
+            made.damage = None
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,

@@ -156,6 +156,8 @@ class Quarantine:
         opened = self._logs.log(key)
         if opened is None or opened.failure is not None:
             return True
+        if damage.is_doubt and opened.damage is None:
+            return True  # it is the only replica, and believed
         live = self._live()
         try:
             if not live or not await self._step_aside(key, damage, live):

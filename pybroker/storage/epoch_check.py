@@ -1,14 +1,21 @@
-"""Whether leader epochs that were read from their file are those of the batches: the file has no
-checksum, and a wrong one would cut logs in the wrong place."""
+"""Whether leader epochs that were read from their file are those of the batches, and which of them
+are right where they are not. Neither has a checksum, and a wrong history would cut logs in the
+wrong place: the own one, and those of all that follow it.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from pybroker.errors import CorruptionError
 from pybroker.model import NO_EPOCH
 from pybroker.records.batch import BatchHeader
 from pybroker.storage.epochs import EpochHistory
+from pybroker.storage.log_parts import Damage
+from pybroker.storage.segment import SCRUB_BYTES
 from pybroker.storage.segments import Segments
 
 
@@ -50,3 +57,105 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
     except (CorruptionError, StopIteration):
         return None
     return None
+
+
+def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
+    """Whether the batch is of the epoch that the history has for it, as far as that tells."""
+    if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
+        return True
+    known = history.epoch_of(header.last_offset)
+    if known == NO_EPOCH:
+        return True
+    return known == header.leader_epoch and not _begins_inside(history, header)
+
+
+def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
+    """Whether an epoch would begin within the batch, which cannot be; the first one may, where the
+    log begins there."""
+    first = history.entries[0].start_offset if history.entries else 0
+    begin = max(header.base_offset, first)
+    return history.epoch_of(begin) != history.epoch_of(header.last_offset)
+
+
+class Verdict(NamedTuple):
+    """The epochs to go by. `bent`: from there on the log is not to be relied on, as the batch is of
+    another epoch than was written, or may be."""
+
+    history: EpochHistory
+    bent: Damage | None
+
+
+@dataclass(slots=True)
+class _Run:
+    """So many batches of one epoch behind one another."""
+
+    epoch: int
+    start_offset: int
+    path: str
+    position: int
+    count: int = 1
+
+    def damage(self, reason: str, *, is_doubt: bool = False) -> Damage:
+        return Damage(self.start_offset, self.path, self.position, reason, is_doubt)
+
+
+def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:
+    """Read the headers of all batches. `filed` is what the file says, None if it says nothing; it
+    was made durable before any batch of an epoch was written. Raises CorruptionError.
+
+    Epochs of batches never go back: where they do, a batch is bent. One batch that contradicts an
+    otherwise right file is bent, or the file is; several batches are right, and so is one within
+    which an epoch begins by the file.
+    """
+    runs: list[_Run] = []
+    odd: list[_Run] = []
+    is_file_bent = filed is None
+    for segment in segments.all:
+        for position, header in segment.headers(0, segment.size, scan_bytes=SCRUB_BYTES):
+            if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
+                continue  # of the time before there were epochs, or not of the log any more
+            run = _Run(header.leader_epoch, header.base_offset, segment.path, position)
+            if runs and runs[-1].epoch == run.epoch:
+                runs[-1].count += 1
+            else:
+                runs.append(run)
+            if not is_file_bent and filed is not None and not agrees(filed, header, log_start):
+                odd.append(run)
+                is_file_bent = len(odd) > 1 or _begins_inside(filed, header)
+    rises = _rise(runs)
+    if filed is None or is_file_bent:
+        if rises:
+            return Verdict(_history(runs), None)
+        bent = _bent(runs)
+        whole = [run for run in runs if run.start_offset < bent.start_offset]
+        reason = f"the batch at {bent.start_offset} is of leader epoch {bent.epoch}"
+        return Verdict(_history(whole), bent.damage(f"{reason}, out of turn"))
+    if not odd:
+        return Verdict(filed, None)
+    bent, known = odd[0], filed.epoch_of(odd[0].start_offset)
+    reason = f"the batch at {bent.start_offset} is of leader epoch {bent.epoch}, expected {known}"
+    if rises:
+        return Verdict(_history(runs), bent.damage(f"{reason} by the file", is_doubt=True))
+    return Verdict(filed, bent.damage(reason))
+
+
+def _history(runs: Sequence[_Run]) -> EpochHistory:
+    history = EpochHistory()
+    for run in runs:
+        if run.epoch > history.latest_epoch:
+            history.assign(run.epoch, run.start_offset)
+    return history
+
+
+def _rise(runs: Sequence[_Run]) -> bool:
+    return all(before.epoch <= after.epoch for before, after in itertools.pairwise(runs))
+
+
+def _bent(runs: Sequence[_Run]) -> _Run:
+    """The only batch without which epochs rise; else the first before which all is in order."""
+    number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)
+    for each in (number, number + 1):
+        if runs[each].count == 1 and _rise([*runs[:each], *runs[each + 1 :]]):
+            return runs[each]
+    least = min(run.epoch for run in runs[number + 1 :])
+    return next(run for run in runs if run.epoch > least)

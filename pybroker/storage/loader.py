@@ -8,12 +8,13 @@ missing or damaged; batches are believed only as far as `recovery.py` says.
 from __future__ import annotations
 
 import logging
+import sys
 import uuid
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pybroker.errors import CorruptionError
-from pybroker.model import TopicPartition
+from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader
 from pybroker.storage import epoch_check, lookup, meta, recovery
@@ -38,7 +39,7 @@ from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import Damage, LogOwner, LogParts
 from pybroker.storage.producer_state import ProducerState
-from pybroker.storage.segment import SCRUB_BYTES, Segment
+from pybroker.storage.segment import Segment
 from pybroker.storage.segments import Segments
 from pybroker.storage.snapshot_files import SnapshotFiles
 
@@ -145,16 +146,16 @@ def _open(
     if known.may_be_in_memory_only:
         loader.write_anew()
     found = loader.find_end()
-    # Who was killed may just have begun a segment.
-    segments = Segments(directory, disk, found.segments, are_names_durable=not loader.recovered)
+    segments, log_start, epochs, epochs_changed = loader.read(found)
+    if known.accepts_loss and loader.bent is not None:
+        loader.list_files()
+        found = loader.find_end()
+        segments, log_start, epochs, epochs_changed = loader.read(found)
     end = segments.active.next_offset
-    start = max(known.log_start_offset or 0, segments.first.base_offset)
-    log_start = min(start, end)
-    epochs, epochs_changed = loader.epochs(segments, log_start)
     # What is only forgotten here would come back when the log has grown, with its next start.
     epochs_changed |= epochs.truncate_end(end)
     epochs.truncate_start(log_start)
-    damage = loader.known_damage() or found.damage
+    damage = loader.known_damage() or loader.damage(found)
     loader.snapshots.keep((segment.base_offset for segment in segments.all), end)
     if known.recovery_point is None:
         recovery_point = segments.first.base_offset
@@ -182,7 +183,7 @@ def _open(
         owner,
     )
     log.topic_id = loader.topic_id()
-    return Opened(log, loader.recovered, found.cut_bytes)
+    return Opened(log, loader.recovered, loader.cut_bytes)
 
 
 class _Loader:
@@ -195,9 +196,14 @@ class _Loader:
         self._known = known
         self._names: frozenset[str] = frozenset()
         self._bases: list[int] = []
-        self._seen_epochs: list[tuple[int, int]] = []
+        self._filed: EpochHistory | None = None
+        self._fault: str | None = None
+        self._agreed = (NO_EPOCH, 0)
         self.snapshots = SnapshotFiles(directory, disk)
         self.recovered = False
+        self.cut_bytes = 0
+        self.bent: Damage | None = None
+        """Where a batch is, or may be, of another leader epoch than was written."""
 
     def list_files(self) -> None:
         names = self._disk.list_dir(self._directory)
@@ -253,7 +259,9 @@ class _Loader:
         return segments
 
     def find_end(self) -> recovery.Recovered:
-        """Where the log ends: by a glance if it was closed properly, else by recovery."""
+        """Where the log ends: by a glance if it was closed properly, else by recovery; where a loss
+        is accepted, at the batch that is known to be bent."""
+        self._read_epochs()
         known = self._known
         segments = self._segments()
         if known.clean and not (known.accepts_loss or known.checks_all):
@@ -276,7 +284,7 @@ class _Loader:
         if recovery_point is None or known.accepts_loss:
             recovery_point = segments[0].base_offset
         floor_offset = 0 if known.accepts_loss else max(recovery_point, known.floor_offset)
-        return recovery.recover(
+        found = recovery.recover(
             segments,
             self._disk,
             recovery_point=segments[0].base_offset if known.checks_all else recovery_point,
@@ -285,43 +293,90 @@ class _Loader:
             trusts_indexes=known.same_boot,
             accepts_loss=known.accepts_loss,
             index_interval_bytes=self._config.index_interval_bytes,
-            visit=self._note_epoch,
+            visit=self._look_at,
         )
+        self.cut_bytes += found.cut_bytes
+        return found
 
-    def _note_epoch(self, position: int, header: BatchHeader) -> None:
-        last = self._seen_epochs[-1][0] if self._seen_epochs else -1
-        if header.leader_epoch > last:
-            self._seen_epochs.append((header.leader_epoch, header.base_offset))
+    def _look_at(self, position: int, header: BatchHeader) -> str | None:
+        """At a batch whose checksum is right; gives why it is to be given up."""
+        if self.bent is not None and header.base_offset == self.bent.offset:
+            return self.bent.reason
+        epoch, end = self._agreed
+        if header.leader_epoch == epoch and header.last_offset < end:
+            return None
+        filed = self._filed
+        if filed is not None and self._fault is None:
+            start = self._known.log_start_offset or 0
+            is_known = filed.entries or header.leader_epoch == NO_EPOCH
+            if not is_known or not epoch_check.agrees(filed, header, start):
+                self._fault = (
+                    f"the batch at {header.base_offset} is of leader epoch {header.leader_epoch},"
+                    f" by the file it is {filed.epoch_of(header.last_offset)}"
+                )
+            elif header.leader_epoch == filed.epoch_of(header.base_offset):
+                # All that follow up to the next epoch need not be looked up.
+                end = filed.end_offset(header.leader_epoch, sys.maxsize)[1]
+                self._agreed = header.leader_epoch, end
+        return None
 
-    def epochs(self, segments: Segments, log_start: int) -> tuple[EpochHistory, bool]:
-        """The leader epochs, and whether the file has to be written anew: from the file and the
-        batches that were checked, from all batches where the file is lost or damaged."""
+    def read(self, found: recovery.Recovered) -> tuple[Segments, int, EpochHistory, bool]:
+        """The segments, the log start, and what `epochs` gives."""
+        # Who was killed may just have begun a segment.
+        are_durable = not self.recovered
+        segments = Segments(
+            self._directory, self._disk, found.segments, are_names_durable=are_durable
+        )
+        start = max(self._known.log_start_offset or 0, segments.first.base_offset)
+        log_start = min(start, segments.active.next_offset)
+        return segments, log_start, *self.epochs(segments, log_start)
+
+    def damage(self, found: recovery.Recovered) -> Damage | None:
+        """Doubts do not matter where something is certain, nor where the operator has decided."""
+        bent = self.bent
+        if bent is None or self._known.accepts_loss:
+            return found.damage
+        if found.damage is None or (not bent.is_doubt and bent.offset < found.damage.offset):
+            return bent
+        return found.damage
+
+    def _read_epochs(self) -> None:
         path = f"{self._directory}/{LEADER_EPOCHS}"
+        self._filed, self._fault, self._agreed = None, None, (NO_EPOCH, 0)
         try:
             if LEADER_EPOCHS not in self._names:
                 raise CorruptionError(f"{path}: the file is missing")
-            history = EpochHistory(decode_epochs(self._disk.read(path), path))
-            fault = epoch_check.contradiction(history, segments, log_start)
-            if fault is not None:
-                raise CorruptionError(f"{path}: {fault}")
+            self._filed = EpochHistory(decode_epochs(self._disk.read(path), path))
         except (CorruptionError, FileNotFoundError) as error:
-            if not any(segment.size for segment in segments.all):
-                self._disk.unlink(path)  # what is damaged must not be taken for anything later
-                return EpochHistory(), False
-            _logger.warning("leader epochs taken from the batches reason=%r", str(error))
-            self._seen_epochs = []
-            for segment in segments.all:
-                for position, header in segment.headers(0, segment.size, scan_bytes=SCRUB_BYTES):
-                    self._note_epoch(position, header)
-            history = EpochHistory()
-            for epoch, start_offset in self._seen_epochs:
-                history.assign(epoch, start_offset)
-            return history, True
-        changed = self._add_earlier(history, segments, log_start)
-        for epoch, start_offset in self._seen_epochs:
-            if epoch > history.latest_epoch:
-                changed |= history.assign(epoch, start_offset)
-        return history, changed
+            self._fault = str(error)
+
+    def epochs(self, segments: Segments, log_start: int) -> tuple[EpochHistory, bool]:
+        """The leader epochs, and whether the file has to be written anew: from the file where no
+        batch that was looked at contradicts it, else as `epoch_check.judge` says."""
+        history, fault = self._filed, self._fault
+        if history is not None and fault is None:
+            fault = epoch_check.contradiction(history, segments, log_start)
+        if history is not None and fault is None:
+            return history, self._add_earlier(history, segments, log_start)
+        path = f"{self._directory}/{LEADER_EPOCHS}"
+        if not any(segment.size for segment in segments.all):
+            self._disk.unlink(path)  # what is damaged must not be taken for anything later
+            return EpochHistory(), False
+        filed = history if history is not None and history.entries else None
+        judged, self.bent = epoch_check.judge(filed, segments, log_start)
+        if judged is not filed:
+            _logger.warning("leader epochs taken from the batches path=%s reason=%r", path, fault)
+        if self.bent is not None:
+            _logger.error(
+                "log damaged path=%s position=%d offset=%d reason=%r",
+                self.bent.path,
+                self.bent.position,
+                self.bent.offset,
+                self.bent.reason,
+            )
+        if judged is filed:
+            return judged, self._add_earlier(judged, segments, log_start)
+        return judged, True
 
     @staticmethod
     def _add_earlier(history: EpochHistory, segments: Segments, log_start: int) -> bool:

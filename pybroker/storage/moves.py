@@ -212,6 +212,8 @@ class ReplicaMove:
                 known,
                 now_ms=self._clock.wall_ms(),
             ).log
+            if self._log.damage is not None:
+                raise self._log.damage.as_error(self.topic_partition)
 
     def _announce(self) -> None:
         """Say in the source's directory, durably, that the copy may be newer soon: where the target

@@ -62,7 +62,8 @@ class Recovered:
     cut_bytes: int = 0
 
 
-Visit = Callable[[int, BatchHeader], None]
+Visit = Callable[[int, BatchHeader], str | None]
+"""Is given position and header of a valid batch; may say why it is none."""
 
 
 def scan(
@@ -75,8 +76,8 @@ def scan(
     may_have_gaps: bool = True,
 ) -> ScanEnd:
     """Check the batches from `position`: header, length, checksum, offsets that rise from
-    `next_offset`. `visit` is given position and header of each valid one. Unless they
-    `may_have_gaps`, a last one that leaves one is not what was written."""
+    `next_offset`. `visit` is asked about each valid one. Unless they `may_have_gaps`, a last one
+    that leaves one is not what was written."""
     chunk = b""
     start = position
     while position < size:
@@ -116,7 +117,9 @@ def scan(
         ):
             reason = f"the last batch begins at offset {header.base_offset}, expected {next_offset}"
             return ScanEnd(position, next_offset, reason, True)
-        visit(position, header)
+        objection = visit(position, header)
+        if objection is not None:
+            return ScanEnd(position, next_offset, objection, True)
         position += header.size
         next_offset = header.next_offset
     return ScanEnd(position, next_offset, None)
@@ -218,8 +221,8 @@ def recover(
     nothing follows. `segments` are all of the log in order; unless it `may_have_gaps`, each begins
     where the one before it ends: what is missing there did not reach the disk, though the next
     segment did. `trusts_indexes`: the machine has not gone down since; else the indexes are made
-    again. `visit` is given each valid batch that was checked. `accepts_loss`: the operator gives up
-    what lies behind a hole; that is cut, too.
+    again. `visit` is asked about each valid batch that was checked. `accepts_loss`: the operator
+    gives up what lies behind a hole; that is cut, too.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
@@ -285,9 +288,11 @@ def _recover_segment(
     position, next_offset = _end_of_offsets_below(segment, recovery_point)
     segment.resume_at(position, next_offset)
 
-    def note(place: int, header: BatchHeader) -> None:
-        segment.note(place, header, index_interval_bytes)
-        visit(place, header)
+    def note(place: int, header: BatchHeader) -> str | None:
+        objection = visit(place, header)
+        if objection is None:
+            segment.note(place, header, index_interval_bytes)
+        return objection
 
     end = scan(segment.file, size, position, next_offset, note, may_have_gaps=may_have_gaps)
     try:

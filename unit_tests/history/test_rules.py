@@ -376,6 +376,12 @@ def answers_a_question_that_was_asked_before(script: Script) -> None:
     script.final(text)
 
 
+def has_bent_what_retention_has_taken(script: Script) -> None:
+    batches = [[0, 4, 2**21, "bent"], [5, 9, 1, "y"]]
+    for broker in (1, 2, 3):
+        script.files(broker, batches, start=5, epochs=[(1, 5)])
+
+
 def has_other_segments_and_empty_epochs(script: Script) -> None:
     batches = [[0, 4, 0, "x"], [5, 9, 2, "y"]]
     script.files(1, batches, epochs=[(0, 0), (1, 5), (2, 5)])
@@ -395,6 +401,7 @@ GOOD = (
     forgets_old_records,
     begins_a_consumer_anew,
     answers_a_question_that_was_asked_before,
+    has_bent_what_retention_has_taken,
     has_other_segments_and_empty_epochs,
 )
 

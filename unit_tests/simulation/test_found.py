@@ -153,7 +153,8 @@ def test_a_machine_that_is_back_soon_outlasts_its_earlier_session(seed: int) -> 
 def test_a_leader_epoch_that_a_bit_made_large_wins_no_election(seed: int) -> None:
     """No checksum covers the epoch of a batch. After a power loss of all, that log counted as the
     latest, though it ended earlier, and the others cut what was acknowledged. Where another led, it
-    asked with that epoch, which no leader knows, and was never in sync again."""
+    asked with that epoch, which no leader knows, and was never in sync again. Now it is damage:
+    what lies behind it may be more than the others have, and is for the operator to give up."""
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
@@ -165,6 +166,8 @@ def test_a_leader_epoch_that_a_bit_made_large_wins_no_election(seed: int) -> Non
         for broker in {1, 2, 3} - {early}:
             simulation.lose_power(broker)
         simulation.mend()
+        simulation.pass_time(10)
+        look_after(simulation.cluster)
         simulation.wait(lambda: is_whole(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % (number % 10) for number in range(20)]

@@ -82,13 +82,13 @@ class Bench:
         with self.segment().open("ab") as stream:
             stream.write(data)
 
-    def flip_bit(self, offset: int, at: int = 70) -> None:
+    def flip_bit(self, offset: int, at: int = 70, mask: int = 1) -> None:
         """In the batch that holds `offset`, `at` bytes behind its begin."""
         for path in sorted(self.path.glob("*.log")):
             data = bytearray(path.read_bytes())
             for position, header in iter_headers(bytes(data)):
                 if header.base_offset <= offset <= header.last_offset:
-                    data[position + at] ^= 1
+                    data[position + at] ^= mask
                     path.write_bytes(data)
                     return
         raise AssertionError(f"no batch holds {offset}")
@@ -118,8 +118,13 @@ class Bench:
         log_start: int | None = None,
         floor: int = 0,
         same_boot: bool = False,
+        accepts_loss: bool = False,
     ) -> None:
-        known = Known(clean, recovery_point, log_start, floor, same_boot=same_boot)
+        known = Known(
+            *(clean, recovery_point, log_start, floor),
+            same_boot=same_boot,
+            accepts_loss=accepts_loss,
+        )
         opened = open_log(
             PARTITION,
             str(self.path),

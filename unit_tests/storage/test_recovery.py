@@ -309,26 +309,6 @@ def test_garbled_leader_epochs_of_an_empty_log_are_gone(bench: Bench) -> None:
     assert not (bench.path / "leader-epoch-checkpoint").exists()
 
 
-@pytest.mark.parametrize(
-    "flipped",
-    ["2 0\n4 2\n6 5\n", "1 0\n5 2\n6 5\n", "1 0\n4 3\n6 5\n", "1 0\n4 2\n6 4\n", "1 0\n4 2\n7 5\n"],
-)
-def test_leader_epochs_that_the_batches_contradict_are_taken_from_them(
-    bench: Bench, flipped: str
-) -> None:
-    bench.append(2, epoch=1)
-    bench.append(3, epoch=4)
-    bench.append(1, epoch=6)
-    bench.close()
-    path = bench.path / "leader-epoch-checkpoint"
-    assert path.read_text() == "0\n3\n1 0\n4 2\n6 5\n"
-    path.write_text(f"0\n3\n{flipped}")
-    bench.open(clean=True, recovery_point=6)
-    assert bench.log.epoch_end_offset(1) == (1, 2)
-    assert bench.log.epoch_end_offset(4) == (4, 5)
-    assert bench.log.latest_epoch == 6
-
-
 def test_epochs_beyond_the_end_are_forgotten(bench: Bench) -> None:
     bench.append(1, 1, epoch=1)
     bench.log.begin_epoch(9, 2)

@@ -174,7 +174,9 @@ def _along_logs(history: History) -> Iterator[Violation]:
         rows = [(record.offset, record.epoch) for record in read.records if record.epoch != UNTOLD]
         yield from _falling(read.partition, rows, f"final read by {read.source}")
     for files in history.files:
-        rows = [(batch.first, batch.epoch) for batch in files.batches]
+        # What is below the start is not of the log any more; nobody reads it, nor looks at it.
+        kept = [batch for batch in files.batches if batch.last >= files.start]
+        rows = [(batch.first, batch.epoch) for batch in kept]
         yield from _falling(files.partition, rows, f"files of broker {files.broker}")
 
 

@@ -1,0 +1,66 @@
+"""What the simulation has found about leader epochs of batches, which no checksum covers."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.client import Admin, NewTopic
+from pybroker.testing.simulation import Simulation
+from pybroker.testing.simulation.view import is_whole
+from unit_tests.simulation.stories import create, produce, read_all
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("number", "more"), ((9, 10), (10, 10), (10, 1)))
+def test_a_bent_leader_epoch_of_who_is_back_first_costs_nothing(
+    seed: int, number: int, more: int
+) -> None:
+    """No checksum covers the epoch of a batch. Who was killed believed it against the file of its
+    leader epochs, which it contradicts; it led, being back first, and the others, which asked it
+    where their epochs end, cut what was committed."""
+    with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 10)
+        simulation.kill(simulation.leader("orders", 0))
+        simulation.run(produce, simulation.bootstrap, more)
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        first = simulation.leader("orders", 0)
+        for broker in (1, 2, 3):
+            simulation.kill(broker)
+        simulation.pass_time(10)
+        path = f"/broker-{first}/data/orders-0/00000000000000000000.log"
+        simulation.cluster.brokers[first].disk.flip(path, 8 * (number * 69 + 15) + 4)
+        simulation.start_broker(first)
+        simulation.pass_time(2.5)
+        simulation.mend()
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        values = simulation.run(read_all, simulation.bootstrap, 10 + more)
+    assert values == [b"%d" % (number % 10) for number in range(10 + more)]
+
+
+async def create_alone(bootstrap: str) -> None:
+    async with Admin(bootstrap) as admin:
+        for result in await admin.create_topics([NewTopic("orders", 1, 1)]):
+            result.check()
+
+
+def test_a_leader_epoch_in_doubt_does_not_matter_to_the_only_replica() -> None:
+    """It may be the batch that is bent, or the file; without other replicas no log is cut by it."""
+    with Simulation(1) as simulation:
+        simulation.run(create_alone, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 10)
+        only = simulation.leader("orders", 0)
+        simulation.kill(only)
+        simulation.start_broker(only)
+        simulation.run(produce, simulation.bootstrap, 1)
+        simulation.kill(only)
+        path = f"/broker-{only}/data/orders-0/00000000000000000000.log"
+        simulation.cluster.brokers[only].disk.flip(path, 8 * (10 * 69 + 15) + 1)
+        simulation.start_broker(only)
+        simulation.run(produce, simulation.bootstrap, 10)
+        simulation.pass_time(5)
+        assert len(simulation.run(read_all, simulation.bootstrap, 21)) == 21
+        app = simulation.cluster.brokers[only].app
+        assert app is not None
+        assert not app.quarantine.waiting

@@ -1,0 +1,155 @@
+"""The leader epoch of a batch, which no checksum covers, and the file of epochs, which has none:
+which of them is right where they differ.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pybroker.storage.log_config import LogConfig
+from unit_tests.storage.bench import Bench, storage_error
+
+EPOCH_END = 15
+"""Where the last byte of the epoch stands in a batch."""
+HISTORY = ((1, 3), (2, 6), (5, 9))
+"""Epochs and where they end."""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path)
+    for epoch, end in HISTORY:
+        while made.log.log_end_offset < end:
+            made.append(1, epoch=epoch)
+    made.log.flush()
+    return made
+
+
+def ends(bench: Bench) -> tuple[tuple[int, int], ...]:
+    return tuple(bench.log.epoch_end_offset(epoch) for epoch, _ in HISTORY)
+
+
+@pytest.mark.parametrize("mask", (1, 2, 4, 16))
+@pytest.mark.parametrize("offset", range(9))
+@pytest.mark.parametrize("how", ("killed", "closed"))
+def test_a_bent_epoch_of_one_batch_changes_no_history(
+    bench: Bench, how: str, offset: int, mask: int
+) -> None:
+    """Else others that ask where an epoch ends would cut what they have, and it has."""
+    bench.flip_bit(offset, at=EPOCH_END, mask=mask)
+    if how == "closed":
+        bench.close()
+    bench.open(clean=how == "closed", recovery_point=0 if how == "killed" else 9)
+    damage = bench.log.damage
+    if damage is None:
+        # Nobody looked there; who does finds that batch (`scrub.py`).
+        assert how == "closed"
+        assert ends(bench) == HISTORY
+        return
+    assert damage.offset == offset
+    assert damage.is_doubt or ends(bench) == HISTORY
+    if damage.is_doubt:
+        assert offset in (0, 2, 3, 5, 6, 8), "only at the ends of an epoch it may be the file"
+    with storage_error():
+        bench.append(1, epoch=6)
+    assert bench.offsets_before_the_hole() == list(range(offset))
+
+
+@pytest.mark.parametrize(("offset", "mask"), ((3, 16), (4, 16), (5, 16), (4, 1), (7, 16)))
+def test_without_the_file_a_batch_that_stands_out_is_bent(
+    bench: Bench, offset: int, mask: int
+) -> None:
+    bench.flip_bit(offset, at=EPOCH_END, mask=mask)
+    (bench.path / "leader-epoch-checkpoint").unlink()
+    bench.open()
+    assert bench.log.damage is not None
+    assert not bench.log.damage.is_doubt
+    assert bench.log.damage.offset == offset
+
+
+def test_of_two_batches_that_may_be_bent_the_first_counts(bench: Bench) -> None:
+    """Either is out of turn, and the file is gone."""
+    bench.flip_bit(7, at=EPOCH_END, mask=1)
+    (bench.path / "leader-epoch-checkpoint").unlink()
+    bench.open()
+    assert bench.log.damage is not None
+    assert bench.log.damage.offset == 6
+
+
+@pytest.mark.parametrize("offset", (4, 8))
+def test_what_is_given_up_begins_with_the_bent_batch(bench: Bench, offset: int) -> None:
+    """Also where that is in doubt: what is left is certain."""
+    before = bench.segment().read_bytes()
+    bench.flip_bit(offset, at=EPOCH_END, mask=16)
+    bent = bench.segment().read_bytes()
+    assert bent != before
+    bench.open(accepts_loss=True)
+    assert bench.log.damage is None
+    assert bench.offsets() == list(range(offset))
+    assert ends(bench)[:1] == HISTORY[:1]
+    assert bench.log.epoch_end_offset(2) == (2, min(offset, 6))
+    kept = b"".join((bench.path / name).read_bytes() for name in bench.kept_aside())
+    assert bent.endswith(kept)
+    assert len(kept) == bench.cut_bytes > 0
+    bench.append(1, epoch=6)
+    bench.crash()
+    assert bench.log.damage is None
+    assert bench.offsets() == list(range(offset + 1))
+
+
+def test_two_holes_are_given_up_together(tmp_path: Path) -> None:
+    """The first look at a log whose loss is accepted cuts it behind the second one."""
+    bench = Bench(tmp_path, LogConfig(segment_bytes=200))
+    for _ in range(9):
+        bench.append(1, epoch=1)
+    bench.flip_bit(6)
+    bench.flip_bit(2, at=EPOCH_END, mask=16)
+    bench.open(accepts_loss=True)
+    assert bench.log.damage is None
+    assert bench.offsets() == [0, 1]
+    assert bench.kept_aside()
+
+
+def test_a_file_that_several_batches_contradict_is_bent(bench: Bench) -> None:
+    (bench.path / "leader-epoch-checkpoint").write_text("0\n3\n1 0\n2 3\n7 6\n")
+    bench.crash()
+    assert bench.log.damage is None
+    assert ends(bench) == HISTORY
+    bench.append(1, epoch=6)
+    text = (bench.path / "leader-epoch-checkpoint").read_text()
+    assert text == "0\n4\n1 0\n2 3\n5 6\n6 9\n"
+
+
+def test_epochs_of_batches_below_the_log_start_say_nothing(bench: Bench) -> None:
+    bench.log.advance_log_start(4)
+    bench.flip_bit(1, at=EPOCH_END, mask=16)
+    bench.crash()
+    assert bench.log.damage is None
+    assert ends(bench)[1:] == HISTORY[1:]
+
+
+@pytest.mark.parametrize(
+    "flipped",
+    ["2 0\n4 2\n6 5\n", "1 0\n5 2\n6 5\n", "1 0\n4 3\n6 5\n", "1 0\n4 2\n6 4\n", "1 0\n4 2\n7 5\n"],
+)
+def test_leader_epochs_that_the_batches_contradict_are_taken_from_them(
+    tmp_path: Path, flipped: str
+) -> None:
+    bench = Bench(tmp_path)
+    bench.append(2, epoch=1)
+    bench.append(3, epoch=4)
+    bench.append(1, epoch=6)
+    bench.close()
+    path = bench.path / "leader-epoch-checkpoint"
+    assert path.read_text() == "0\n3\n1 0\n4 2\n6 5\n"
+    path.write_text(f"0\n3\n{flipped}")
+    bench.open(clean=True, recovery_point=6)
+    assert bench.log.epoch_end_offset(1) == (1, 2)
+    assert bench.log.epoch_end_offset(4) == (4, 5)
+    assert bench.log.latest_epoch == 6
+    # Where it may as well be the only batch of that epoch, others have to say.
+    is_certain = flipped in ("1 0\n4 3\n6 5\n", "1 0\n4 2\n6 4\n")
+    damage = bench.log.damage
+    assert is_certain if damage is None else damage.is_doubt and not is_certain
