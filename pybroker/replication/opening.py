@@ -147,7 +147,8 @@ class LogOpener:
             )
         except (BrokerError, StorageError) as error:
             return error
-        if made.damage is not None and made.damage.is_doubt and len(facts.replicas) == 1:
+        if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:
+            # No other log is cut by what this one says of leader epochs.
             log.warning("batches believed partition=%s: it has no other replica", key)
             made.damage = None
         if made.damage is not None and len(facts.replicas) > 1:

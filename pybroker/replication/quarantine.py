@@ -156,7 +156,7 @@ class Quarantine:
         opened = self._logs.log(key)
         if opened is None or opened.failure is not None:
             return True
-        if damage.is_doubt and opened.damage is None:
+        if damage.is_whole and opened.damage is None:
             return True  # it is the only replica, and believed
         live = self._live()
         try:

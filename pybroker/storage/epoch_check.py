@@ -96,7 +96,8 @@ class _Run:
     count: int = 1
 
     def damage(self, reason: str, *, is_doubt: bool = False) -> Damage:
-        return Damage(self.start_offset, self.path, self.position, reason, is_doubt)
+        start, path, position = self.start_offset, self.path, self.position
+        return Damage(start, path, position, reason, is_doubt, is_whole=True)
 
 
 def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:

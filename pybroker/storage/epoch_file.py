@@ -25,17 +25,32 @@ class HasEnd(Protocol):
 class EpochFile:
     """Changes are made in memory and written by `persist`, from any thread."""
 
-    __slots__ = ("_disk", "_lock", "_path", "changed", "history", "last_recorded")
+    __slots__ = (
+        "_changes",
+        "_disk",
+        "_durable_changes",
+        "_lock",
+        "_path",
+        "history",
+        "last_recorded",
+    )
 
     def __init__(self, directory: str, disk: Disk, history: EpochHistory, changed: bool) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
         self._disk = disk
         self._lock = threading.Lock()
         self.history = history
-        self.changed = changed
-        """Whether the history differs from the file."""
+        # How often the history has changed, and up to which of these changes the file has them.
+        # Counted, not marked: what a thread is about to write is not durable yet.
+        self._changes = 1 if changed else 0
+        self._durable_changes = 0
         self.last_recorded = NO_EPOCH
         """The epoch of the last `record`: the next one of the same changes nothing."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the history differs from the file, or may."""
+        return self._changes != self._durable_changes
 
     def record(self, epoch: int, start_offset: int) -> None:
         """A batch of that epoch is about to be written at that offset."""
@@ -55,21 +70,21 @@ class EpochFile:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         if epoch >= 0 and self.history.assign(epoch, start_offset):
-            self.changed = True
+            self._changes += 1
 
     def truncate_end(self, end_offset: int) -> None:
         self.last_recorded = NO_EPOCH
         if self.history.truncate_end(end_offset):
-            self.changed = True
+            self._changes += 1
 
     def truncate_start(self, start_offset: int) -> None:
         if self.history.truncate_start(start_offset):
-            self.changed = True
+            self._changes += 1
 
     def clear(self) -> None:
         self.history = EpochHistory()
         self.last_recorded = NO_EPOCH
-        self.changed = True
+        self._changes += 1
 
     def persist(self) -> None:
         """Make the changes durable, if there are any, also those that another thread is writing.
@@ -78,9 +93,6 @@ class EpochFile:
             if not self.changed:
                 return
             # Before the entries are taken: what changes meanwhile is for the next time.
-            self.changed = False
-            try:
-                self._disk.replace(self._path, encode_epochs(self.history.entries))
-            except StorageError:
-                self.changed = True
-                raise
+            changes = self._changes
+            self._disk.replace(self._path, encode_epochs(self.history.entries))
+            self._durable_changes = changes

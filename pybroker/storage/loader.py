@@ -336,9 +336,11 @@ class _Loader:
         bent = self.bent
         if bent is None or self._known.accepts_loss:
             return found.damage
-        if found.damage is None or (not bent.is_doubt and bent.offset < found.damage.offset):
+        if found.damage is None:
             return bent
-        return found.damage
+        if bent.is_doubt or bent.offset >= found.damage.offset:
+            return found.damage
+        return replace(bent, is_whole=False)
 
     def _read_epochs(self) -> None:
         path = f"{self._directory}/{LEADER_EPOCHS}"

@@ -33,15 +33,16 @@ class AppendResult(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Damage:
     """A hole in a log: bytes at `position` of `path` are not what was written, and others after
-    them are whole or had been made durable. Everything below `offset` can be served. `is_doubt`:
-    all records are whole, but nobody here can tell which leader wrote them; where there is no other
-    replica that does not matter."""
+    them are whole or had been made durable. Everything below `offset` can be served. `is_whole`:
+    all records are, and only the leader epoch of a batch is wrong, or in doubt (`is_doubt`: it may
+    as well be that of the file); where there is no other replica that does not matter."""
 
     offset: int
     path: str
     position: int
     reason: str
     is_doubt: bool = False
+    is_whole: bool = False
 
     def encode(self) -> bytes:
         """For a file beside the log."""

@@ -45,8 +45,10 @@ async def create_alone(bootstrap: str) -> None:
             result.check()
 
 
-def test_a_leader_epoch_in_doubt_does_not_matter_to_the_only_replica() -> None:
-    """It may be the batch that is bent, or the file; without other replicas no log is cut by it."""
+@pytest.mark.parametrize(("number", "bit"), ((10, 1), (10, 4), (4, 0), (4, 4)))
+def test_a_bent_leader_epoch_does_not_matter_to_the_only_replica(number: int, bit: int) -> None:
+    """Without other replicas no log is cut by it, and all records are whole; also where it is
+    certain that it is the batch that is bent, and when others stand behind that."""
     with Simulation(1) as simulation:
         simulation.run(create_alone, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
@@ -56,11 +58,13 @@ def test_a_leader_epoch_in_doubt_does_not_matter_to_the_only_replica() -> None:
         simulation.run(produce, simulation.bootstrap, 1)
         simulation.kill(only)
         path = f"/broker-{only}/data/orders-0/00000000000000000000.log"
-        simulation.cluster.brokers[only].disk.flip(path, 8 * (10 * 69 + 15) + 1)
-        simulation.start_broker(only)
-        simulation.run(produce, simulation.bootstrap, 10)
-        simulation.pass_time(5)
-        assert len(simulation.run(read_all, simulation.bootstrap, 21)) == 21
-        app = simulation.cluster.brokers[only].app
-        assert app is not None
-        assert not app.quarantine.waiting
+        simulation.cluster.brokers[only].disk.flip(path, 8 * (number * 69 + 15) + bit)
+        for count in (21, 31, 41):
+            simulation.start_broker(only)
+            simulation.run(produce, simulation.bootstrap, 10)
+            simulation.pass_time(5)
+            assert len(simulation.run(read_all, simulation.bootstrap, count)) == count
+            app = simulation.cluster.brokers[only].app
+            assert app is not None
+            assert not app.quarantine.waiting
+            simulation.kill(only)

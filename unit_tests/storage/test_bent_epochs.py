@@ -4,10 +4,13 @@ which of them is right where they differ.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pybroker.storage.files import SystemDisk
 from pybroker.storage.log_config import LogConfig
 from unit_tests.storage.bench import Bench, storage_error
 
@@ -153,3 +156,61 @@ def test_leader_epochs_that_the_batches_contradict_are_taken_from_them(
     is_certain = flipped in ("1 0\n4 3\n6 5\n", "1 0\n4 2\n6 4\n")
     damage = bench.log.damage
     assert is_certain if damage is None else damage.is_doubt and not is_certain
+
+
+class SlowDisk(SystemDisk):
+    """Something else happens before a file of leader epochs is made durable."""
+
+    before: Callable[[], None] = staticmethod(lambda: None)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self.before()
+        super().replace(path, data)
+
+
+class WatchedLock:
+    """Says that somebody comes while another one is inside."""
+
+    def __init__(self, comes: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._comes = comes
+
+    def __enter__(self) -> None:
+        if self._lock.locked():
+            self._comes.set()
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+
+def test_no_batch_comes_before_its_epoch_that_another_thread_makes_durable(tmp_path: Path) -> None:
+    """A broker that was killed in between would find a batch that contradicts the file, and take
+    its own log for damaged."""
+    disk = SlowDisk()
+    bench = Bench(tmp_path, disk=disk)
+    bench.append(1, 1, epoch=1)
+    comes_or_ends = threading.Event()
+    bench.log._epochs._lock = WatchedLock(comes_or_ends)  # type: ignore[assignment]
+    early: list[int] = []
+
+    def append() -> None:
+        bench.append(1, epoch=2)
+        comes_or_ends.set()
+
+    appending = threading.Thread(target=append)
+
+    def meanwhile() -> None:
+        size = bench.segment().stat().st_size
+        appending.start()
+        assert comes_or_ends.wait(60)
+        early.append(bench.segment().stat().st_size - size)
+
+    bench.log.begin_epoch(2, 2)
+    disk.before = meanwhile
+    bench.log.persist_epochs()
+    appending.join()
+    assert early == [0]
+    assert bench.offsets() == [0, 1, 2]
+    bench.crash()
+    assert bench.log.damage is None
