@@ -145,14 +145,18 @@ class RangeFetcher:
         await self._persist(self._look)
         while not cursor.done:
             batches = await self._persist(self._fetch)
-            await self._compare(batches)
+            first = cursor.first
+            different = self._compared(batches)
+            if different and self._fail_on_data_loss:
+                await self._tell(different)
             if batches:
-                await deliver(cursor.first, batches)
+                await deliver(first, batches)
+            if different:  # after that: looking may move the cursor, or end the reading
+                await self._tell(different)
         await self._persist(self._look)
 
-    async def _compare(self, batches: list[Batch]) -> None:
-        """Hold what was read against what was counted. Raises RangeFailed; what else there is to
-        say of the range comes before that."""
+    def _compared(self, batches: list[Batch]) -> list[Difference]:
+        """Where what was read is not what was counted. Raises RangeFailed."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -164,9 +168,11 @@ class RangeFetcher:
                     RangeFault.CORRUPT,
                     f"the batch cannot be decoded: {error}; read around it, by offsets",
                 ) from None
-        different = check.passed(cursor.position)
-        if not different:
-            return
+        return check.passed(cursor.position)
+
+    async def _tell(self, different: list[Difference]) -> None:
+        """Raises RangeFailed, or notes them; what else there is to say of the range comes before
+        that."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted

@@ -4,7 +4,7 @@ that."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection
 
 import pytest
 
@@ -61,6 +61,20 @@ class Held:
         return await asyncio.to_thread(
             read_now, self.broker.address, self.range, fail_on_data_loss=fail_on_data_loss
         )
+
+    def after_answer(self, number: int, change: Callable[[], None]) -> None:
+        """`change()` happens when the so many-th Fetch has been answered."""
+        plain, asked = self.broker.handlers[ApiKey.FETCH], [0]
+
+        async def fetch(request: Message) -> Message:
+            answer = plain(request)
+            result = answer if isinstance(answer, Message) else await answer
+            asked[0] += 1
+            if asked[0] == number:
+                change()
+            return result
+
+        self.broker.handlers[ApiKey.FETCH] = fetch
 
     def before_answer(self, number: int, change: object) -> None:
         """`change()` happens before the so many-th Fetch is answered."""
@@ -231,6 +245,29 @@ async def test_what_a_shorter_history_leaves_is_compared_as_far_as_it_goes() -> 
         assert found.failed is None
         assert found.compacted == [Difference(held.range.counts[0], 19)]
         assert found.lost == [(30, 50)]
+
+
+async def test_what_was_fetched_is_given_whatever_is_seen_when_it_is_compared() -> None:
+    """Who bears loss gets all that he is not told to be lost."""
+    async with FakeBroker({"t": 1}) as broker:
+        held = Held(broker)
+        held.lose({13})
+
+        def age() -> None:
+            held.log.start = 35
+
+        held.after_answer(2, age)
+        found = await held.read(fail_on_data_loss=False)
+        assert (found.failed, found.lost) == (None, [(20, 35)])
+        assert found.offsets == [*range(13), *range(14, 20), *range(35, 50)]
+        assert found.compacted == [Difference(held.range.counts[0], 19)]
+    async with FakeBroker({"t": 1}) as broker:
+        held = Held(broker)
+        held.lose({13})
+        held.after_answer(2, broker.topics.clear)
+        found = await held.read(fail_on_data_loss=False)
+        assert (found.failed, found.lost) == (None, [(20, 50)])
+        assert found.offsets == [*range(13), *range(14, 20)]
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
