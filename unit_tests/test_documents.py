@@ -159,3 +159,22 @@ def test_the_shipped_zookeeper_file_fits_the_sessions_of_brokers() -> None:
     properties = read_properties(str(CONFIG / "zookeeper.properties"))
     shortest, longest = (int(properties[f"{side}SessionTimeout"]) for side in ("min", "max"))
     assert shortest <= BrokerConfig().zookeeper_session_timeout_ms <= longest
+
+
+PAGES_WITH_TABLES = [
+    path for path in sorted((ROOT / "docs").glob("*.rst")) if "list-table::" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("path", PAGES_WITH_TABLES, ids=lambda path: path.stem)
+def test_every_row_of_a_table_has_as_many_cells(path: Path) -> None:
+    """Else none of the table is shown."""
+    for table in re.split(r"(?m)^\.\. list-table::.*$", path.read_text())[1:]:
+        rows: list[tuple[str, int]] = []
+        for line in re.split(r"(?m)^(?=\S)", table)[0].splitlines():
+            if line.startswith("   * -"):
+                rows.append((line, 1))
+            elif line.startswith("     -"):
+                text, cells = rows[-1]
+                rows[-1] = text, cells + 1
+        assert [text for text, cells in rows if cells != rows[0][1]] == []

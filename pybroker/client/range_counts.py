@@ -133,8 +133,9 @@ def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeF
         first,
         RangeFault.COMPACTED,
         f"compacted: {records} records were counted from {first} to {beyond} when the snapshot was"
-        f" taken, {found}: take a new snapshot, keep min.compaction.lag.ms above the time from"
-        " taking it to having read it, or go on with those that are there (failOnDataLoss=false)",
+        f" taken, {found}: take a new snapshot, with min.compaction.lag.ms above the age of its"
+        " records until it has been read, or go on with those that are there"
+        " (failOnDataLoss=false)",
     )
 
 
