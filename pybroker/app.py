@@ -180,6 +180,7 @@ class BrokerApp:
         failed half-way."""
         if self._membership.is_registered:
             self.groups.hand_over()
+            self.replicas.reluctance.leaves = True
             await self._controlled_shutdown.run()
         await self.groups.stop()  # whoever waits for a group is answered
         await self._server.close(DRAIN_S)

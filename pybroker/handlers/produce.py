@@ -170,9 +170,9 @@ def require_standing(services: Services, partition: Partition) -> None:
 
 def would_hand_over(services: Services, partition: Partition) -> bool:
     """Whether this leader has asked for another one, who may lead by now. That one waits for
-    nothing: the controller counts who would rather not lead among the lost."""
-    key = partition.topic_partition
-    return key in services.replicas.reluctance.reasons and partition.led_version is not None
+    nothing: the controller counts who would rather not lead, or leaves, among the lost."""
+    has_asked = services.replicas.reluctance.has_asked(partition.topic_partition)
+    return has_asked and partition.led_version is not None
 
 
 def require_certainty(services: Services, partition: Partition, *, leads_now: bool = False) -> None:

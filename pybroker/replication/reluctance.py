@@ -25,6 +25,12 @@ class Reluctance:
         self._reasons: dict[TopicPartition, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Told when the controller should ask again who leads and follows what here."""
+        self.leaves = False
+        """Whether this broker is about to stop, and asks for others to lead whatever it leads."""
+
+    def has_asked(self, key: TopicPartition) -> bool:
+        """Whether the controller was asked for another leader, and may have found one by now."""
+        return self.leaves or key in self._reasons
 
     @property
     def reasons(self) -> Mapping[TopicPartition, str]:
