@@ -77,7 +77,7 @@ def _of_snapshot(request: ReadRequest, text: str) -> FrozenRead:
                 ["kafka.bootstrap.servers is missing, and the snapshot names no brokers either"]
             )
         client["bootstrap.servers"] = snapshot.bootstrap
-    return FrozenRead(replace(request, client=client), snapshot)
+    return FrozenRead(replace(request, client=client, snapshot=None), snapshot)
 
 
 def _planned(request: ReadRequest) -> Snapshot:
@@ -103,6 +103,12 @@ class FrozenReader(DataSourceReader):
             check_schema(schema, frozen.request)
         self._frozen = frozen
         self._schema = schema
+
+    def __getstate__(self) -> dict[str, object]:
+        """What every task needs; its range comes besides. A snapshot of many partitions that was
+        counted is megabytes."""
+        without_ranges = replace(self._frozen, snapshot=replace(self._frozen.snapshot, topics={}))
+        return {**self.__dict__, "_frozen": without_ranges}
 
     def partitions(self) -> list[InputPartition]:
         """A range for each task. Runs each time that Spark plans, in a process of its own; it asks

@@ -7,11 +7,13 @@ import os
 import pickle
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from pybroker.client.errors import NoBrokers
 from pybroker.client.range_reader import PartitionRange
+from pybroker.client.ranges import DIGEST_END, Counted
 from pybroker.errors import ConfigError
 from pybroker.records.builder import BatchBuilder
 from pybroker.spark.batch_reader import read_batches
@@ -76,9 +78,21 @@ def test_a_snapshot_that_is_none_is_told() -> None:
 
 def test_a_read_travels_to_the_workers() -> None:
     frozen = freeze({"snapshot": snapshot("one:1").to_json()})
+    assert pickle.loads(pickle.dumps(frozen)) == frozen
     reader = FrozenReader(frozen, schema_of(["key"]))
     copy = pickle.loads(pickle.dumps(reader))
-    assert copy._frozen == frozen
+    assert copy._schema == reader._schema
+    assert copy._frozen.request == frozen.request
+    assert copy._frozen.snapshot.isolation == frozen.snapshot.isolation
+
+
+def test_a_task_is_not_sent_all_that_was_counted() -> None:
+    counts = tuple(Counted(place, place + 9, 9, DIGEST_END - 1) for place in range(0, 576, 9))
+    cuts = {number: PartitionCut(0, 576, 0, 1, counts) for number in range(100)}
+    text = replace(snapshot("one:1"), topics={"t": TopicCut("", cuts)}).to_json()
+    assert len(text) > 100_000
+    reader = FrozenReader(freeze({"snapshot": text}), schema_of(["key"]))
+    assert len(pickle.dumps(reader)) < 10_000
 
 
 def test_nothing_to_read_asks_nobody(nobody: str) -> None:
