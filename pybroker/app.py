@@ -454,7 +454,7 @@ class BrokerApp:
             metadata=self.metadata,
             controller=self.controller,
             commands=self._commands,
-            leads_now=self._isr_changes.leads_now,
+            lead_now=self._isr_changes.lead_now,
             prove_controller=ProvenEpochs(world.coord).prove,
             topics=self._topics,
             group_topic=self.groups.topic,

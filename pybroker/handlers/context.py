@@ -193,8 +193,8 @@ class Services:
     controller: ControllerView
     commands: BrokerChannel
     """Carries out what the controller, wherever it is, tells this broker."""
-    leads_now: Callable[[Partition], Awaitable[bool]]
-    """Asks ZooKeeper whether this replica is the leader that is stored."""
+    lead_now: Callable[[Sequence[Partition]], Awaitable[Collection[TopicPartition]]]
+    """Asks ZooKeeper of which of these the replica here is the leader that is stored."""
     prove_controller: Callable[[int], Awaitable[None]]
     """Raises BrokerError unless there has been a controller of that epoch."""
     topics: TopicAdmin

@@ -11,11 +11,11 @@ or consumers would see offsets go back (KIP-207).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.produce import require_certainty, require_standing, would_hand_over
+from pybroker.handlers.produce import require_certainty, would_hand_over
 from pybroker.handlers.turns import Turns
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.partition import Partition
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+_NEED_THE_END = (LATEST, MAX_TIMESTAMP)
 _READ_COMMITTED = 1
 _CONSUMER = -1
 """Who asks with another replica id is a follower."""
@@ -59,6 +60,7 @@ async def handle_list_offsets(
         for wanted in topic.partitions:
             key = TopicPartition(topic.name, wanted.partition_index)
             (repeated if key in seen else seen).add(key)
+    lead_now = await _lead_now(services, message, repeated)
     for topic in message.topics:
         partitions = []
         for wanted in topic.partitions:
@@ -66,7 +68,7 @@ async def handle_list_offsets(
             if key in repeated:
                 answer = _failed(wanted, ErrorCode.INVALID_REQUEST)
             else:
-                answer = await _look_up(services, request, key, wanted, end)
+                answer = await _look_up(services, request, key, wanted, end, key in lead_now)
             partitions.append(answer)
             await turns.item()
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
@@ -79,13 +81,14 @@ async def _look_up(
     key: TopicPartition,
     wanted: ListOffsetsPartition,
     end: _EndOf,
+    leads_now: bool,
 ) -> ListOffsetsPartitionResponse:
     found: _Found | None
     try:
         partition = services.replicas.leader(key, wanted.current_leader_epoch)
         _check_special_time(wanted.timestamp, request.version)
-        if wanted.timestamp in (LATEST, MAX_TIMESTAMP):
-            partition = await _certain_leader(services, partition, wanted)
+        if wanted.timestamp in _NEED_THE_END:
+            require_certainty(services, partition, leads_now=leads_now)
         if wanted.timestamp in (LATEST, EARLIEST):
             found = _end_of_log(partition, wanted.timestamp, end)
         else:
@@ -110,18 +113,24 @@ async def _look_up(
     return answer
 
 
-async def _certain_leader(
-    services: Services, partition: Partition, wanted: ListOffsetsPartition
-) -> Partition:
-    """The partition, led by this broker for certain at a moment after it was asked."""
-    leads_now = False
-    if would_hand_over(services, partition):
-        require_standing(services, partition)
-        leads_now = await services.leads_now(partition)
-        key, epoch = partition.topic_partition, wanted.current_leader_epoch
-        partition = services.replicas.leader(key, epoch)
-    require_certainty(services, partition, leads_now=leads_now)
-    return partition
+async def _lead_now(
+    services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
+) -> Collection[TopicPartition]:
+    """The partitions of which ZooKeeper has to say, and says after it was asked for their ends,
+    that they are led here; all are asked about together."""
+    doubted = []
+    for topic in message.topics:
+        for wanted in topic.partitions:
+            key = TopicPartition(topic.name, wanted.partition_index)
+            partition = services.replicas.partitions.get(key)
+            if (
+                partition is not None
+                and key not in but
+                and wanted.timestamp in _NEED_THE_END
+                and would_hand_over(services, partition)
+            ):
+                doubted.append(partition)
+    return await services.lead_now(doubted) if doubted and services.standing.is_full else ()
 
 
 def _check_special_time(timestamp: int, version: int) -> None:

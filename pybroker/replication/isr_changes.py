@@ -12,8 +12,9 @@ change at once share a few multis.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -44,6 +45,8 @@ _NEWS: Final = (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
 
 _Ready = tuple[IsrChange, bytes]
 """A change that is to be written, and the data that it replaces."""
+_Led = tuple[Partition, int]
+"""A partition that is led here, and the version of the state node that says so."""
 
 _ANY_VERSION: Final = -1
 _CONDITIONS_ON_WHO_JOINS: Final = 2
@@ -102,18 +105,41 @@ class IsrChanges:
             await self._coord.sync()  # it stands behind all that this broker sent before
             self._unproved.difference_update(keys)
 
-    async def leads_now(self, partition: Partition) -> bool:
-        """Whether ZooKeeper says, after this is called, that this replica leads. False also where
-        nobody knows."""
-        version = partition.led_version
-        if version is None or not self._knows_roles:
-            return False
-        path = paths.partition_state(partition.topic_partition)
+    async def lead_now(self, partitions: Iterable[Partition]) -> frozenset[TopicPartition]:
+        """Those of which ZooKeeper says, after this is called, that this replica leads; without
+        those of which nobody knows."""
+        asked = [
+            (each, version) for each in partitions if (version := each.led_version) is not None
+        ]
+        if not self._knows_roles:
+            return frozenset()
+        some = range(0, len(asked), _CHANGES_PER_MULTI_MAX)
+        shares = [asked[start : start + _CHANGES_PER_MULTI_MAX] for start in some]
+        found = itertools.chain(*await asyncio.gather(*map(self._unreplaced, shares)))
+        if not self._knows_roles:
+            return frozenset()
+        return frozenset(
+            each.topic_partition for each, version in found if each.led_version == version
+        )
+
+    async def _unreplaced(self, asked: Sequence[_Led]) -> Sequence[_Led]:
+        """Those whose state nodes have these versions: all in one multi; if that is refused, each
+        in its own."""
         try:
-            await self._coord.multi([CheckOp(path, version)])
+            await self._coord.multi(
+                [
+                    CheckOp(paths.partition_state(each.topic_partition), version)
+                    for each, version in asked
+                ]
+            )
+        except MultiFailed:
+            if len(asked) == 1:
+                return ()
+            parts = await asyncio.gather(*(self._unreplaced([each]) for each in asked))
+            return list(itertools.chain(*parts))
         except CoordError:
-            return False
-        return partition.led_version == version and self._knows_roles
+            return ()
+        return asked
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:

@@ -280,28 +280,6 @@ async def test_the_epoch_told_again_keeps_what_is_known(leading: Leading) -> Non
     assert leading.hw == 2
 
 
-async def test_hundreds_of_changes_share_a_few_multis(leading: Leading) -> None:
-    await leading.lead(*MANY)
-    for key in MANY:
-        leading.replicas.append(key=key)
-        leading.fetch(2, 1, key=key)
-    multis = 0
-    write = leading.coord.multi
-
-    async def counted(ops: Sequence[CoordOp]) -> list[OpResult]:
-        nonlocal multis
-        multis += 1
-        return await write(ops)
-
-    leading.coord.multi = counted  # type: ignore[method-assign]
-    leading.clock.advance(LATE_S)
-    for key in MANY:
-        leading.fetch(2, 1, key=key)
-    await leading.changes.review_all()
-    await leading.until_stored(ME, 2, keys=MANY)
-    assert multis == 3
-
-
 async def test_one_bad_change_does_not_hold_up_the_others(leading: Leading) -> None:
     keys = MANY[:5]
     await leading.lead(*keys)

@@ -1,0 +1,90 @@
+"""How often ZooKeeper is asked and written to for the ISR of many partitions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pybroker.model import TopicPartition
+from pybroker.ports import CoordOp, OpResult
+from unit_tests.replication.leading import LAG_S, Leading, until
+from unit_tests.replication.vocabulary import ME
+
+MANY = [TopicPartition("t", number) for number in range(250)]
+
+
+@pytest.fixture
+async def leading(tmp_path: Path) -> AsyncIterator[Leading]:
+    scene = Leading(tmp_path)
+    await scene.start()
+    yield scene
+    await scene.stop()
+
+
+@pytest.fixture
+async def strict(tmp_path: Path) -> AsyncIterator[Leading]:
+    """With min.insync.replicas=2."""
+    scene = Leading(tmp_path, min_insync_replicas=2)
+    await scene.start()
+    yield scene
+    await scene.stop()
+
+
+def count_multis(leading: Leading) -> Callable[[], int]:
+    """From now on; those that are refused as well."""
+    multis = 0
+    write = leading.coord.multi
+
+    async def counted(ops: Sequence[CoordOp]) -> list[OpResult]:
+        nonlocal multis
+        multis += 1
+        return await write(ops)
+
+    leading.coord.multi = counted  # type: ignore[method-assign]
+    return lambda: multis
+
+
+async def test_hundreds_of_changes_share_a_few_multis(leading: Leading) -> None:
+    await leading.lead(*MANY)
+    for key in MANY:
+        leading.replicas.append(key=key)
+        leading.fetch(2, 1, key=key)
+    multis = count_multis(leading)
+    leading.clock.advance(LAG_S + 1)
+    for key in MANY:
+        leading.fetch(2, 1, key=key)
+    await leading.changes.review_all()
+    await leading.until_stored(ME, 2, keys=MANY)
+    assert multis() == 3
+
+
+async def test_who_leads_now_is_asked_of_all_together(leading: Leading) -> None:
+    await leading.lead(*MANY)
+    led = [leading.partition(key) for key in MANY]
+    multis = count_multis(leading)
+    assert await leading.changes.lead_now(led) == set(MANY)
+    assert multis() == 3
+    await leading.meddle(MANY[7], leader=2, leader_epoch=1)
+    assert await leading.changes.lead_now(led) == {*MANY} - {MANY[7]}
+    assert multis() == 3 + 3 + 100
+    leading.coord.expire()
+    assert await leading.changes.lead_now(led) == set()
+
+
+def certain(leading: Leading, key: TopicPartition) -> bool:
+    return leading.partition(key).certainly_leads(leading.clock.monotonic(), LAG_S * 0.1)
+
+
+async def test_an_idle_partition_costs_zookeeper_little_while_a_follower_is_down(
+    strict: Leading,
+) -> None:
+    """It stays eligible, as the ISR is too small without it: it may be elected at any time."""
+    await strict.lead(*MANY, isr=(ME,), eligible=(2,))
+    multis = count_multis(strict)
+    for _ in range(10):
+        strict.clock.advance(LAG_S / 2)
+        await strict.changes.review_all()
+        await until(lambda: all(certain(strict, key) for key in MANY))
+    assert multis() == 10 * 3
