@@ -115,6 +115,7 @@ class LogDirectory:
         self._foreign_names = foreign_names
         self._release: Callable[[], None] | None = None
         self._boot: meta.Boot | None = None
+        self._due: tuple[str, int] | None = None
         self.was_clean = False
         """Whether the last broker here ended properly."""
         self.same_boot = False
@@ -303,6 +304,20 @@ class LogDirectory:
         self._disk.unlink(self._path(CLEAN_MARK))
         self._disk.unlink(self._path(FAILED))
         self._disk.sync_dir(self.path)
+
+    def settle(self, boot_id: str, incarnation: int) -> None:
+        """`in_use`, and what was suspect at the start is settled. Where there is no room for that,
+        the next start takes it for as suspect as this one did; `settle_what_is_due` tries again.
+        Raises StorageError."""
+        self._due = boot_id, incarnation
+        self.settle_what_is_due()
+
+    def settle_what_is_due(self) -> None:
+        """Raises StorageError."""
+        if self._due is not None:
+            self.in_use(*self._due)
+            self.forget_accepted_losses()
+            self._due = None
 
     def fail(self, error: StorageError) -> None:
         """The disk has failed: the directory is offline, and says so to the next start if the disk

@@ -190,11 +190,8 @@ class LogManager:
     def record_incarnation(self, incarnation: int) -> None:
         """What was suspect at the start is settled, the next one need not see to it. Blocks."""
         for directory in self._directories.usable():
-            try:
-                directory.in_use(self._boot_id, incarnation)
-                directory.forget_accepted_losses()
-            except StorageError as error:
-                self._directory_failed(directory, error)
+            mark = partial(directory.settle, self._boot_id, incarnation)
+            self._checkpoint(directory, mark)
 
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1
@@ -397,6 +394,7 @@ class LogManager:
         self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]
     ) -> None:
         with self._lock:
+            directory.settle_what_is_due()
             logs = self._table.within(directory)
             known = directory.high_watermarks.offsets
             marks = checkpointed.high_watermarks(logs, known, high_watermarks)

@@ -73,6 +73,41 @@ def test_a_full_disk_is_no_failed_one(host: Host, caplog: pytest.LogCaptureFixtu
     assert host.kill().high_watermark_checkpoint(A) == 6
 
 
+def test_a_broker_that_registers_again_needs_no_room(host: Host) -> None:
+    """When its session has ended it has a new incarnation, and disks may be full then."""
+    disk = host.disk = FaultyDisk()
+    manager = host.start()
+    make(manager, A, 5)
+    manager.record_incarnation(7)
+    disk.faults.room_bytes = 0
+    manager.record_incarnation(8)
+    assert host.failed == []
+    disk.faults.room_bytes = None
+    manager = host.kill()
+    assert manager.suspects() == frozenset()
+    disk.faults.room_bytes = 0
+    manager.record_incarnation(9)
+    disk.faults.room_bytes = None
+    manager.write_checkpoints({A: 5})
+    assert "incarnation=9\n" in (host.data / "pybroker.boot").read_text()
+
+
+def test_what_is_settled_on_a_full_disk_is_noted_when_there_is_room(host: Host) -> None:
+    """Until then the next start finds what this one has found."""
+    disk = host.disk = FaultyDisk()
+    make(host.start(), A, 5)
+    host.boot = "boot-2"
+    for is_full in (True, True, False):
+        manager = host.kill()
+        assert manager.suspects() == {A}
+        disk.faults.room_bytes = 0 if is_full else None
+        manager.record_incarnation(7)
+        assert host.failed == []
+        disk.faults.room_bytes = None
+    manager = host.kill()
+    assert manager.suspects() == frozenset()
+
+
 def test_deleting_makes_room_on_a_full_disk(host: Host) -> None:
     disk = host.disk = FaultyDisk()
     manager = host.start()
