@@ -34,7 +34,7 @@ class Disks:
         self.usable_directories = ["/a"]
         self.out_of_service: list[str] = []
         self.fail: Callable[[str, StorageError], None] | None = None
-        self.reluctance = Reluctance(1)
+        self.reluctance = Reluctance(1, ManualClock())
 
     def listen(self, listener: Callable[[str, StorageError], None]) -> None:
         self.fail = listener

@@ -345,6 +345,10 @@ async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_a
     assert partition.is_leader
     assert await latest(bench) == (NOT_LEADER, -1)
     replicas.reluctance.remove(key)
+    assert await latest(bench) == (NOT_LEADER, -1)
+    advance(bench, 2 * replicas.lag_max_s + 1)
+    for _ in range(2):  # whom it would not ask if it had been replaced before that
+        replicas.follower_fetched(partition, FollowerFetch(2, 1, 0), bench.clock.monotonic())
     assert await latest(bench) == (ErrorCode.NONE, 1)
 
 

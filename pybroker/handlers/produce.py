@@ -171,7 +171,10 @@ def require_standing(services: Services, partition: Partition) -> None:
 def would_hand_over(services: Services, partition: Partition) -> bool:
     """Whether this leader has asked for another one, who may lead by now. That one waits for
     nothing: the controller counts who would rather not lead, or leaves, among the lost."""
-    has_asked = services.replicas.reluctance.has_asked(partition.topic_partition)
+    replicas = services.replicas
+    # Of a successor that was found before that, those who follow it have told nothing since.
+    last_s = 2 * replicas.lag_max_s
+    has_asked = replicas.reluctance.has_asked(partition.topic_partition, last_s)
     return has_asked and partition.led_version is not None
 
 

@@ -95,7 +95,7 @@ class ReplicaManager:
         """Changes that leaders here have proposed and nobody has begun to write;
         `isr_change_wanted` is set when one is added."""
         self.isr_change_wanted = asyncio.Event()
-        self.reluctance = Reluctance(broker_id)
+        self.reluctance = Reluctance(broker_id, clock)
         self._exists = exists
         self._logs = logs
         self._blocking = blocking

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from pybroker.errors import ErrorCode
 from pybroker.model import PartitionFacts, TopicPartition
+from pybroker.ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -20,17 +21,29 @@ log = logging.getLogger(__name__)
 class Reluctance:
     """Used from the event loop only."""
 
-    def __init__(self, broker_id: int) -> None:
+    def __init__(self, broker_id: int, clock: Clock) -> None:
         self._broker_id = broker_id
+        self._clock = clock
         self._reasons: dict[TopicPartition, str] = {}
+        self._over_s: dict[TopicPartition, float] = {}
+        """When the reasons that are gone went (monotonic)."""
         self.on_change: Callable[[], None] = lambda: None
         """Told when the controller should ask again who leads and follows what here."""
         self.leaves = False
         """Whether this broker is about to stop, and asks for others to lead whatever it leads."""
 
-    def has_asked(self, key: TopicPartition) -> bool:
-        """Whether the controller was asked for another leader, and may have found one by now."""
-        return self.leaves or key in self._reasons
+    def has_asked(self, key: TopicPartition, last_s: float) -> bool:
+        """Whether the controller was asked for another leader within the last so many seconds, and
+        may have found one: we need not have heard of it, nor it that we can lead again."""
+        if self.leaves or key in self._reasons:
+            return True
+        over_s = self._over_s.get(key)
+        if over_s is None:
+            return False
+        is_recent = self._clock.monotonic() - over_s <= last_s
+        if not is_recent:
+            del self._over_s[key]
+        return is_recent
 
     @property
     def reasons(self) -> Mapping[TopicPartition, str]:
@@ -49,6 +62,7 @@ class Reluctance:
         could."""
         if self._reasons.pop(key, None) is not None:
             log.info("replica may lead again partition=%s", key)
+            self._over_s[key] = self._clock.monotonic()
             self.on_change()
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:

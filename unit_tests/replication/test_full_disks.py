@@ -34,7 +34,6 @@ class Host:
     """Stands for the managers of logs and of replicas, and for the threads."""
 
     clock: ManualClock = field(default_factory=ManualClock)
-    reluctance: Reluctance = field(default_factory=lambda: Reluctance(1))
     failed_directories: dict[str, StorageError] = field(default_factory=dict)
     room_bytes: int = 0
     homes: dict[TopicPartition, str] = field(
@@ -42,6 +41,7 @@ class Host:
     )
 
     def __post_init__(self) -> None:
+        self.reluctance = Reluctance(1, self.clock)
         self.partitions = {
             LED: Replica(is_leader=True, is_replicated=True),
             FOLLOWED: Replica(is_leader=False, is_replicated=False),

@@ -158,6 +158,35 @@ def test_who_is_about_to_stop_names_no_end_when_another_has_gone_on(seed: int) -
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+@pytest.mark.parametrize("seed", (0, 2))
+@pytest.mark.parametrize("settled_s", (34, 40, 44))
+def test_who_has_room_again_names_no_end_when_another_has_gone_on(
+    seed: int, settled_s: float
+) -> None:
+    """The successor that it had asked for was found before that, and the controller does not reach
+    it. When it looks by itself depends on when it looked before."""
+    with Simulation(seed) as simulation:
+        cluster = simulation.cluster
+        controller = controller_of(cluster)
+        assert controller is not None
+        leader, other = sorted({1, 2, 3} - {controller.id})
+        topics = {"orders": [leader, other, controller.id]}
+        simulation.run(create, simulation.bootstrap, topics)
+        simulation.run(produce, simulation.bootstrap, 20)
+        simulation.pass_time(settled_s)
+        disk, app = cluster.brokers[leader].disk, cluster.brokers[leader].app
+        assert app is not None
+        disk.capacity = disk.used_bytes + 10
+        simulation.start(append, simulation.bootstrap, ["orders"])
+        simulation.wait(lambda: stored_states(cluster)[PARTITION].leader != leader)
+        simulation.cut(leader, [controller.id])
+        disk.capacity = None
+        simulation.run(produce, simulation.bootstrap, 1)
+        simulation.wait(lambda: not app.replicas.reluctance.reasons)
+        answer = simulation.run(latest, simulation.bootstrap, leader)
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_broker_knows_the_options_of_a_new_topic_although_its_zookeeper_lags(seed: int) -> None:
     """The controller told it of the topic before its member of ZooKeeper had the topic's options:
