@@ -222,9 +222,11 @@ class IsrChanges:
             )
         except MultiFailed:
             found = await asyncio.gather(*map(self._look, looks))
-            self._again += [
-                each for each, data in zip(looks, found, strict=True) if data is not None
-            ]
+            left = [each for each, data in zip(looks, found, strict=True) if data is not None]
+            if len(left) < len(looks) or len(looks) == 1:
+                self._again += left
+            else:  # what was read does not say which it is
+                await asyncio.gather(*(self._verify([each]) for each in looks))
         except CoordError:
             self._again += looks
         else:

@@ -302,6 +302,24 @@ async def test_one_bad_change_does_not_hold_up_the_others(leading: Leading) -> N
     assert leading.state_of(keys[2]).isr == ALL
 
 
+async def test_one_bad_look_does_not_hold_up_the_others(strict: Leading) -> None:
+    """The topic was made anew, and the controller has not said so: what stands there now has fewer
+    versions, and is not what is known."""
+    keys, bad = MANY[:5], MANY[2]
+    await strict.lead(*keys, isr=(ME,), eligible=(2,))
+    await strict.lead(*keys, isr=(ME,), eligible=(2,), epoch=1)
+    path = paths.partition_state(bad)
+    data, _ = await strict.coord.get(path)
+    await strict.coord.delete(path)
+    await ensure(strict.coord, path)
+    await strict.coord.set(path, data)
+    now = strict.clock.monotonic() + LATE_S
+    await strict.pass_time(LATE_S)
+    others = [strict.partition(key) for key in keys if key != bad]
+    await until(lambda: all(each.certainly_leads(now, LAG_S) for each in others))
+    assert not strict.partition(bad).certainly_leads(now, LAG_S)
+
+
 async def test_a_lone_change_is_told_at_once(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
