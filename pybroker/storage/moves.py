@@ -212,8 +212,12 @@ class ReplicaMove:
                 known,
                 now_ms=self._clock.wall_ms(),
             ).log
-            if self._log.damage is not None:
-                raise self._log.damage.as_error(self.topic_partition)
+            damage = self._log.damage
+            if damage is not None and damage.is_whole and self._lowered is not None:
+                # The epochs are those of the source, which was cut meanwhile; so is this next.
+                damage = self._log.damage = None
+            if damage is not None:
+                raise damage.as_error(self.topic_partition)
 
     def _announce(self) -> None:
         """Say in the source's directory, durably, that the copy may be newer soon: where the target

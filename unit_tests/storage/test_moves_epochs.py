@@ -1,0 +1,56 @@
+"""The leader epochs of a log that is cut while it moves between log directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.records.batch import read_header
+from pybroker.storage.log import Log
+from pybroker.storage.moves import ReplicaMove
+from unit_tests.storage.batches import batch
+from unit_tests.storage.test_manager import Host, existing, make
+from unit_tests.storage.test_moves import begin, content, copy_all, finish
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    host.directories = [str(tmp_path / name) for name in ("data", "more")]
+    yield host
+    host.release()
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_log_that_is_cut_while_its_copy_gets_its_name_moves(host: Host, goes_on: bool) -> None:
+    """The copy then has the leader epochs of the log as it is, and batches that are gone there."""
+    manager = host.start()
+    log = make(manager, count=0)
+
+    def append(epoch: int) -> None:
+        data = batch(1)
+        log.append(data, read_header(data), leader_epoch=epoch, now_ms=0)
+
+    for epoch in (1, 1, 2):
+        append(epoch)
+    move = begin(host, manager)
+    copy_all(move)
+    copy_epochs = ReplicaMove._copy_epochs
+
+    def cut_before(self: ReplicaMove, copy: Log) -> None:
+        log.truncate_to(2)
+        if goes_on:
+            append(3)
+        copy_epochs(self, copy)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ReplicaMove, "_copy_epochs", cut_before)
+        move.rename()
+    before, ends = content(log), [log.epoch_end_offset(epoch) for epoch in (1, 2, 3)]
+    finish(manager, move)
+    after = existing(manager)
+    assert after is move.log
+    assert content(after) == before
+    assert [after.epoch_end_offset(epoch) for epoch in (1, 2, 3)] == ends
