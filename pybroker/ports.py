@@ -399,8 +399,8 @@ class PartitionLog(Protocol):
 
     @property
     def has_other_copies(self) -> bool:
-        """Whether other replicas are in sync or eligible: they have what is committed, and one of
-        them can lead instead. Never raises."""
+        """Whether there are other replicas. One that is not in sync may have what this one lacks,
+        too, be in sync in a moment, and lead instead. Never raises."""
 
     def suspect(self, offset: int) -> None:
         """What was read there is not what was written: let it be looked at."""

@@ -1,9 +1,9 @@
 """Loading a shard: everything that the log holds goes to the coordinator's `replay`, in order.
 
-A damaged batch is left out, with a line in the log, only where no other replica has what it held:
-all the others of its partition shall not be lost with it. Else the broker is about to hand over the
-partition (`replication/quarantine.py`), and nothing may be answered meanwhile as if there had never
-been more.
+A damaged batch is left out, with a line in the log, only where no other replica may have what it
+held: all the others of its partition shall not be lost with it. Else the broker is about to hand
+over the partition (`replication/quarantine.py`), and nothing may be answered meanwhile as if there
+had never been more.
 """
 
 from __future__ import annotations

@@ -87,8 +87,7 @@ class InternalLog:
 
     @property
     def has_other_copies(self) -> bool:
-        state = self._partition.state
-        return state is not None and len({*state.isr, *state.eligible}) > 1
+        return self._partition.is_replicated
 
     def suspect(self, offset: int) -> None:
         self._replicas.on_suspicion(self._key, offset)

@@ -23,6 +23,9 @@ class PendingDeletions:
     def add(self, due_ms: int, path: str) -> None:
         self._waiting.append((due_ms, path))
 
+    def is_due(self, now_ms: int) -> bool:
+        return any(due_ms <= now_ms for due_ms, _ in self._waiting)
+
     def remove_due(self, now_ms: int) -> None:
         """What the disk refuses is left to the next start."""
         # Runs in a thread while the event loop may add more: swapped, not rebuilt.

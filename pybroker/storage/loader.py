@@ -17,7 +17,7 @@ from pybroker.errors import CorruptionError
 from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader
-from pybroker.storage import epoch_check, lookup, meta, recovery
+from pybroker.storage import epoch_check, half_removed, lookup, meta, recovery
 from pybroker.storage.checkpoints import decode_epochs
 from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import (
@@ -207,6 +207,8 @@ class _Loader:
 
     def list_files(self) -> None:
         names = self._disk.list_dir(self._directory)
+        if half_removed.put_back(self._directory, self._disk, names):
+            names = self._disk.list_dir(self._directory)
         parsed = {name: parse_segment_file(name) for name in names}
         bases = {found.offset for found in parsed.values() if found and found.kind is _LOG}
         snapshots = []

@@ -263,8 +263,7 @@ class Log:
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def release(self, reason: str = "it is deleted") -> None:
-        """Close the files of a log that is not served; it answers KAFKA_STORAGE_ERROR from now
-        on."""
+        """Close the files; the log answers KAFKA_STORAGE_ERROR from now on."""
         self._failure = StorageError(f"{self.topic_partition}: {reason}")
         self.segments.close()
 
@@ -399,8 +398,7 @@ class Log:
         self._owner.lower(self.topic_partition, end)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records; the next one gets `offset`. Also mends a damaged log. Waits for the
-        disk."""
+        """Remove all; the next record gets `offset`. Mends a damaged log. Waits for the disk."""
         if self._failure is not None:
             self._check_usable()
         self._owner.lower(self.topic_partition, 0)
@@ -432,8 +430,7 @@ class Log:
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
         """Delete the segments that retention allows (not `by_age`: those below the log start) and
-        give their number. Their files are only renamed, and removed by `remove_doomed` after
-        file.delete.delay.ms."""
+        give their number. `remove_doomed` removes the files after file.delete.delay.ms."""
         if self._failure is not None or self.damage is not None:
             return 0
         segments = self.segments.all
@@ -457,8 +454,12 @@ class Log:
         return count
 
     def remove_doomed(self, now_ms: int) -> None:
-        """Remove the files of deleted segments whose time has come."""
-        self.segments.remove_doomed(now_ms)
+        """Remove the files of deleted segments whose time has come. Waits for the disk."""
+        try:
+            if self._failure is None:
+                self.segments.remove_doomed(now_ms)
+        except StorageError as error:
+            self.fail(error)
 
     # -- making durable
 

@@ -132,7 +132,17 @@ class Segments:
         self._changes += 1
 
     def remove_doomed(self, now_ms: int) -> None:
+        """Not before the new names are durable: if some of the old ones came back after a power
+        loss, what lay between them would be missing. Raises StorageError."""
+        if self._doomed.is_due(now_ms):
+            self._sync_names(self._changes)
         self._doomed.remove_due(now_ms)
+
+    def _sync_names(self, changes: int) -> None:
+        """Up to that change; what was changed since may be durable, or not."""
+        if changes != self._durable_changes:
+            self._disk.sync_dir(self._directory)
+            self._durable_changes = changes
 
     def sync(self, recovery_point: int, end: int) -> None:
         """Make durable what lies between these offsets, and the names of the files."""
@@ -151,9 +161,7 @@ class Segments:
                 # One that was deleted meanwhile need not be durable.
                 if segment in self._state:
                     raise
-        if changes != self._durable_changes:
-            self._disk.sync_dir(self._directory)
-            self._durable_changes = changes
+        self._sync_names(changes)
         if self._parent_changed:
             self._disk.sync_dir(self._directory.rpartition("/")[0])
             self._parent_changed = False

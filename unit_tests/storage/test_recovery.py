@@ -476,3 +476,25 @@ def test_aborted_transactions_are_as_durable_as_the_records() -> None:
         bench.disk = simulated.of_process()
         bench.crash(recovery_point=3)
         assert len(bench.log.aborted_transactions(0, 3)) == 1
+
+
+def test_a_power_loss_while_retention_removes_segments_leaves_no_hole() -> None:
+    """It had renamed the oldest ones. Each name may come back by itself."""
+    kept = set()
+    for seed in range(60):
+        disk = SimDisk(World(str(seed)), "m")
+        bench = Bench(Path("/logs"), SMALL, disk.of_process())
+        for folder in ("/", "/logs"):
+            bench.disk.sync_dir(folder)
+        bench.append(*[1] * 60)
+        bench.log.flush()
+        bench.log.advance_log_start(50)
+        assert bench.log.delete_expired(bench.now_ms, 60) > 2
+        if seed % 3 == 0:
+            bench.log.remove_doomed(bench.now_ms + 10**9)
+        disk.lose_power()
+        bench.disk = disk.of_process()
+        bench.open(recovery_point=0, log_start=0)
+        assert (bench.log.damage, bench.offsets()[-1]) == (None, 59)
+        kept.add(bench.log.segments.first.base_offset)
+    assert len(kept) > 3

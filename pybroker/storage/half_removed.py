@@ -1,0 +1,66 @@
+"""What a power loss leaves of segments that were being removed.
+
+Retention renames them oldest first. The names of a directory that was not made durable since may
+come back one by one, and then the log lacks segments in its middle. They are put back: what was to
+be removed below them is there, too, and retention removes it again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from pybroker.errors import CorruptionError
+from pybroker.ports import Disk
+from pybroker.storage.filename import (
+    DELETED_SUFFIX,
+    SegmentFile,
+    parse_segment_file,
+    segment_file,
+)
+from pybroker.storage.segment import Segment
+
+_logger = logging.getLogger(__name__)
+
+_LOG: Final = SegmentFile.LOG
+
+
+def put_back(directory: str, disk: Disk, names: Iterable[str]) -> bool:
+    """Give segments their names back that begin where another one ends, where a later one is there,
+    too; `names` are those of all files. Gives whether there were any. Raises StorageError."""
+    found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}
+    logs = {name: each.offset for name, each in found.items() if each and each.kind is _LOG}
+    bases = sorted(base for name, base in logs.items() if not name.endswith(DELETED_SUFFIX))
+    removed = sorted({base for name, base in logs.items() if name.endswith(DELETED_SUFFIX)})
+    is_changed = False
+    for base in removed:
+        place = bisect.bisect(bases, base)
+        if base in bases or not 0 < place < len(bases):
+            continue
+        if _end(directory, disk, bases[place - 1]) != base:
+            continue
+        path = f"{directory}/{segment_file(base, _LOG)}"
+        disk.rename(path + DELETED_SUFFIX, path)
+        _logger.warning("segment put back, its removal was half undone path=%s", path)
+        bases.insert(place, base)
+        is_changed = True
+    if is_changed:
+        disk.sync_dir(directory)
+    return is_changed
+
+
+def _end(directory: str, disk: Disk, base: int) -> int | None:
+    """Where the batches of a segment end; None where something else stands in it."""
+    size = disk.size(f"{directory}/{segment_file(base, _LOG)}")
+    segment = Segment(directory, base, disk, size=size, next_offset=base)
+    end = base
+    try:
+        for _, header in segment.headers(0, size):
+            end = header.next_offset
+    except CorruptionError:
+        return None
+    finally:
+        segment.close()
+    return end
