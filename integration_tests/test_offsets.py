@@ -185,8 +185,10 @@ def test_the_offsets_of_an_apache_broker_are_taken_over(
 def test_a_coordinator_killed_in_mid_commit(start: Starter, storage: str) -> None:
     cluster = start(3, **{"offsets.storage": storage})
     with committer(cluster) as client, committer(cluster) as other:
-        offset = answered = 0
+        offset = 0
         for _ in range(2):
+            offset = answered = offset + 1
+            client.commit({0: offset, 1: offset})  # a coordinator is ready
             for _ in range(200):
                 offset += 1
                 if client.try_commit({0: offset, 1: offset}) is ErrorCode.NONE:
