@@ -107,7 +107,7 @@ def test_a_broker_cut_from_zookeeper_loses_its_session_and_comes_back(running: C
     assert controller not in registered(running)
     running.heal()
     running.wait_until_ready()
-    assert registered(running) == {1, 2, 3}
+    wait_until(lambda: registered(running) == {1, 2, 3}, what="all are registered")
 
 
 def test_clients_may_be_cut_off(running: Cluster) -> None:

@@ -8,6 +8,7 @@ as the child shall.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import site
 import subprocess
@@ -40,6 +41,13 @@ def pybroker_environment() -> dict[str, str]:
         return dict(os.environ)
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def wait_until_stopped(pid: int) -> None:
+    """After a SIGSTOP of a child of ours: its threads may run on for a moment. Returns when all of
+    them stand still, or it has ended."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 async def ended(child: subprocess.Popen[bytes]) -> int:

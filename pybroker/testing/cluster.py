@@ -21,6 +21,7 @@ from shutil import rmtree
 from types import TracebackType
 from typing import Final
 
+from pybroker.child_process import wait_until_stopped
 from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.errors import StartupError
@@ -198,8 +199,11 @@ class Cluster:
 
     def pause(self, broker: int) -> None:
         """SIGSTOP: its connections stay open, and it says nothing more."""
-        self._broker(broker).signal(signal.SIGSTOP)
-        self._broker(broker).is_paused = True
+        process = self._broker(broker)
+        process.signal(signal.SIGSTOP)
+        process.is_paused = True
+        if process.child is not None:
+            wait_until_stopped(process.child.pid)
 
     def resume(self, broker: int) -> None:
         """SIGCONT."""
@@ -233,6 +237,8 @@ class Cluster:
     def pause_zookeeper(self) -> None:
         """SIGSTOP of the cluster's own ZooKeeper."""
         self._signal_zookeeper(signal.SIGSTOP)
+        if self._embedded is not None and self._embedded.pid:
+            wait_until_stopped(self._embedded.pid)
 
     def resume_zookeeper(self) -> None:
         """SIGCONT."""
