@@ -450,5 +450,8 @@ class Cluster:
     def _signal_zookeeper(self, number: signal.Signals) -> None:
         if self._embedded is None:
             raise ClusterError("the cluster has no ZooKeeper of its own")
+        pid = self._embedded.pid
+        if not pid:  # to a signal that would mean all processes of the test
+            raise ClusterError("the cluster's ZooKeeper does not run at the moment")
         with suppress(ProcessLookupError):
-            os.kill(self._embedded.pid, number)
+            os.kill(pid, number)
