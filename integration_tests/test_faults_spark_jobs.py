@@ -326,3 +326,6 @@ def test_the_disk_of_the_output_is_full(
         ballast.unlink()
         work.run()
         assert work.committed() == COUNT + len(large)
+        # What wrote to the full disk may leave its file open until the JVM collects it.
+        assert spark._jvm is not None
+        spark._jvm.System.gc()

@@ -19,6 +19,8 @@ from typing import Final
 
 import psutil
 
+from integration_tests.process import wait_until
+
 FOLDER: Final = f"pybroker-disks-of-{os.getpid()}-"
 """How the name of a folder begins in which something is mounted."""
 _OURS: Final = re.compile(r"/pybroker-disks-of-(\d+)-")
@@ -84,8 +86,8 @@ class Mounts:
         self._mount(place, "-o", "loop", str(image))
 
     def unmount(self, place: Path) -> None:
-        """Nobody may use it any more."""
-        _run("umount", str(place))
+        """Nobody may use it any more; who has just stopped to may need a moment to close files."""
+        wait_until(lambda: _is_unmounted(place), what=f"nobody uses {place}")
         self._places.remove(place)
 
     def _mount(self, place: Path, *words: str) -> None:
@@ -100,6 +102,13 @@ def _remove_leftovers() -> None:
         place = line.split()[4]
         if (found := _OURS.search(place)) and not psutil.pid_exists(int(found[1])):
             subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
+
+
+def _is_unmounted(place: Path) -> bool:
+    done = subprocess.run(
+        ("umount", str(place)), check=False, capture_output=True, timeout=_COMMAND_SECONDS_MAX
+    )
+    return done.returncode == 0
 
 
 def _run(*command: str) -> None:
