@@ -134,11 +134,7 @@ def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int
         assert "Traceback" not in driver.output
     finally:
         driver.close()
-    assert work.committed() == 0
-    assert work.job.store.attempts() == []
-    work.gate.release()
-    work.run()
-    work.assert_complete()
+    work.assert_nothing_is_left_and_the_next_run_reads_all()
 
 
 @pytest.mark.parametrize("moment", job_gate.PYTHON_MOMENTS)
@@ -194,11 +190,7 @@ def test_all_of_python_is_killed_and_the_command_says_so(work: Work) -> None:
         assert "Traceback" not in driver.output and "\tat " not in driver.output
     finally:
         driver.close()
-    assert work.committed() == 0
-    assert work.job.store.attempts() == []
-    work.gate.release()
-    work.run()
-    work.assert_complete()
+    work.assert_nothing_is_left_and_the_next_run_reads_all()
 
 
 def test_a_run_goes_on_where_spark_tries_again(work: Work, tmp_path: Path) -> None:

@@ -104,6 +104,14 @@ class Work:
             return 0
         return read_output(self.spark, self.output).count()
 
+    def assert_nothing_is_left_and_the_next_run_reads_all(self) -> None:
+        """After a first run that has failed."""
+        assert self.committed() == 0
+        assert self.job.store.attempts() == []
+        self.gate.release()
+        self.run()
+        self.assert_complete()
+
     def assert_complete(self) -> None:
         """All that was written is there, once."""
         frame = read_output(self.spark, self.output)

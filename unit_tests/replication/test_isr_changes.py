@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -20,23 +19,6 @@ from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
 
 LATE_S = LAG_S + 1
 MANY = [TopicPartition("t", number) for number in range(250)]
-
-
-@pytest.fixture
-async def leading(tmp_path: Path) -> AsyncIterator[Leading]:
-    scene = Leading(tmp_path)
-    await scene.start()
-    yield scene
-    await scene.stop()
-
-
-@pytest.fixture
-async def strict(tmp_path: Path) -> AsyncIterator[Leading]:
-    """With min.insync.replicas=2."""
-    scene = Leading(tmp_path, min_insync_replicas=2)
-    await scene.start()
-    yield scene
-    await scene.stop()
 
 
 async def test_who_lags_leaves_and_the_high_watermark_follows(leading: Leading) -> None:

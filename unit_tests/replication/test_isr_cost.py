@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
-
-import pytest
+from collections.abc import Callable, Sequence
 
 from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult
@@ -13,23 +10,6 @@ from unit_tests.replication.leading import LAG_S, Leading, until
 from unit_tests.replication.vocabulary import ME
 
 MANY = [TopicPartition("t", number) for number in range(250)]
-
-
-@pytest.fixture
-async def leading(tmp_path: Path) -> AsyncIterator[Leading]:
-    scene = Leading(tmp_path)
-    await scene.start()
-    yield scene
-    await scene.stop()
-
-
-@pytest.fixture
-async def strict(tmp_path: Path) -> AsyncIterator[Leading]:
-    """With min.insync.replicas=2."""
-    scene = Leading(tmp_path, min_insync_replicas=2)
-    await scene.start()
-    yield scene
-    await scene.stop()
 
 
 def count_multis(leading: Leading) -> Callable[[], int]:

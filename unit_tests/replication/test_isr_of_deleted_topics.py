@@ -4,10 +4,7 @@ name have the versions of those before."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
-
-import pytest
+from collections.abc import Sequence
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import encode_state
@@ -27,14 +24,6 @@ from unit_tests.replication.next_topic import NEXT, NextTopic
 from unit_tests.replication.vocabulary import ME, T0, T1, TOPIC_ID
 
 LATE_S = LAG_S + 1
-
-
-@pytest.fixture
-async def leading(tmp_path: Path) -> AsyncIterator[Leading]:
-    scene = Leading(tmp_path)
-    await scene.start()
-    yield scene
-    await scene.stop()
 
 
 async def test_what_was_refused_for_a_deleted_topic_is_not_tried_on_the_next_of_that_name(
