@@ -79,8 +79,8 @@ class Segments:
 
     @property
     def directory_changed(self) -> bool:
-        """Whether files were made or renamed since the directory was last made durable."""
-        return self._changes != self._durable_changes
+        """Whether files, or the directory, were made or renamed since that was made durable."""
+        return self._parent_changed or self._changes != self._durable_changes
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
         """The segments that may hold `offset` or later ones: from the last that begins at or

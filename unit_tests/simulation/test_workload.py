@@ -3,8 +3,11 @@ judged well; the same in every process."""
 
 from __future__ import annotations
 
+import pytest
+
 from pybroker.testing.history.checker import check, report
 from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.view import stored_states
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
 from pybroker.testing.simulation.world import World
 from unit_tests.simulation.processes import outputs_of
@@ -67,6 +70,36 @@ def test_a_value_that_is_taken_away_is_missed() -> None:
     history.sends[send.value] = send
     send.offset += 1
     assert {"acked-present", "one-value-per-offset"} <= {each.rule for each in check(history)}
+
+
+CHURN = WorkloadOptions(topics=1, partitions=1, crash_mean_s=1.0, churn_mean_s=0.2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_taken_for_a_topic_is_one(seed: int) -> None:
+    """Topics cannot go while a broker hears nothing, and an admin that was killed has forgotten
+    that they are about to."""
+    world = World(f"doomed {seed}")
+    with SimCluster(world) as cluster:
+        workload = Workload(
+            world, cluster.machine, cluster.network.sockets, cluster.bootstrap, CHURN
+        )
+        cluster.start()
+        assert cluster.run_until_ready()
+        workload.start()
+        assert cluster.run_until(lambda: workload.is_ready, 20)
+        names = [broker.machine.name for broker in cluster.brokers.values()]
+        for name in names:
+            others = [each for each in names if each != name]
+            cluster.links.cut(name, others)
+            for other in others:
+                cluster.links.cut(other, [name])
+            world.run(world.now + 6)
+            cluster.links.heal_all()
+        workload.stop()
+        assert cluster.run_until(lambda: workload.is_quiet, 60)
+        world.run(world.now + 20)
+        assert {key.topic for key in stored_states(cluster)} >= set(workload.catalog.topics)
 
 
 PROGRAM = """

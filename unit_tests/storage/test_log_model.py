@@ -214,3 +214,16 @@ def test_a_segment_that_was_new_when_its_broker_was_killed_outlives_a_power_loss
     life.kill(flushed=False)
     life.lose_power()
     life.same()
+
+
+def test_the_directory_of_a_log_that_was_emptied_and_closed_outlives_a_power_loss() -> None:
+    """The names in it were durable, and its own was taken for so."""
+    life = LogOnSimulatedDisk()
+    life.create(interval=0)
+    life.append(count=1, late=0, length=0)
+    life.truncate(back=1)
+    life.delete_expired(part=0.0)
+    life.reopen()
+    life.append(count=1, late=0, length=0)
+    life.lose_power()
+    life.same()

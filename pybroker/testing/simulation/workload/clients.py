@@ -35,6 +35,9 @@ class Catalog:
     """Their numbers of partitions."""
     lives: dict[str, int] = field(default_factory=dict)
     """How often each name was created."""
+    doomed: set[str] = field(default_factory=set)
+    """Whose deletion was begun, and is not known to be over. Who makes one anew before it is, is
+    told that it exists already."""
     version: int = 0
 
     def add(self, topic: str, partitions: int) -> None:
@@ -47,6 +50,7 @@ class Catalog:
 
     def remove(self, topic: str) -> None:
         self.topics.pop(topic, None)
+        self.doomed.add(topic)
         self.version += 1
 
     def partitions(self) -> list[TopicPartition]:

@@ -55,7 +55,9 @@ class AdminClient(Client):
     async def _churn(self, admin: Admin) -> None:
         catalog, names = self.shared.catalog, self._churned_names()
         name = self.rng.choice(names)
-        if name not in catalog.topics:
+        if name in catalog.doomed:
+            await self._delete(admin, name)
+        elif name not in catalog.topics:
             await self._create(admin, name)
         elif self.rng.random() < 0.5:
             await self._delete(admin, name)
@@ -78,10 +80,12 @@ class AdminClient(Client):
             self.recorder.managed["created"] += 1
 
     async def _delete(self, admin: Admin, name: str) -> None:
-        self.shared.catalog.remove(name)
+        catalog = self.shared.catalog
+        catalog.remove(name)
         if await self._decide(
             lambda: admin.delete_topics([name]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ):
+            catalog.doomed.discard(name)
             self.recorder.managed["deleted"] += 1
 
     async def _grow(self, admin: Admin, name: str) -> None:
