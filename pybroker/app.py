@@ -436,6 +436,7 @@ class BrokerApp:
             metadata=self.metadata,
             topics=self._topics,
             standing=self.standing,
+            lead_now=self._isr_changes.lead_now,
             clock=world.clock,
             rng=world.rng,
             blocking=world.blocking,

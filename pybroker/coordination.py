@@ -34,6 +34,7 @@ from pybroker.metrics import GroupCounters
 from pybroker.model import Endpoint, TopicPartition
 from pybroker.ports import Blocking, Clock, Coord, PartitionLog, Rng
 from pybroker.records.compression import Codec
+from pybroker.replication.certainty import LeadNow
 from pybroker.replication.internal_log import InternalLog
 from pybroker.replication.manager import ReplicaManager
 from pybroker.standing import Standing
@@ -54,6 +55,7 @@ class CoordinationRooms:
     metadata: MetadataView
     topics: TopicAdmin
     standing: Standing
+    lead_now: LeadNow
     clock: Clock
     rng: Rng
     blocking: Blocking
@@ -176,6 +178,7 @@ class GroupCoordination:
             rooms.replicas,
             TopicPartition(GROUP_TOPIC, partition),
             blocking=rooms.blocking,
+            lead_now=rooms.lead_now,
             codec=Codec(rooms.config.offsets_topic_compression_codec),
             look=self._look,
         )

@@ -397,6 +397,10 @@ class PartitionLog(Protocol):
         """Whether nobody else can lead it at this moment, as far as ZooKeeper was heard of in time.
         Never raises."""
 
+    async def is_led_now(self) -> bool:
+        """The same, and also not if the controller has elected somebody else and could not say so:
+        ZooKeeper is asked where the followers have not been heard of. Never raises."""
+
     @property
     def has_other_copies(self) -> bool:
         """Whether there are other replicas. One that is not in sync may have what this one lacks,

@@ -138,7 +138,7 @@ class LoggedOffsets:
         found = {}
         if self._may_be_new(group_id):
             found = await self._import_in_turn(group_id)
-        self._shard.require_current()
+        await self._shard.confirm_current()
         found = found or self._recorded.of_group(group_id)
         if partitions is None:
             return dict(found)

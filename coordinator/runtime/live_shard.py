@@ -149,6 +149,12 @@ class LiveShard(Generic[C]):
         if not self.is_current:
             raise not_coordinator(f"{self._key} may be coordinated elsewhere by now")
 
+    async def confirm_current(self) -> None:
+        self.require_current()
+        if not await self._source.is_led_now():
+            raise not_coordinator(f"{self._key} may be coordinated elsewhere by now")
+        self._check()
+
     def append(self, records: Sequence[KeyValue]) -> int:
         self._check()
         if not records:

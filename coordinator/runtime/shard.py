@@ -64,9 +64,13 @@ class ShardContext(Protocol):
     def rng(self) -> Rng: ...
 
     def require_current(self) -> None:
+        """Raises NOT_COORDINATOR where this broker does not hear from ZooKeeper, and another may
+        have taken over without its knowing."""
+
+    async def confirm_current(self) -> None:
         """Before an answer that only the coordinator of now may give from memory, such as what is
-        committed. Raises NOT_COORDINATOR where this broker does not hear from ZooKeeper, and
-        another may have taken over without its knowing."""
+        committed. Raises NOT_COORDINATOR where another may have taken over since this was called,
+        also while ZooKeeper is heard of; it is asked where that is in doubt."""
 
     def append(self, records: Sequence[KeyValue]) -> int:
         """Append and replay, both in this very step; gives the offset up to which `committed` has

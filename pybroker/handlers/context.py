@@ -22,9 +22,9 @@ from pybroker.log_limit import LogLimit
 from pybroker.metrics import Metrics
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, BrokerChannel, Clock
+from pybroker.replication.certainty import LeadNow
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
-from pybroker.replication.partition import Partition
 from pybroker.wire.headers import RequestHeader
 
 
@@ -193,8 +193,7 @@ class Services:
     controller: ControllerView
     commands: BrokerChannel
     """Carries out what the controller, wherever it is, tells this broker."""
-    lead_now: Callable[[Sequence[Partition]], Awaitable[Collection[TopicPartition]]]
-    """Asks ZooKeeper of which of these the replica here is the leader that is stored."""
+    lead_now: LeadNow
     prove_controller: Callable[[int], Awaitable[None]]
     """Raises BrokerError unless there has been a controller of that epoch."""
     topics: TopicAdmin

@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Container
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.produce import require_certainty, would_hand_over
+from pybroker.handlers.produce import require_certainty
 from pybroker.handlers.turns import Turns
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from pybroker.replication.certainty import would_hand_over
 from pybroker.replication.partition import Partition
 from pybroker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -127,7 +128,7 @@ async def _lead_now(
                 partition is not None
                 and key not in but
                 and wanted.timestamp in _NEED_THE_END
-                and would_hand_over(services, partition)
+                and would_hand_over(services.replicas, partition)
             ):
                 doubted.append(partition)
     return await services.lead_now(doubted) if doubted and services.standing.is_full else ()

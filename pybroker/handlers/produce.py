@@ -18,6 +18,7 @@ from pybroker.model import INTERNAL_TOPICS, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
 from pybroker.records.validate import has_to_decompress, stored_form, validate_produced
+from pybroker.replication.certainty import has_heard_all, would_hand_over
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import AppendResult
 from pybroker.wire.messages.produce import (
@@ -168,16 +169,6 @@ def require_standing(services: Services, partition: Partition) -> None:
         )
 
 
-def would_hand_over(services: Services, partition: Partition) -> bool:
-    """Whether this leader has asked for another one, who may lead by now. That one waits for
-    nothing: the controller counts who would rather not lead, or leaves, among the lost."""
-    replicas = services.replicas
-    # Of a successor that was found before that, those who follow it have told nothing since.
-    last_s = 2 * replicas.lag_max_s
-    has_asked = replicas.reluctance.has_asked(partition.topic_partition, last_s)
-    return has_asked and partition.led_version is not None
-
-
 def require_certainty(services: Services, partition: Partition, *, leads_now: bool = False) -> None:
     """Before saying where a log ends, or that nothing lies beyond: another leader may have gone on,
     and the controller may have told the followers alone. One of them leads then, and asks no more.
@@ -186,13 +177,13 @@ def require_certainty(services: Services, partition: Partition, *, leads_now: bo
     Raises BrokerError NOT_LEADER_OR_FOLLOWER.
     """
     require_standing(services, partition)
-    if would_hand_over(services, partition) and not leads_now:
+    if would_hand_over(services.replicas, partition) and not leads_now:
         raise BrokerError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"the controller was asked for another leader of {partition.topic_partition}, and may"
             " have found one",
         )
-    if not partition.certainly_leads(services.clock.monotonic(), services.replicas.lag_max_s):
+    if not has_heard_all(services.replicas, partition):
         raise BrokerError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"not all that are in sync for {partition.topic_partition} have been heard of for"

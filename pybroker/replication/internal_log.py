@@ -18,6 +18,7 @@ from pybroker.ports import Blocking, Buffer, KeyValue
 from pybroker.records.batch import read_header
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
+from pybroker.replication.certainty import LeadNow, has_heard_all, would_hand_over
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.partition import Partition
 
@@ -42,6 +43,7 @@ class InternalLog:
         topic_partition: TopicPartition,
         *,
         blocking: Blocking,
+        lead_now: LeadNow,
         codec: Codec = Codec.NONE,
         look: Callable[[], bool] = _is_heard,
     ) -> None:
@@ -50,6 +52,7 @@ class InternalLog:
         broker does not lead the partition."""
         self._replicas = replicas
         self._blocking = blocking
+        self._lead_now = lead_now
         self._codec = codec
         self._look = look
         self._key = topic_partition
@@ -84,6 +87,14 @@ class InternalLog:
         except BrokerError:
             return False
         return not partition.is_replaced and (is_full or not partition.is_replicated)
+
+    async def is_led_now(self) -> bool:
+        if not self.is_surely_led:
+            return False
+        replicas, partition = self._replicas, self._partition
+        if has_heard_all(replicas, partition) and not would_hand_over(replicas, partition):
+            return True
+        return self._key in await self._lead_now([partition]) and self.is_surely_led
 
     @property
     def has_other_copies(self) -> bool:

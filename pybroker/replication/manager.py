@@ -99,7 +99,7 @@ class ReplicaManager:
         self._exists = exists
         self._logs = logs
         self._blocking = blocking
-        self._clock = clock
+        self.clock = clock
         self._opener = LogOpener(
             broker_id=broker_id, logs=logs, blocking=blocking, topic_configs=topic_configs
         )
@@ -205,7 +205,7 @@ class ReplicaManager:
     def review_isr(self, partition: Partition) -> None:
         """Propose what is due for the ISR now, and let the high watermark follow."""
         before = partition.high_watermark
-        self.want_isr_change(partition.propose_isr(self._clock.monotonic(), self.lag_max_s))
+        self.want_isr_change(partition.propose_isr(self.clock.monotonic(), self.lag_max_s))
         self.high_watermark_moved(partition, before, partition.settle())
 
     async def persist_log_starts(self) -> None:
@@ -412,7 +412,7 @@ class ReplicaManager:
         if opened.latest_epoch > facts.state.leader_epoch:  # no checksum covers epochs
             self.on_suspicion(key, opened.epoch_end_offset(facts.state.leader_epoch)[1])
         if facts.state.leader == self.broker_id:
-            partition.lead(facts, self._clock.monotonic())
+            partition.lead(facts, self.clock.monotonic())
             self.review_isr(partition)
         else:
             partition.follow(facts)

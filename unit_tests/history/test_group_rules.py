@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pybroker.testing.history.checker import check, report
+from pybroker.testing.history.model import EarlyEnd
 from unit_tests.history.script import T0, Script
 
 Story = Callable[["GroupScript"], None]
@@ -343,6 +344,45 @@ def test_what_keeps_the_promises_passes_every_rule(story: Story) -> None:
     story(script)
     found = check(script.history())
     assert not found, report(found)
+
+
+@pytest.mark.parametrize(
+    "broker, begin_ns, end_ns, is_explained",
+    [
+        (1, -1, 1, True),
+        (2, -1, 1, False),
+        (1, 1, 1, False),  # it was replaced before that
+        (1, -1, -1, False),  # it had heard of it when it was asked
+    ],
+)
+def test_a_coordinator_that_could_not_know_that_its_session_had_been_ended_may_tell_less(
+    broker: int, begin_ns: int, end_ns: int, is_explained: bool
+) -> None:
+    script = GroupScript()
+    script.steady()
+    script.reign(1)
+    script.commit("one", 2)
+    script.reign(2)
+    script.commit("one", 4)
+    script.committed(2)
+    history = script.history()
+    replaced, asked = history.groups.reigns[-1].at, history.groups.answers[-1].asked
+    history.early_ends.append(EarlyEnd(broker, replaced + begin_ns, asked + end_ns))
+    found = {each.rule for each in check(history)}
+    assert found == (set() if is_explained else {"committed-never-falls"})
+
+
+def test_but_what_it_was_told_itself_it_knows() -> None:
+    script = GroupScript()
+    script.steady()
+    script.reign(1)
+    script.commit("one", 4)
+    script.reign(2)
+    script.committed(2)
+    history = script.history()
+    replaced, asked = history.groups.reigns[-1].at, history.groups.answers[-1].asked
+    history.early_ends.append(EarlyEnd(1, replaced - 1, asked + 1))
+    assert "committed-never-falls" in {each.rule for each in check(history)}
 
 
 def test_an_end_of_a_commit_that_nobody_began_is_refused() -> None:

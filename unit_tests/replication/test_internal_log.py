@@ -4,7 +4,7 @@ memory that the tests of coordinators use. Below it, what only the real one can 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from pybroker.records.batch import iter_headers, read_header
 from pybroker.records.compression import Codec
 from pybroker.replication.internal_log import InternalLog
 from pybroker.replication.leader_state import FollowerFetch
+from pybroker.replication.partition import Partition
 from pybroker.storage.log_config import LogConfig
 from unit_tests.coordinator.runtime.vocabulary import (
     TOPIC,
@@ -52,6 +53,13 @@ class OnReplicas:
     def __init__(self, home: Path) -> None:
         self.replicas = Replicas(home, LogConfig(min_insync_replicas=2))
         self.epoch = 0
+        self.is_stored = True
+        """Whether ZooKeeper says that ME leads."""
+        self.asked = 0
+
+    async def _lead_now(self, partitions: Sequence[Partition]) -> Collection[TopicPartition]:
+        self.asked += 1
+        return [each.topic_partition for each in partitions if self.is_stored]
 
     async def start(self) -> None:
         await self._told(leader=ME)
@@ -61,7 +69,12 @@ class OnReplicas:
         self, codec: Codec = Codec.NONE, look: Callable[[], bool] = lambda: True
     ) -> InternalLog:
         return InternalLog(
-            self.replicas.manager, P0, blocking=ImmediateBlocking(), codec=codec, look=look
+            self.replicas.manager,
+            P0,
+            blocking=ImmediateBlocking(),
+            lead_now=self._lead_now,
+            codec=codec,
+            look=look,
         )
 
     async def followers_catch_up(self) -> None:
@@ -245,6 +258,30 @@ async def test_who_is_cut_off_leads_surely_only_what_nobody_else_has(real: OnRep
     assert cut_off.is_surely_led
     real.replicas.manager.is_fenced = True
     assert not cut_off.is_surely_led
+
+
+async def test_who_has_not_heard_of_its_followers_asks_who_leads(real: OnReplicas) -> None:
+    """The controller may have elected one of them, and not have reached us."""
+    log, clock = real.open(), real.replicas.clock
+    await real.followers_catch_up()
+    assert await log.is_led_now()
+    assert not real.asked
+    clock.advance(real.replicas.manager.lag_max_s + 1)
+    assert await log.is_led_now()
+    assert real.asked >= 1
+    real.is_stored = False
+    assert not await log.is_led_now()
+    assert log.is_surely_led, "as far as was heard"
+
+
+async def test_who_asked_for_another_leader_asks_who_leads(real: OnReplicas) -> None:
+    log = real.open()
+    await real.followers_catch_up()
+    real.replicas.manager.reluctance.add(P0, "its disk is full")
+    assert await log.is_led_now()
+    assert real.asked == 1
+    real.is_stored = False
+    assert not await log.is_led_now()
 
 
 async def test_a_leader_that_read_of_its_successor_writes_nothing(real: OnReplicas) -> None:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 import pytest
 
-from pybroker.client import Admin, Consumer, NewTopic, TopicPartition
-from pybroker.testing.simulation import Simulation
+from pybroker.client import Admin, CommittedOffset, Consumer, NewTopic, TopicPartition
+from pybroker.client.connection import Connection
+from pybroker.errors import ErrorCode
+from pybroker.testing.simulation import ZOOKEEPER, Simulation
+from pybroker.testing.simulation.view import controller_of, is_whole, stored_states
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from pybroker.wire.schema import Message
+
+A = TypeVar("A", bound=Message)
 
 PARTITIONS = {TopicPartition("orders", number) for number in range(3)}
 
@@ -67,3 +83,94 @@ def test_what_a_static_leader_was_giving_back_when_it_died_is_read(seed: int) ->
         one.start()
         simulation.wait(lambda: set().union(*members.held.values()) == PARTITIONS)
         assert one.is_running and two.is_running
+
+
+COORDINATION = TopicPartition("__consumer_offsets", 0)
+ORDERS = TopicPartition("orders", 0)
+
+
+async def commit(bootstrap: str, offset: int) -> None:
+    async with Admin(bootstrap) as admin:
+        (error,) = (await admin.alter_offsets("g", {ORDERS: CommittedOffset(offset)})).values()
+    assert error is None
+
+
+async def prefer(bootstrap: str) -> None:
+    async with Admin(bootstrap) as admin:
+        await admin.elect_leaders(partitions=[COORDINATION])
+
+
+async def ask(
+    bootstrap: str, broker: int, key: ApiKey, request: Message, answer: type[A], version: int
+) -> A:
+    """That broker, whoever coordinates."""
+    port = int(bootstrap.split(",")[0].rpartition(":")[2])
+    connection = await Connection.open(f"broker-{broker}", port, client_id="x", timeout_s=5)
+    try:
+        return await connection.send(key, request, answer, timeout_s=5, version=version)
+    finally:
+        await connection.close()
+
+
+async def committed(bootstrap: str, broker: int) -> tuple[int, list[int]]:
+    """Its error, or the offsets."""
+    request = OffsetFetchRequest(group_id="g", topics=None)
+    answer = await ask(bootstrap, broker, ApiKey.OFFSET_FETCH, request, OffsetFetchResponse, 5)
+    rows = answer.topics[0].partitions if answer.topics else []
+    return answer.error_code, [row.committed_offset for row in rows]
+
+
+async def commit_at(bootstrap: str, broker: int, offset: int) -> None:
+    partition = OffsetCommitRequestPartition(
+        partition_index=ORDERS.partition, committed_offset=offset, committed_metadata=""
+    )
+    topic = OffsetCommitRequestTopic(name=ORDERS.topic, partitions=[partition])
+    request = OffsetCommitRequest(group_id="g", member_id="", topics=[topic])
+    while True:
+        answer = await ask(
+            bootstrap, broker, ApiKey.OFFSET_COMMIT, request, OffsetCommitResponse, 5
+        )
+        if not answer.topics[0].partitions[0].error_code:
+            return
+        await asyncio.sleep(0.05)
+
+
+def lead_out_of_reach(simulation: Simulation) -> tuple[int, int]:
+    """Who coordinates without being preferred for it, cut off from the controller; and the one that
+    is preferred."""
+    cluster = simulation.cluster
+    preferred = simulation.leader(*COORDINATION)
+    for _ in range(6):
+        leader, controller = simulation.leader(*COORDINATION), controller_of(cluster)
+        if controller is not None and leader not in (preferred, controller.id):
+            simulation.cut(leader, [controller.id])
+            return leader, preferred
+        simulation.stop(leader)
+        simulation.start_broker(leader)
+        simulation.wait(lambda: is_whole(cluster))
+    raise AssertionError("the coordinator is always the controller, or preferred")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_coordinator_that_was_replaced_and_not_told_says_nothing_of_what_is_committed(
+    seed: int,
+) -> None:
+    """Its followers had everything, nothing more was committed there, and it could not look: it
+    answered as long as it might have had its session."""
+    config = {
+        "offsets.topic.num.partitions": 1,
+        "offsets.storage": "kafka",
+        "replica.lag.time.max.ms": 500,
+    }
+    with Simulation(seed, config=config) as simulation:
+        simulation.run(Members(simulation.bootstrap).create)
+        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.run(commit, simulation.bootstrap, 1)
+        leader, preferred = lead_out_of_reach(simulation)
+        assert simulation.run(committed, simulation.bootstrap, leader) == (0, [1])
+        simulation.run(prefer, simulation.bootstrap)
+        assert stored_states(simulation.cluster)[COORDINATION].leader == preferred
+        simulation.cut(leader, [ZOOKEEPER])
+        simulation.run(commit_at, simulation.bootstrap, preferred, 2)
+        told = simulation.run(committed, simulation.bootstrap, leader)
+        assert told == (ErrorCode.NOT_COORDINATOR, [])

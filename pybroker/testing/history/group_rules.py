@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from pybroker.testing.history.model import (
@@ -91,7 +91,8 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
     """Nobody is told less than was known to be committed before it asked. Only a commit that was
-    begun earlier may overtake a later one, on its way to the same coordinator."""
+    begun earlier may overtake a later one, on its way to the same coordinator; and a coordinator
+    that was replaced after a fault had ended its session early may not know of it."""
     commits, known = _commits(history), _known(history)
     for place, answers in _answers(history).items():
         rows = known.get(place, [])
@@ -102,8 +103,10 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
                 continue
             late = [each for each in commits[place] if each.offset == answer.offset]
             for before in rows[:count]:
-                if before.offset > answer.offset and not any(
-                    _may_follow(history, commit, before) for commit in late
+                if (
+                    before.offset > answer.offset
+                    and not any(_may_follow(history, commit, before) for commit in late)
+                    and not _is_unaware(history, answer, before)
                 ):
                     text = f"{place[0]} had committed {before.offset}, and is told less"
                     ops = (before.op, str(answer), *map(str, late))
@@ -122,6 +125,20 @@ def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
     reigns = [each.at for each in history.groups.reigns if each.partition == number]
     place = bisect_right(reigns, before.begun)
     return not place or ended >= reigns[place - 1]
+
+
+def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
+    """Whether it may be from a coordinator that was replaced before that became known, and had not
+    heard of the end of its session."""
+    number = history.groups.coordinated_by[answer.group]
+    reigns = [each for each in history.groups.reigns if each.partition == number]
+    return any(
+        old.broker == early.broker != new.broker
+        and early.begin <= new.at <= before.since
+        and answer.asked <= early.end
+        for old, new in pairwise(reigns)
+        for early in history.early_ends
+    )
 
 
 def committed_was_asked(history: History) -> Iterator[Violation]:

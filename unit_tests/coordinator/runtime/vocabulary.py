@@ -128,6 +128,9 @@ class MemoryPartitionLog:
     def is_surely_led(self) -> bool:
         return self.is_heard and not self._is_deposed
 
+    async def is_led_now(self) -> bool:
+        return self.is_surely_led
+
     def suspect(self, offset: int) -> None:
         self.suspects.put_nowait(offset)
 
@@ -381,6 +384,9 @@ class MemoryShard:
         self._check()
         if not self.log.is_surely_led:
             raise BrokerError(ErrorCode.NOT_COORDINATOR, "the broker is cut off")
+
+    async def confirm_current(self) -> None:
+        self.require_current()
 
     def append(self, records: Sequence[KeyValue]) -> int:
         self._check()
