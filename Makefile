@@ -20,7 +20,7 @@ IN_MEMORY := $(shell [ -w /dev/shm ] && \
   [ "$$(df -Pk /dev/shm | awk 'END { print $$4 }')" -gt 500000 ] && echo TMPDIR=/dev/shm)
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile -o tmp_path_retention_policy=failed
 
-.PHONY: run test lint test-unit test-simulation test-integration test-faults simulate fuzz bench docs install clean
+.PHONY: run test lint test-unit test-simulation test-integration test-faults explore simulate fuzz bench docs install clean
 
 run: $(VENV)/.installed-embedded
 	$(BIN)/pybroker start $(ARGS)
@@ -34,6 +34,11 @@ lint: $(VENV)/.installed-test
 
 test-unit: $(VENV)/.installed-test
 	$(IN_MEMORY) $(BIN)/pytest unit_tests $(PARALLEL) $(addprefix --ignore=,$(SIMULATED)) $(TESTS)
+
+# The property tests with other examples than those that `make test-unit` repeats.
+explore: $(VENV)/.installed-test
+	$(IN_MEMORY) $(BIN)/pytest $$(grep -rl "^from hypothesis" unit_tests --include='test_*.py') \
+	  $(PARALLEL) --hypothesis-profile=explore $(TESTS)
 
 # Seeds, what they rest on, and the bugs that they have found or have to find.
 test-simulation: simulate
