@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,15 +28,18 @@ class EpochFile:
 
     __slots__ = (
         "_changes",
+        "_directory",
         "_disk",
         "_durable_changes",
         "_lock",
         "_path",
+        "_precedes",
         "history",
         "last_recorded",
     )
 
     def __init__(self, directory: str, disk: Disk, history: EpochHistory, changed: bool) -> None:
+        self._directory = directory
         self._path = f"{directory}/{LEADER_EPOCHS}"
         self._disk = disk
         self._lock = threading.Lock()
@@ -44,13 +48,19 @@ class EpochFile:
         # Counted, not marked: what a thread is about to write is not durable yet.
         self._changes = 1 if changed else 0
         self._durable_changes = 0
+        self._precedes: str | None = None
         self.last_recorded = NO_EPOCH
         """The epoch of the last `record`: the next one of the same changes nothing."""
 
     @property
     def changed(self) -> bool:
-        """Whether the history differs from the file, or may."""
-        return self._changes != self._durable_changes
+        """Whether the history differs from the file, or may, or waits for another file."""
+        return self._precedes is not None or self._changes != self._durable_changes
+
+    def comes_after(self, path: str) -> None:
+        """Let `persist` make that file of the same directory durable first. No batch is written
+        before, so none can be there after a power loss without what the file says."""
+        self._precedes = path
 
     def record(self, epoch: int, start_offset: int) -> None:
         """A batch of that epoch is about to be written at that offset."""
@@ -94,5 +104,11 @@ class EpochFile:
                 return
             # Before the entries are taken: what changes meanwhile is for the next time.
             changes = self._changes
-            self._disk.replace(self._path, encode_epochs(self.history.entries))
-            self._durable_changes = changes
+            if self._precedes is not None:
+                with contextlib.closing(self._disk.open(self._precedes)) as file:
+                    file.sync()
+                self._disk.sync_dir(self._directory)
+            if changes != self._durable_changes:
+                self._disk.replace(self._path, encode_epochs(self.history.entries))
+                self._durable_changes = changes
+            self._precedes = None

@@ -183,6 +183,9 @@ def _open(
         owner,
     )
     log.topic_id = loader.topic_id()
+    if log.topic_id is not None and not known.clean:
+        # It was read; that it is on the disk is not said.
+        log.epoch_file.comes_after(f"{directory}/{PARTITION_METADATA}")
     return Opened(log, loader.recovered, loader.cut_bytes)
 
 

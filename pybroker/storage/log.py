@@ -45,7 +45,7 @@ class Log:
         self.last_append_ms = 0
         self.segments = parts.segments
         self._unreachable = parts.unreachable
-        self._epochs = EpochFile(parts.directory, parts.disk, parts.epochs, parts.epochs_changed)
+        self.epoch_file = EpochFile(parts.directory, parts.disk, parts.epochs, parts.epochs_changed)
         self._producers = parts.producers
         self._snapshots = parts.snapshots
         self._owner = owner
@@ -89,7 +89,7 @@ class Log:
     @property
     def latest_epoch(self) -> int:
         """The last leader epoch that is recorded, -1 if there is none."""
-        return self._epochs.history.latest_epoch
+        return self.epoch_file.history.latest_epoch
 
     @property
     def producers(self) -> ProducerState:
@@ -148,7 +148,7 @@ class Log:
         ):
             batch = Appended(0, len(data), last_offset, timestamp)
             active = self._make_room(batch, first_offset, now_ms)
-        if leader_epoch != self._epochs.last_recorded or self._epochs.changed:
+        if leader_epoch != self.epoch_file.last_recorded or self.epoch_file.changed:
             self._record_epoch(leader_epoch, first_offset)
         try:
             active.append_batch(data, last_offset, timestamp, self.config.index_interval_bytes)
@@ -172,7 +172,7 @@ class Log:
         if not batches:
             return
         run: list[tuple[int, BatchHeader]] = []
-        with memoryview(data) as view, self._epochs.as_far_as_written(self):
+        with memoryview(data) as view, self.epoch_file.as_far_as_written(self):
             for position, header in batches:
                 batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
                 pending_bytes = position - run[0][0] if run else 0
@@ -234,8 +234,8 @@ class Log:
                 self.flush()
 
     def _record_epoch(self, epoch: int, start_offset: int) -> None:
-        self._epochs.record(epoch, start_offset)
-        if self._epochs.changed:
+        self.epoch_file.record(epoch, start_offset)
+        if self.epoch_file.changed:
             self.persist_epochs()
 
     def _remember(
@@ -350,22 +350,22 @@ class Log:
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch in which the record at `offset` was written, -1 if that is unknown."""
-        return self._epochs.history.epoch_of(offset)
+        return self.epoch_file.history.epoch_of(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch that is at most `epoch` and the offset at which it ends (KIP-279); see
         `EpochHistory.end_offset`."""
-        return self._epochs.history.end_offset(epoch, self.log_end_offset)
+        return self.epoch_file.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
         """A leader of `epoch` goes on from `start_offset`. Durable before the first append of that
         epoch: that append sees to it, unless `persist_epochs` was called elsewhere before."""
-        self._epochs.assign(epoch, start_offset)
+        self.epoch_file.assign(epoch, start_offset)
 
     def persist_epochs(self) -> None:
         """Make the epochs durable if they have changed. Waits for the disk."""
         with lookup.reported():
-            self._epochs.persist()
+            self.epoch_file.persist()
 
     # -- shortening
 
@@ -374,7 +374,7 @@ class Log:
         the disk. Raises BrokerError KAFKA_STORAGE_ERROR."""
         self._check_usable()
         if offset >= self.log_end_offset:
-            self._epochs.truncate_end(self.log_end_offset)  # one that was begun without a record
+            self.epoch_file.truncate_end(self.log_end_offset)  # one that was begun without a record
             return
         if offset <= self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -385,7 +385,7 @@ class Log:
         try:
             self.segments.truncate(offset, self.config.index_interval_bytes)
             end = self.log_end_offset
-            self._epochs.truncate_end(end)
+            self.epoch_file.truncate_end(end)
             self._snapshots.keep(self.segments.bases, end)
             self._producers = lookup.rebuild_producers(
                 self.segments, self._snapshots, end, self._producers.last_seen_ms
@@ -412,7 +412,7 @@ class Log:
             raise self.fail(error) from error
         self.damage = None
         self._producers = ProducerState()
-        self._epochs.clear()
+        self.epoch_file.clear()
         self.log_start_offset = offset
         self._durability.restart(offset)
         self.persist_epochs()
@@ -426,7 +426,7 @@ class Log:
             raise self._out_of_range(offset)
         if offset > self.log_start_offset:
             self.log_start_offset = offset
-            self._epochs.truncate_start(offset)
+            self.epoch_file.truncate_start(offset)
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
         """Delete the segments that retention allows (not `by_age`: those below the log start) and
@@ -482,7 +482,7 @@ class Log:
         with self._durability.syncing:
             self._check_usable()
             try:
-                self._durability.flush(self.segments, self._epochs, closed_only, now_ms)
+                self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
             except DiskFull as error:
                 raise self._owner.refuse(self.topic_partition, error) from error
             except StorageError as error:

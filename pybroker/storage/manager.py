@@ -303,9 +303,9 @@ class LogManager:
 
     def _write_topic_id(self, log: Log, topic_id: uuid.UUID) -> None:
         if topic_id != NO_TOPIC_ID:
-            # Not durable by itself: where it is lost, the controller says it again.
-            content = meta.encode_partition_metadata(topic_id)
-            self._disk.write(f"{log.directory}/{PARTITION_METADATA}", content)
+            path = f"{log.directory}/{PARTITION_METADATA}"
+            self._disk.write(path, meta.encode_partition_metadata(topic_id))
+            log.epoch_file.comes_after(path)
             log.topic_id = topic_id
 
     def set_config(self, partition: TopicPartition, config: LogConfig) -> None:

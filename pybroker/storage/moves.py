@@ -131,10 +131,10 @@ class ReplicaMove:
                 log_start_offset=source.log_start_offset,
             )
             self._log.topic_id = source.topic_id
-            self._disk.write(f"{directory}/{MOVED_HERE}", _naming(_parent(source.directory)))
+            self._disk.replace(f"{directory}/{MOVED_HERE}", _naming(_parent(source.directory)))
             if source.topic_id is not None:
                 content = meta.encode_partition_metadata(source.topic_id)
-                self._disk.write(f"{directory}/{PARTITION_METADATA}", content)
+                self._disk.replace(f"{directory}/{PARTITION_METADATA}", content)
 
     def _first_offset(self) -> int:
         """Where the batch begins that holds the source's log start."""

@@ -210,7 +210,7 @@ class Member:
 
     def epochs(self, key: TopicPartition = T0) -> list[tuple[int, int]]:
         log = self.partition(key).log
-        return [(entry.epoch, entry.start_offset) for entry in log._epochs.history.entries]
+        return [(entry.epoch, entry.start_offset) for entry in log.epoch_file.history.entries]
 
 
 class Group:

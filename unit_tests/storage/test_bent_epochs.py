@@ -191,7 +191,7 @@ def test_no_batch_comes_before_its_epoch_that_another_thread_makes_durable(tmp_p
     bench = Bench(tmp_path, disk=disk)
     bench.append(1, 1, epoch=1)
     comes_or_ends = threading.Event()
-    bench.log._epochs._lock = WatchedLock(comes_or_ends)  # type: ignore[assignment]
+    bench.log.epoch_file._lock = WatchedLock(comes_or_ends)  # type: ignore[assignment]
     early: list[int] = []
 
     def append() -> None:

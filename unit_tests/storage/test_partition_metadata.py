@@ -1,0 +1,77 @@
+"""Which topic a log belongs to is known whenever there are records in it: the log of an older topic
+of the name must not be taken for that of a newer one."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import ErrorCode
+from pybroker.records.batch import read_header
+from pybroker.storage.log import Log
+from pybroker.storage.manager import LogManager
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.world import World
+from unit_tests.storage.batches import batch
+from unit_tests.storage.bench import refused
+from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, Host
+
+OTHER_ID = uuid.UUID(int=7)
+
+
+class SimulatedHost(Host):
+    """Of which nothing comes to the disk but what is made durable."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/"))
+        self.simulated = SimDisk(World("1"), "m")
+        self.simulated.writes_back = False
+        self.disk = self.view = self.simulated.of_process()
+
+    def die(self) -> LogManager:
+        """Of a kill, and come back."""
+        self.view.end()
+        self.disk = self.view = self.simulated.of_process()
+        return self.start()
+
+    def lose_power(self) -> LogManager:
+        self.simulated.lose_power()
+        self.boot += "'"
+        return self.die()
+
+
+def put(log: Log) -> None:
+    data = batch(1)
+    log.append(data, read_header(data), leader_epoch=0, now_ms=0)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("begins", [False, True])
+def test_records_of_an_older_topic_are_not_taken_for_those_of_a_newer_one(
+    is_killed: bool, begins: bool
+) -> None:
+    host = SimulatedHost()
+    manager = host.start()
+    log = manager.create(A, SMALL, TOPIC_ID)
+    if is_killed:
+        manager = host.die()
+        log = manager.create(A, SMALL, TOPIC_ID)
+    if begins:
+        log.begin_epoch(0, 0)
+        log.persist_epochs()
+    put(log)
+    log.flush()
+    manager = host.lose_power()
+    with refused(ErrorCode.INCONSISTENT_TOPIC_ID):
+        manager.create(A, SMALL, OTHER_ID)
+    assert manager.create(A, SMALL, TOPIC_ID).log_end_offset == 1
+
+
+def test_nothing_waits_for_the_disk_twice() -> None:
+    host = SimulatedHost()
+    log = host.start().create(A, SMALL, TOPIC_ID)
+    assert log.epoch_file.changed
+    put(log)
+    assert not log.epoch_file.changed
