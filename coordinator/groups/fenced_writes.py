@@ -29,6 +29,7 @@ from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.limits import operation_bytes
 from pybroker.errors import (
+    BrokerError,
     ConnectionLoss,
     CoordError,
     ErrorCode,
@@ -163,6 +164,20 @@ class FencedWrites:
         if calls:
             await asyncio.wait([call.done for call in calls])
 
+    async def confirm(self) -> None:
+        """Returns when the server has caught up with all that was written before this call, and the
+        fence was still ours then: no later coordinator had written anything. Raises BrokerError
+        NOT_COORDINATOR; CoordError."""
+        try:
+            if not self._has_ended:
+                await self._multi(())
+        except _Deposed as error:
+            self._deposed(error)
+        if self._has_ended:
+            raise BrokerError(
+                ErrorCode.NOT_COORDINATOR, f"partition {self._shard.partition} is another's"
+            )
+
     def end(self) -> None:
         """Nothing more is written; who waits hears NOT_COORDINATOR. Idempotent."""
         self._has_ended = True
@@ -194,9 +209,7 @@ class FencedWrites:
                 self._current = self._take()
                 await self._decide(self._current)
         except _Deposed as error:
-            logger.warning("coordinator_deposed partition=%d %s", self._shard.partition, error)
-            self._shard.resign(str(error))
-            self.end()
+            self._deposed(error)
         except Exception:
             logger.exception("offset_writes_failed partition=%d", self._shard.partition)
             for pending in self._all_pending():
@@ -206,6 +219,11 @@ class FencedWrites:
             self._current = {}
             if not self._has_ended:
                 self._task = None
+
+    def _deposed(self, error: _Deposed) -> None:
+        logger.warning("coordinator_deposed partition=%d %s", self._shard.partition, error)
+        self._shard.resign(str(error))
+        self.end()
 
     def _take(self) -> Batch:
         """As much of the queue as goes into one multi, and at least one change."""

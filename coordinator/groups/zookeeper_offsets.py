@@ -143,11 +143,11 @@ class ZookeeperOffsets:
     ) -> Mapping[TopicPartition, CommittedOffset]:
         """What the nodes say when all earlier commits of the group are decided."""
         await self.writes.settled(group_id)
-        # Another coordinator's would not be seen yet by a member of ZooKeeper that lags.
-        await self._shard.confirm_current()
         try:
             count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)
             async with asyncio.timeout(self._timeout_s + count * READ_S):
+                # What another coordinator committed is not seen by a member of ZooKeeper that lags.
+                await self.writes.confirm()
                 return await self._nodes.read(group_id, partitions)
         except (CoordError, TimeoutError) as error:
             raise unavailable(error) from error

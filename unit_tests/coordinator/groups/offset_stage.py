@@ -10,7 +10,8 @@ await stage.take_over()          # another coordinator; the old one has not hear
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pybroker.coordinator.groups.logged_offsets import LoggedOffsets
@@ -20,6 +21,7 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.errors import ErrorCode, NodeExists, NoNode
 from pybroker.model import TopicPartition
+from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
 
@@ -42,13 +44,52 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("the condition never held")
 
 
+class LaggingCoord(MemoryCoord):
+    """A session at a member of ZooKeeper that may lag: it shows what was there at `lag`, until it
+    was waited for, by a write or a sync."""
+
+    def __init__(self, tree: MemoryTree, *, name: str = "") -> None:
+        super().__init__(tree, name=name)
+        self._seen: MemoryTree | None = None
+
+    def lag(self) -> None:
+        tree = copy.copy(self._tree)
+        tree._nodes = {path: node.copied() for path, node in self._tree._nodes.items()}
+        self._seen = tree
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
+        if self._seen is None:
+            return await super().get(path, watch)
+        node = self._seen.lookup(path)
+        return node.data, node.stat()
+
+    async def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
+        if self._seen is None:
+            return await super().exists(path, watch)
+        found = self._seen.node(path)
+        return None if found is None else found[1]
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        if self._seen is None:
+            return await super().children(path, watch)
+        return sorted(self._seen.lookup(path).children)
+
+    async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
+        self._seen = None
+        return await super().multi(ops)
+
+    async def sync(self, path: str = "/") -> None:
+        self._seen = None
+        await super().sync(path)
+
+
 class Stage:
     """One shard at a time holds office; earlier ones may still be written to."""
 
     def __init__(self, kind: Callable[..., Store], timeout_s: float) -> None:
         self.shard = MemoryShard(fence_version=0)
         self.tree = MemoryTree(self.shard.clock)
-        self.coord = MemoryCoord(self.tree, name="offsets")
+        self.coord = LaggingCoord(self.tree, name="offsets")
         self.tool = MemoryCoord(self.tree, name="tool")
         self.store: Store
         self._kind = kind
@@ -69,7 +110,7 @@ class Stage:
         own. The one before does not know it yet."""
         self._kind = kind or self._kind
         await self.tool.set(FENCE, b"")
-        self.coord = MemoryCoord(self.tree, name="offsets")
+        self.coord = LaggingCoord(self.tree, name="offsets")
         await self.coord.start()
         before = self.shard
         await self._load(

@@ -23,6 +23,7 @@ from pybroker.coordinator.zookeeper.schemas import ConsumerRegistration, encode_
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import CheckOp, KeyValue, SetOp
+from pybroker.testing.coord import MemoryCoord
 from unit_tests.coordinator.groups.offset_stage import FENCE, GROUP, Stage, tp, until
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
 
@@ -490,7 +491,7 @@ async def test_every_write_checks_the_fence_first(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(stage.coord, "multi", watched)
     for name in ("create", "set", "delete"):
-        monkeypatch.delattr(type(stage.coord), name)
+        monkeypatch.delattr(MemoryCoord, name)
     await stage.commit(GROUP, a=1)
     await stage.commit(GROUP, a=2)
     await stage.store.delete(GROUP, None)
