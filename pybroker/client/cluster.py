@@ -128,8 +128,7 @@ class Cluster:
         """Idempotent."""
         self._closed = True
         await self._tasks.close()
-        for waiter in self._refreshes:
-            waiter.cancel()
+        self._tell(self._refreshes, _closed())
         connections = [link.connection for link in self._links.values() if link.connection]
         await asyncio.gather(*(connection.close() for connection in connections))
 
@@ -166,8 +165,10 @@ class Cluster:
         self._wanted.set()
 
     async def refreshed(self, timeout_s: float) -> None:
-        """Ask for a refresh and wait for it. Raises the error with which it failed, or
-        TimeoutError."""
+        """Ask for a refresh and wait for it. Raises the error with which it failed, TimeoutError,
+        or Closed."""
+        if self._closed:
+            raise _closed()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._refreshes.append(waiter)
         self.request_refresh()
@@ -175,7 +176,7 @@ class Cluster:
             await waiter
 
     async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
-        """What is known of a topic, waiting until it exists. Raises TopicUnavailable."""
+        """What is known of a topic, waiting until it exists. Raises TopicUnavailable, Closed."""
         self.watch([name])
         problem = "no answer"
         while True:
@@ -192,6 +193,8 @@ class Cluster:
                 await self.refreshed(deadline.remaining_s())
             except TimeoutError:
                 continue
+            except Closed:
+                raise
             except ClientError as error:
                 problem = str(error)
 
@@ -243,14 +246,21 @@ class Cluster:
                 failures += 1
                 self._wanted.set()
                 logger.warning("event=metadata-refresh-failed reason=%s", error)
-            for waiter in waiters:
-                if not waiter.done():
-                    if problem is None:
-                        waiter.set_result(None)
-                    else:
-                        waiter.set_exception(problem)
+            except BaseException:
+                self._tell(waiters, _closed())
+                raise
+            self._tell(waiters, problem)
             self._notify()
             await asyncio.sleep(self.pause_s(failures))
+
+    @staticmethod
+    def _tell(waiters: Iterable[asyncio.Future[None]], problem: ClientError | None) -> None:
+        for waiter in waiters:
+            if not waiter.done():
+                if problem is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(problem)
 
     # Connections
 
@@ -324,7 +334,7 @@ class Cluster:
     async def connect(self, address: Address, lane: str = "") -> Connection:
         """The connection to an address, opened if need be. Raises ConnectFailed, Closed."""
         if self._closed:
-            raise Closed("the client has been closed")
+            raise _closed()
         link = self._link(address, lane)
         if link.opening is not None:
             await asyncio.wait([link.opening])
@@ -368,6 +378,10 @@ class Cluster:
     def _notify(self) -> None:
         for listener in self._listeners:
             listener()
+
+
+def _closed() -> Closed:
+    return Closed("the client has been closed")
 
 
 def leaders(

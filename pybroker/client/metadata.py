@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pybroker.errors import ErrorCode
-from pybroker.model import NO_EPOCH, NO_LEADER, TopicPartition
+from pybroker.model import NO_EPOCH, NO_LEADER, NO_TOPIC_ID, TopicPartition
 from pybroker.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
@@ -96,22 +96,29 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """`fresh`, except for partitions of which `known` already tells a later leader: brokers learn
-    of a change one after the other, and a client must not go back (KIP-320)."""
+    """`fresh`, except for partitions of which `known` already tells a later leader, or that `fresh`
+    does not know yet: brokers learn of a change one after the other, and a client must not go back
+    (KIP-320). A topic loses no partitions for as long as it is the same one."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
         if before is None or before.topic_id != topic.topic_id:
             continue
         later = {
-            number: before.partitions[number]
-            for number, info in topic.partitions.items()
-            if number in before.partitions
-            and NO_EPOCH < info.leader_epoch < before.partitions[number].leader_epoch
+            number: info
+            for number, info in before.partitions.items()
+            if _is_later(info, topic.partitions.get(number), topic)
         }
         if later:
             topics[name] = replace(topic, partitions={**topic.partitions, **later})
     return replace(fresh, topics=topics)
+
+
+def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
+    """Whether `known` is to be kept. Without an id a topic may have been made anew."""
+    if fresh is None:
+        return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
+    return NO_EPOCH < fresh.leader_epoch < known.leader_epoch
 
 
 def _topic(topic: MetadataResponseTopic) -> TopicInfo:

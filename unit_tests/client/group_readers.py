@@ -67,11 +67,19 @@ class Reader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._cancel()
+        await self.consumer.close()
+
+    async def give_up(self) -> None:
+        """Cancel the call that reads, and read on."""
+        await self._cancel()
+        self._task = asyncio.create_task(self._read())
+
+    async def _cancel(self) -> None:
         assert self._task is not None
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        await self.consumer.close()
 
     async def _read(self) -> None:
         while True:

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
 from pybroker.client.consumer import Consumer
+from pybroker.client.errors import Closed
 from pybroker.client.options import ClientOptions, parse_options
 from pybroker.clock import SystemClock
 from pybroker.errors import ErrorCode
@@ -136,3 +138,31 @@ async def test_a_broker_that_cannot_be_reached_is_not_tried_with_every_refresh()
             await cluster.close()
         assert len(living.requests(MetadataRequest)) >= 9
         assert attempts.count(gone.port) == 1
+
+
+async def test_who_waits_for_metadata_is_told_that_the_client_has_been_closed() -> None:
+    """Whether it was asked for already or not; nor is a task cancelled that nobody cancelled."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(options_for(broker), clock=SystemClock(), rng=random.Random(0))
+        await cluster.start()
+        asked, behaving = asyncio.Event(), broker.handlers[ApiKey.METADATA]
+
+        async def never(request: Message) -> Message:
+            asked.set()
+            await asyncio.Event().wait()
+            found = behaving(request)
+            assert isinstance(found, Message)
+            return found
+
+        broker.handlers[ApiKey.METADATA] = never
+        waiting = [asyncio.ensure_future(cluster.refreshed(60))]
+        async with asyncio.timeout(10):
+            await asked.wait()
+            waiting.append(asyncio.ensure_future(cluster.refreshed(60)))
+            deadline = Deadline(cluster.clock, 60_000)
+            topic = asyncio.ensure_future(cluster.topic("t", deadline))
+            await asyncio.sleep(0)
+            await cluster.close()
+            for each in (*waiting, topic, cluster.refreshed(60)):
+                with pytest.raises(Closed):
+                    await each

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import uuid
 
 import pytest
 
@@ -303,6 +304,20 @@ async def test_new_partitions_make_the_leader_divide_anew() -> None:
         await one.until(0)
         group.broker.topics["t"] = 3
         await one.until(0, 1, 2)
+
+
+async def test_a_broker_that_has_not_heard_of_new_partitions_disturbs_nobody() -> None:
+    """Its answer would cost the group the new partitions until the next look at all."""
+    async with a_group(t=3) as group:
+        group.broker.topic_ids["t"] = uuid.UUID(int=1)
+        async with Reader(group, metadata_max_age_ms=1) as one:
+            await one.until(0, 1, 2)
+            group.broker.topics["t"] = 1
+            asked = len(group.seen(MetadataRequest))
+            await group.until(lambda: len(group.seen(MetadataRequest)) > asked + 3)
+            holding(group.broker.partition(number=2), batch(b"a"))
+            await one.until_read(1)
+            assert one.calls == [("assigned", [0, 1, 2])]
 
 
 @pytest.mark.parametrize("pattern", [None, "t"])

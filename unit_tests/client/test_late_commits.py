@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from pybroker.client.consumer import Consumer
 from pybroker.client.errors import ClientError, CommitFailed, RebalanceInProgress
@@ -89,3 +90,32 @@ async def test_a_commit_of_one_generation_is_not_sent_in_the_next() -> None:
             _, error = await stage.outcomes()
         assert isinstance(error, RebalanceInProgress)
         assert stage.group.commits == []
+
+
+async def test_a_call_that_is_given_up_while_partitions_move_gives_them_back() -> None:
+    """Or nobody would read them: they are assigned to nobody, and their owner has let them go."""
+    options: dict[str, Any] = {
+        "partition_assignment_strategy": "cooperative-sticky",
+        "session_timeout_ms": 60_000,
+    }
+    async with a_group(t=2) as group, Reader(group, **options) as one:
+        await one.until(0, 1)
+        for number in (0, 1):
+            await one.consumer.position(tp(number))
+        answer, is_moving, go_on = group._commit, asyncio.Event(), asyncio.Event()
+
+        async def late(request: Message) -> Message:
+            assert isinstance(request, OffsetCommitRequest)
+            if request.generation_id > 1:
+                is_moving.set()
+                await go_on.wait()
+            return answer(request)
+
+        group.broker.handlers[ApiKey.OFFSET_COMMIT] = late
+        async with Reader(group, **options) as two:
+            async with asyncio.timeout(10):
+                await is_moving.wait()
+            await one.give_up()
+            go_on.set()
+            await two.until(1)
+            assert ("revoked", [1]) in one.calls

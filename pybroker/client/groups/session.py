@@ -163,11 +163,15 @@ class GroupSession:
                 await self._call(self._listener.assigned, added)
 
     async def _hand_over(self, gone: list[TopicPartition]) -> None:
-        """Cooperative: these move to others, who get them when we join again."""
-        positions = self._committer.positions()
-        await self._committer.commit_last({key: positions[key] for key in gone if key in positions})
+        """Cooperative: these move to others, who get them when we join again: also if the user
+        gives up the call, for they are let go in any case."""
         self._member.request_rejoin("partitions were given back")
-        await self._give_back(gone)
+        positions = self._committer.positions()
+        last = {key: positions[key] for key in gone if key in positions}
+        try:
+            await self._committer.commit_last(last)
+        finally:
+            await self._give_back(gone)
 
     async def _give_back(self, partitions: Iterable[TopicPartition]) -> None:
         given = list(partitions)
