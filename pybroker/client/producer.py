@@ -151,6 +151,7 @@ class Producer:
         self._check_running()
         deadline = Deadline(self._clock, self.options.max_block_ms)
         known = await self._topic(topic, partition, deadline)
+        self._check_running()
         if not self._budget.try_take(size):
             await self._wait_for_memory(size, deadline)
         chosen = partition
@@ -228,9 +229,11 @@ class Producer:
                 f"buffer.memory = {self._budget.limit} stayed full for max.block.ms"
                 f" = {self.options.max_block_ms}"
             ) from None
-        if not self._running:
+        try:
+            self._check_running()
+        except Closed:
             self._budget.give_back(size)
-            raise Closed("the producer was closed")
+            raise
 
 
 def _octets(value: Buffer | None, what: str) -> bytes | None:

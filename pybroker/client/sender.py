@@ -264,7 +264,7 @@ class Sender:
             "event=batch-refused partition=%s code=%s attempt=%d",
             queue.topic_partition, code.name, batch.attempts,
         )  # fmt: skip
-        if code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1 and not batch.expired:
+        if code == ErrorCode.MESSAGE_TOO_LARGE and _may_be_split(batch):
             queue.sequences.restarting |= batch.has_sequence
             self._accumulator.split(queue, batch)
         elif self._sequence_lost(queue, batch, code):
@@ -406,6 +406,13 @@ class Sender:
                     self._fail(batch, str(error))
             queue.in_flight.clear()
             queue.waiting.clear()
+
+
+def _may_be_split(batch: ProducerBatch) -> bool:
+    """Not if it may be stored, by a leader that took larger ones: a broker would not know the
+    halves again."""
+    is_known_again = batch.has_sequence and batch.maybe_written
+    return len(batch.records) > 1 and not batch.expired and not is_known_again
 
 
 def fail_record(

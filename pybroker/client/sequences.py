@@ -50,7 +50,11 @@ class SequenceState:
         return first
 
     def acknowledge(self, base_sequence: int, count: int) -> None:
-        self.last_acknowledged = add(base_sequence, count - 1)
+        """An earlier leader's answer may come after one of the next leader, to a later batch."""
+        last = add(base_sequence, count - 1)
+        behind = (self.last_acknowledged - last) % SEQUENCE_COUNT
+        if self.last_acknowledged < 0 or behind >= SEQUENCE_COUNT // 2:
+            self.last_acknowledged = last
 
     def is_next(self, base_sequence: int) -> bool:
         """Whether this is the number that must follow what was confirmed."""

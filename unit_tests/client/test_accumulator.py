@@ -238,3 +238,16 @@ async def test_who_gives_up_waiting_takes_nothing_and_blocks_nobody() -> None:
         await budget.take(50, timeout_s=0.01)
     assert budget.used == 90
     assert budget.try_take(10)
+
+
+@pytest.mark.parametrize("base", [0, SEQUENCE_COUNT - 3])
+def test_what_was_confirmed_stays_so_when_an_older_answer_comes_late(base: int) -> None:
+    """As from an earlier leader, after the next one has taken what follows."""
+    state = SequenceState()
+    state.start(9, 0)
+    state.next_sequence = base
+    first, second = state.assign(2), state.assign(3)
+    state.acknowledge(second, 3)
+    state.acknowledge(first, 2)
+    assert not state.has_hole()
+    assert state.is_next(state.next_sequence)

@@ -22,7 +22,13 @@ from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.groups import HeartbeatRequest
-from pybroker.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from pybroker.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import LOSE_REQUEST
 from unit_tests.client.fake_groups import FakeGroup
@@ -82,6 +88,35 @@ async def test_a_commit_ends_with_its_time_limit() -> None:
         group.will(ApiKey.OFFSET_COMMIT, *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1_000)
         with pytest.raises(DeadlinePassed, match=r"not committed in time .*COORDINATOR_LOAD"):
             await consumer.commit(timeout_ms=300)
+
+
+async def test_a_commit_that_waits_for_an_earlier_one_ends_with_its_time_limit() -> None:
+    async with a_group(t=1) as group, member(group, **MANUAL) as consumer:
+        await a_member_with_records(group, consumer)
+        group.will(ApiKey.OFFSET_COMMIT, *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100_000)
+        older = asyncio.ensure_future(consumer.commit({tp(0): 1}))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            with pytest.raises(DeadlinePassed, match="earlier") as caught:
+                await consumer.commit({tp(0): 2}, timeout_ms=50)
+        assert caught.value.definite
+        group.refusals.clear()
+        await older
+        assert group.commits == [{tp(0): 1}]
+
+
+async def test_what_a_coordinator_says_nothing_of_is_not_taken_for_done() -> None:
+    async with a_group(t=1) as group, member(group, **MANUAL) as consumer:
+        group.broker.handlers |= {
+            ApiKey.OFFSET_COMMIT: lambda _: OffsetCommitResponse(),
+            ApiKey.OFFSET_FETCH: lambda _: OffsetFetchResponse(
+                groups=[OffsetFetchResponseGroup(group_id="g")]
+            ),
+        }
+        with pytest.raises(ResponseError, match="did not answer for"):
+            await consumer.commit({tp(0): 1})
+        with pytest.raises(ResponseError, match="did not answer for"):
+            await consumer.committed([tp(0)])
 
 
 @pytest.mark.parametrize(
@@ -236,6 +271,22 @@ async def test_what_was_not_handled_because_of_an_exception_is_not_committed(
                     for records in (await consumer.getmany(20, max_records=1)).values():
                         1 // (records[0].value != b"b")
         assert group.committed == {tp(0): 1}
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_the_user_has_committed_is_not_taken_back_because_of_an_exception(
+    is_async: bool,
+) -> None:
+    async with a_group(t=1) as group:
+        with pytest.raises(LookupError):
+            async with member(group) as consumer:
+                await a_member_with_records(group, consumer)
+                if is_async:
+                    consumer.commit_async()
+                else:
+                    await consumer.commit()
+                raise LookupError("of the user's")
+        assert group.commits == [{tp(0): 1}]
 
 
 async def test_automatic_commits_survive_refusals() -> None:

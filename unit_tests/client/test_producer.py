@@ -22,6 +22,8 @@ from pybroker.records.batch import read_header
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.messages.produce import ProduceRequest
+from pybroker.wire.messages.transactions import InitProducerIdResponse
+from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import (
     BEHAVE,
     LOSE_ANSWER,
@@ -158,6 +160,18 @@ async def test_a_batch_that_is_too_large_is_split() -> None:
         assert broker.partition().values() == numbered(8)
 
 
+async def test_a_batch_that_may_be_stored_is_not_split() -> None:
+    """Its halves have other numbers, so that the broker would not know their records again."""
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=20) as target:
+        broker.will(ApiKey.PRODUCE, LOSE_ANSWER, refuse(ErrorCode.MESSAGE_TOO_LARGE))
+        for delivery in [await target.send("t", value) for value in numbered(2)]:
+            with pytest.raises(DeliveryFailed, match="MESSAGE_TOO_LARGE") as caught:
+                await delivery
+            assert not caught.value.definite
+        assert await send_all(target, [b"2"]) == [2]
+        assert broker.partition().values() == numbered(3)
+
+
 async def test_without_idempotence_order_holds_too() -> None:
     async with FakeBroker({"t": 1}) as broker:
         async with producer(broker, enable_idempotence=False, **ONE_RECORD_A_BATCH) as target:
@@ -236,6 +250,47 @@ async def test_close_delivers_what_was_taken_and_takes_no_more() -> None:
         with pytest.raises(Closed):
             await target.send("t", b"y")
         await target.close()
+
+
+async def test_a_record_that_waits_for_its_topic_is_not_taken_any_more_by_who_closes() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        target = producer(broker)
+        await target.start()
+        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+        delivery = await target.send("t", b"x")
+        waiting = asyncio.ensure_future(target.send("u", b"y"))
+        async with asyncio.timeout(10):
+            asked = len(broker.requests(MetadataRequest))
+            await broker.until(lambda: len(broker.requests(MetadataRequest)) > asked + 1)
+            closing = asyncio.ensure_future(target.close())
+            await asyncio.sleep(0)
+            broker.topics["u"] = 1
+            with pytest.raises(Closed):
+                await waiting
+            broker.faults.clear()
+            await closing
+        assert delivery.result().offset == 0
+
+
+async def test_a_record_that_waits_for_memory_is_not_taken_by_who_cannot_go_on() -> None:
+    """Nobody would look at it ever again, not even `close`."""
+    async with FakeBroker({"t": 1}) as broker:
+        go_on = asyncio.Event()
+
+        async def refusing(_: Message) -> Message:
+            await go_on.wait()
+            return InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+        broker.handlers[ApiKey.INIT_PRODUCER_ID] = refusing
+        async with producer(broker, buffer_memory=1_000) as target, asyncio.timeout(10):
+            delivery = await target.send("t", b"x" * 500)
+            waiting = asyncio.ensure_future(target.send("t", b"x" * 500))
+            await asyncio.sleep(0)
+            go_on.set()
+            with pytest.raises(DeliveryFailed):
+                await delivery
+            with pytest.raises(Closed, match="CLUSTER_AUTHORIZATION_FAILED"):
+                await (await waiting)
 
 
 async def test_close_with_a_limit_fails_what_is_left() -> None:

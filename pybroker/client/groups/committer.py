@@ -51,6 +51,8 @@ class Committer:
         self._interval_s = options.auto_commit_interval_ms / 1_000
         self._next_s = cluster.clock.monotonic() + self._interval_s
         self._running = False
+        self._told: dict[TopicPartition, int] = {}
+        """Where a partition was when the user committed it last."""
         self._tasks = TaskOwner()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -60,6 +62,19 @@ class Committer:
             for key, reader in self._readers().items()
             if reader.position is not None
         }
+
+    def handled(
+        self, in_hand: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What to commit at the end: the positions, but the records from the offsets `in_hand` on
+        count as not handled. Where the user has committed since they were given, that holds."""
+        handled = self.positions()
+        for key in in_hand.keys() & handled.keys():
+            if self._told.get(key) == handled[key].offset:
+                del handled[key]
+            else:
+                handled[key] = OffsetAndMetadata(in_hand[key])
+        return handled
 
     async def commit(self, offsets: GivenOffsets | None, deadline: Deadline) -> None:
         """Raises as `Consumer.commit`."""
@@ -134,14 +149,15 @@ class Committer:
     # Inside
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        if offsets is None:
-            return self.positions()
+        """What the user commits."""
+        positions = self.positions()
         chosen = {}
-        for key, given in offsets.items():
+        for key, given in (positions if offsets is None else offsets).items():
             found = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
             if found.offset < 0:
                 raise ValueError(f"the offset of {key} is {found.offset}, expected 0 or more")
             chosen[TopicPartition(*key)] = found
+        self._told |= {key: at.offset for key, at in positions.items() if key in chosen}
         return chosen
 
     def _deadline(self) -> Deadline:

@@ -13,7 +13,7 @@ from pybroker.client.groups.committer import Committer
 from pybroker.client.groups.decisions import Identity, Next, no_member, rebalancing
 from pybroker.client.groups.link import CoordinatorLink
 from pybroker.client.groups.member import Membership
-from pybroker.client.groups.offsets import Committed, GroupOffsets, OffsetAndMetadata
+from pybroker.client.groups.offsets import Committed, GroupOffsets
 from pybroker.client.groups.session import GroupSession
 from pybroker.client.groups.topics import TopicMemory
 from pybroker.client.options import ConsumerOptions
@@ -95,10 +95,7 @@ class Group:
             await self.committer.close()
 
     async def _leave(self, in_hand: Mapping[TopicPartition, int]) -> None:
-        handled = self.committer.positions()
-        for key, offset in in_hand.items():
-            if key in handled:
-                handled[key] = OffsetAndMetadata(offset)
+        handled = self.committer.handled(in_hand)
         if self.session.choice is None:
             await self.committer.commit_last(handled)
         else:

@@ -127,7 +127,7 @@ class GroupOffsets:
     ) -> frozenset[TopicPartition]:
         gone: set[TopicPartition] = set()
         try:
-            await ticket
+            await self._wait(ticket, deadline)
             rest = dict(offsets)
             failures = 0
             while rest:
@@ -141,6 +141,16 @@ class GroupOffsets:
         finally:
             self._turnstile.leave(ticket)
         return frozenset(gone)
+
+    async def _wait(self, ticket: asyncio.Future[None], deadline: Deadline) -> None:
+        try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                await ticket
+        except TimeoutError:
+            raise DeadlinePassed(
+                f"group {self._link.group_id}: the offsets were not committed in time (an earlier"
+                " commit is under way)"
+            ) from None
 
     async def _commit_once(
         self,
@@ -181,6 +191,8 @@ class GroupOffsets:
                 if step is Next.FIND:
                     self._link.lost(code.name)
                 problem = ResponseError(code, f"{key}: {code.text}")
+        if rest and problem is None:
+            raise _not_answered(rest)
         return problem
 
     def _is_gone(self, key: TopicPartition, code: ErrorCode) -> bool:
@@ -224,6 +236,9 @@ class GroupOffsets:
             for row in topic.partitions:
                 self._check(row.error_code)
                 found[TopicPartition(topic.name, row.partition_index)] = _committed(row)
+        missing = [key for key in wanted if key not in found]
+        if missing:
+            raise _not_answered(missing)
         return found
 
     def _check(self, number: int) -> None:
@@ -247,6 +262,14 @@ class GroupOffsets:
             text = f"group {self._link.group_id}: {what} in time ({problem})"
             raise DeadlinePassed(text, definite=problem.definite) from problem
         await asyncio.sleep(pause)
+
+
+def _not_answered(keys: Iterable[TopicPartition]) -> ResponseError:
+    return ResponseError(
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        f"the coordinator did not answer for {', '.join(map(str, keys))}",
+        definite=False,
+    )
 
 
 def _commit_request(
