@@ -214,5 +214,6 @@ class Accumulator:
                 records=records,
                 size=HEADER_SIZE + sum(record.size for record in records),
                 closed=True,
+                maybe_written=batch.maybe_written,
             )
             queue.waiting.appendleft(half)

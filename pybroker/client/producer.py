@@ -98,16 +98,18 @@ class Producer:
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Deliver what was taken, but for at most `timeout_s` seconds (None: delivery.timeout.ms,
-        by which every record has its outcome); what is left fails. Idempotent."""
-        if self._running:
-            self._running = False
-            try:
+        by which every record has its outcome); what is left fails, also if the call is cancelled.
+        Idempotent."""
+        try:
+            if self._running:
+                self._running = False
                 async with asyncio.timeout(timeout_s):
                     await self._flush()
-            except TimeoutError:
-                pass
-        await self._sender.close()
-        await self._cluster.close()
+        except TimeoutError:
+            pass
+        finally:
+            await self._sender.close()
+            await self._cluster.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -71,6 +71,7 @@ class Sender:
         self._budget = budget
         self._codec = Codec[options.compression_type.upper()]
         self._identity = ProducerIdentity(cluster) if options.enable_idempotence else None
+        self._identifying: asyncio.Task[None] | None = None
         self._in_flight: dict[int, int] = {}
         self._wake = asyncio.Event()
         self._tasks = TaskOwner(self._break)
@@ -110,9 +111,8 @@ class Sender:
             self._restart_sequences()
             if self._identity is None or self._identity.known:
                 self._send_ready(now)
-            elif self._accumulator.outstanding:
-                await self._identify()
-                continue
+            elif self._accumulator.outstanding and self._identifying is None:
+                self._identifying = self._tasks.start(self._identify(), "producer id")
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
@@ -129,6 +129,7 @@ class Sender:
             pass
 
     async def _identify(self) -> None:
+        """Beside the loop, which keeps deadlines meanwhile."""
         assert self._identity is not None
         try:
             await self._identity.obtain()
@@ -140,6 +141,9 @@ class Sender:
         except ClientError as error:
             logger.warning("event=producer-id-failed reason=%s", error)
             await asyncio.sleep(self._cluster.pause_s(1))
+        finally:
+            self._identifying = None
+            self.wake()
 
     # Sending
 

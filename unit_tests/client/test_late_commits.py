@@ -11,7 +11,7 @@ from typing import Any
 from pybroker.client.consumer import Consumer
 from pybroker.client.errors import ClientError, CommitFailed, RebalanceInProgress
 from pybroker.wire.api import ApiKey
-from pybroker.wire.messages.groups import LeaveGroupRequest
+from pybroker.wire.messages.groups import HeartbeatRequest, LeaveGroupRequest
 from pybroker.wire.messages.offsets import OffsetCommitRequest
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_groups import FakeGroup
@@ -119,3 +119,22 @@ async def test_a_call_that_is_given_up_while_partitions_move_gives_them_back() -
             go_on.set()
             await two.until(1)
             assert ("revoked", [1]) in one.calls
+
+
+async def test_who_does_not_wait_for_unsubscribing_is_a_whole_member_the_next_time() -> None:
+    """Whatever the moment at which that is cancelled: it has heartbeats, above all."""
+    async with a_group(t=1) as group, member(group, enable_auto_commit=False) as consumer:
+        for turns in range(1, 7):
+            consumer.subscribe(["t"])
+            await join(consumer)
+            leaving = asyncio.ensure_future(consumer.unsubscribe())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            group.members.clear()  # it may not have said goodbye
+            consumer.subscribe(["t"])
+            await join(consumer)
+            group.broker.seen.clear()
+            await group.until(lambda: len(group.seen(HeartbeatRequest)) > 1)
+            await consumer.unsubscribe()

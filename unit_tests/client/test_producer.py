@@ -17,12 +17,13 @@ from pybroker.client.errors import (
     TopicUnavailable,
 )
 from pybroker.client.producer import Producer
+from pybroker.clock import ManualClock
 from pybroker.errors import ErrorCode
 from pybroker.records.batch import read_header
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.messages.produce import ProduceRequest
-from pybroker.wire.messages.transactions import InitProducerIdResponse
+from pybroker.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import (
     BEHAVE,
@@ -172,6 +173,19 @@ async def test_a_batch_that_may_be_stored_is_not_split() -> None:
         assert broker.partition().values() == numbered(3)
 
 
+async def test_the_halves_of_a_batch_that_may_be_stored_are_in_doubt() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker, enable_idempotence=False, linger_ms=20) as target:
+            too_large, refused = ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP
+            faults = [LOSE_ANSWER, refuse(too_large), refuse(refused), refuse(refused)]
+            broker.will(ApiKey.PRODUCE, *faults)
+            for delivery in [await target.send("t", value) for value in numbered(2)]:
+                with pytest.raises(DeliveryFailed) as caught:
+                    await delivery
+                assert not caught.value.definite
+        assert broker.partition().values() == numbered(2)
+
+
 async def test_without_idempotence_order_holds_too() -> None:
     async with FakeBroker({"t": 1}) as broker:
         async with producer(broker, enable_idempotence=False, **ONE_RECORD_A_BATCH) as target:
@@ -301,6 +315,37 @@ async def test_close_with_a_limit_fails_what_is_left() -> None:
         delivery = await target.send("t", b"x")
         await target.close(timeout_s=0.1)
         assert isinstance(delivery.exception(), DeliveryFailed)
+
+
+async def test_who_does_not_wait_for_close_has_closed_nevertheless() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        tasks = asyncio.all_tasks()
+        target = producer(broker)
+        await target.start()
+        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+        delivery = await target.send("t", b"x")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(target.close(), 0.1)
+        assert isinstance(delivery.exception(), DeliveryFailed)
+        names = {task.get_name() for task in asyncio.all_tasks() - tasks}
+        assert not names & {"producer sender", "metadata"}
+
+
+async def test_an_id_that_nobody_gives_does_not_hold_up_the_deadline() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        options = {"delivery_timeout_ms": 30_000, "request_timeout_ms": 30_000, "linger_ms": 0}
+        clock = ManualClock()
+        target = Producer(broker.address, clock=clock, **{**QUICK, **options})
+        await target.start()
+        broker.will(ApiKey.INIT_PRODUCER_ID, NEVER_ANSWER)
+        delivery = await target.send("t", b"x")
+        async with asyncio.timeout(10):
+            await broker.until(lambda: bool(broker.requests(InitProducerIdRequest)))
+            clock.advance(31)
+            with pytest.raises(DeliveryFailed, match="30000 ms have passed") as caught:
+                await delivery
+        assert caught.value.definite
+        await target.close(0)
 
 
 async def test_send_waits_for_memory() -> None:

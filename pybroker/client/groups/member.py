@@ -164,12 +164,14 @@ class Membership:
 
     async def leave(self, reason: str) -> None:
         """End everything; a dynamic member tells the coordinator, a static one will be back."""
-        await self._tasks.close()
-        self._heartbeats = None
-        self.state = MemberState.OUTSIDE
         identity = self.identity
-        self._forget(ErrorCode.UNKNOWN_MEMBER_ID)
-        self.rejoin = self.failure = None
+        try:
+            await self._tasks.close()
+        finally:
+            self._heartbeats = None
+            self.state = MemberState.OUTSIDE
+            self._forget(ErrorCode.UNKNOWN_MEMBER_ID)
+            self.rejoin = self.failure = None
         await self._say_goodbye(reason, identity)
 
     # Joining
