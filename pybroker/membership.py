@@ -51,7 +51,10 @@ class Membership:
     async def join(self) -> None:
         """Register for the first time and begin to watch over the session. Raises StartupError if
         the id is taken, CoordError if ZooKeeper does not answer."""
-        broker = await self._register()
+        generation = -1
+        while generation != self._coord.generation:  # else it ended before anybody listened
+            generation = self._coord.generation
+            broker = await self._register()
         self._replicas.broker_epoch = broker.epoch
         self.is_registered = True
         self._coord.add_listener(self._on_session)
@@ -71,12 +74,12 @@ class Membership:
             return
         lost = event in (SessionEvent.SUSPENDED, SessionEvent.EXPIRED)
         log.log(logging.WARNING if lost else logging.INFO, "zookeeper session %s", event.value)
+        if event in (SessionEvent.EXPIRED, SessionEvent.CONNECTED) and self._task is not None:
+            self._task.cancel()  # what it registers, or has registered, is of an earlier session
         if event is SessionEvent.EXPIRED:
             self.is_registered = False
             self._controller.session_expired()
         elif event is SessionEvent.CONNECTED:
-            if self._task is not None:
-                self._task.cancel()
             self._task = asyncio.create_task(self._rejoin(), name="membership")
 
     async def _rejoin(self) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.app import BrokerApp
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
-from pybroker.model import LeaderAndIsr, TopicPartition
+from pybroker.model import Broker, LeaderAndIsr, TopicPartition
 from pybroker.testing.coord import MemoryCoord
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch, code, values_of
 
@@ -145,6 +146,49 @@ async def test_an_expiry_after_the_stop_does_not_register_again(bench: Bench) ->
         await asyncio.sleep(0)
     assert registration_epoch(bench) == -1
     await bench.app.stop()
+
+
+async def test_a_session_that_ends_while_the_broker_joins_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listened yet: it went on as if it were registered, and was not, for ever."""
+    bench, register = Bench(tmp_path), BrokerApp._register
+    ended: list[int] = []
+
+    async def ends(app: BrokerApp) -> Broker:
+        broker = await register(app)
+        if not ended:
+            ended.append(bench.coord.session_id)
+            bench.coord.expire()
+            await until(lambda: bench.coord.session_id not in (0, *ended))
+        return broker
+
+    monkeypatch.setattr(BrokerApp, "_register", ends)
+    async with bench:
+        assert registration_epoch(bench) == bench.app.replicas.broker_epoch
+
+
+async def test_a_registration_whose_session_has_ended_meanwhile_is_none(bench: Bench) -> None:
+    """The disk was slow to note it."""
+    membership, stored, noted = bench.app._membership, asyncio.Event(), asyncio.Event()
+    register = membership._register
+
+    async def slowly() -> Broker:
+        broker = await register()
+        stored.set()
+        await noted.wait()
+        return broker
+
+    membership._register = slowly
+    bench.coord.expire()
+    await asyncio.wait_for(stored.wait(), 10)
+    ended = registration_epoch(bench)
+    bench.coord.expire()
+    noted.set()
+    while registration_epoch(bench) in (-1, ended):
+        assert not membership.is_registered
+        await asyncio.sleep(0)
+    await renewed(bench, ended)
 
 
 async def test_a_follower_counts_for_nothing_until_it_knows_its_roles_again(bench: Bench) -> None:

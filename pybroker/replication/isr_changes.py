@@ -49,6 +49,7 @@ _Led = tuple[Partition, int]
 """A partition that is led here, and the version of the state node that says so."""
 
 _ANY_VERSION: Final = -1
+_NEVER: Final = -2
 _CONDITIONS_ON_WHO_JOINS: Final = 2
 """How many checks stand before the write that lets a broker join."""
 
@@ -68,7 +69,7 @@ class IsrChanges:
         self._under_way: set[TopicPartition] = set()
         self._unproved: set[TopicPartition] = set()
         """What was written last may still arrive."""
-        self._outdated_epoch = -2
+        self._outdated_epoch = _NEVER
         """The broker epoch up to which what we were told may be of topics that are gone: no
         deletion waits for a broker whose session has ended."""
         self._returned = asyncio.Event()
@@ -151,8 +152,12 @@ class IsrChanges:
     @property
     def _knows_roles(self) -> bool:
         """Whether we were told since our session began. Asked right before each write, which is
-        refused if the session ends after that."""
-        return self._replicas.told_epoch > self._outdated_epoch
+        refused if the session ends after that. In a session that came and went in between, we may
+        have been registered and told without knowing it."""
+        if self._outdated_epoch == _NEVER:
+            return True
+        replicas = self._replicas
+        return replicas.told_epoch >= replicas.broker_epoch > self._outdated_epoch
 
     # writing
 

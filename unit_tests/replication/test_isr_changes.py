@@ -157,6 +157,7 @@ async def test_a_new_session_goes_on_with_what_was_pending(leading: Leading) -> 
     leading.coord.expire()
     leading.coord.resume()
     await until(lambda: leading.coord.session_id)
+    leading.replicas.manager.broker_epoch = 5
     await leading.tell_again(broker_epoch=5)
     await leading.until_stored(ME, 2)
 

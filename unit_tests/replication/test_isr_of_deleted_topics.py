@@ -73,8 +73,31 @@ async def test_who_comes_back_in_a_new_session_changes_nothing_before_it_is_told
     assert leading.state_of(other).isr == ALL
     facts = PartitionFacts(other, TOPIC_ID, leading.state_of(other), 1, ALL)
     await leading.replicas.stopped(T0, delete=True)
+    leading.replicas.manager.broker_epoch = 5
     await leading.replicas.told(facts, broker_epoch=5)
     await leading.until_stored(ME, keys=(other,))
+    assert leading.node == NEXT
+
+
+async def test_roles_of_a_session_that_ended_unheard_of_count_for_nothing(
+    leading: Leading,
+) -> None:
+    """Nobody here knew yet that it had registered in that session, and the command came late."""
+    await leading.lead()
+    leading.replicas.append()
+    manager = leading.replicas.manager
+    manager.broker_epoch = 5
+    await leading.tell_again(broker_epoch=5)
+    for _ in range(2):  # in the first of them it registered, with epoch 6, and was not answered
+        leading.coord.expire()
+        await until(lambda: leading.coord.session_id)
+    await leading.tell_again(broker_epoch=6)
+    await NextTopic(leading.tree, T0).comes()
+    path = paths.partition_state(T0)
+    leading.tree.apply([SetOp(path, encode_state(NEXT))], session_id=0)
+    await leading.pass_time(LATE_S)
+    for _ in range(50):
+        await asyncio.sleep(0)
     assert leading.node == NEXT
 
 
