@@ -22,6 +22,7 @@ from pybroker.model import (
     TopicPartition,
 )
 from pybroker.ports import SessionEvent
+from pybroker.records.compression import Codec
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.standing import Level, Standing
 from pybroker.wire.api import ApiKey
@@ -244,6 +245,38 @@ async def test_cut_off_nothing_is_promised_alone(bench: Bench) -> None:
     await bench.create("new")
 
 
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_who_is_cut_off_while_a_batch_is_unpacked_does_not_take_it(
+    bench: Bench, acks: int
+) -> None:
+    """No timer has run since."""
+    await bench.create("compacted", configs={"cleanup.policy": "compact"})
+    partition = bench.app.replicas.partition(TopicPartition("compacted", 0))
+    partition.is_replicated = True
+    gate = bench.blocking.hold()
+    data = batch(b"a", key=b"k", codec=Codec.GZIP)
+    request = produce_request("compacted", {0: data}, acks=acks)
+    task = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request))
+    await gate.reached.wait()
+    bench.coord.suspend()
+    advance(bench, 13)
+    gate.open.set()
+    if acks:
+        assert code((await task).responses[0].partition_responses[0]) is NOT_LEADER
+    else:
+        with pytest.raises(CloseConnection):
+            await task
+    assert partition.log.log_end_offset == 0
+
+
+async def test_cut_off_nobody_says_that_there_is_no_later_record(bench: Bench) -> None:
+    cut(bench)
+    assert await latest(bench, NOW_MS - 1) == (ErrorCode.NONE, 0)
+    assert await latest(bench, NOW_MS + 1_000_000) == (NOT_LEADER, -1)
+    bench.coord.resume()
+    assert await latest(bench, NOW_MS + 1_000_000) == (ErrorCode.NONE, -1)
+
+
 async def test_cut_off_what_lies_beyond_the_end_may_be_with_another_leader(bench: Bench) -> None:
     """Told that it is out of range, a consumer would begin anew, and its group with it."""
     cut(bench)
@@ -328,6 +361,7 @@ async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_a
     partition = replicas.partition(key)
     replicas.reluctance.add(key, "log directory /data is full")
     assert await latest(bench) == (ErrorCode.NONE, 1)
+    assert await latest(bench, NOW_MS + 1_000_000) == (ErrorCode.NONE, -1)
     path = paths.partition_state(key)
     data, stat = await bench.coord.get(path)
     state = PartitionState(BROKER_ID, 1, (BROKER_ID, 2), bench.app.controller.epoch)
@@ -339,11 +373,13 @@ async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_a
     await replicas.leader_and_isr(command)
     replicas.follower_fetched(partition, FollowerFetch(2, 1, 0), bench.clock.monotonic())
     assert await latest(bench) == (ErrorCode.NONE, 1)
+    assert await latest(bench, NOW_MS + 1_000_000) == (ErrorCode.NONE, -1)
     assert code(await bench.fetch("t", 2)) is NOT_LEADER
     successor = PartitionState(2, 2, (2,), bench.app.controller.epoch)
     await bench.coord.set(path, encode_state(successor, data), stat.version)
     assert partition.is_leader
     assert await latest(bench) == (NOT_LEADER, -1)
+    assert await latest(bench, NOW_MS + 1_000_000) == (NOT_LEADER, -1)
     replicas.reluctance.remove(key)
     assert await latest(bench) == (NOT_LEADER, -1)
     advance(bench, 2 * replicas.lag_max_s + 1)

@@ -93,7 +93,7 @@ async def _look_up(
         if wanted.timestamp in (LATEST, EARLIEST):
             found = _end_of_log(partition, wanted.timestamp, end)
         else:
-            found = await _search(services, partition, wanted.timestamp, end)
+            found = await _search(services, partition, wanted.timestamp, end, leads_now)
     except BrokerError as error:
         code = error.code
         if (
@@ -127,7 +127,7 @@ async def _lead_now(
             if (
                 partition is not None
                 and key not in but
-                and wanted.timestamp in _NEED_THE_END
+                and wanted.timestamp != EARLIEST
                 and would_hand_over(services.replicas, partition)
             ):
                 doubted.append(partition)
@@ -175,7 +175,7 @@ def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
 
 
 async def _search(
-    services: Services, partition: Partition, timestamp: int, end_of: _EndOf
+    services: Services, partition: Partition, timestamp: int, end_of: _EndOf, leads_now: bool
 ) -> _Found | None:
     """Not on the event loop: the index and a part of the log may have to come from the disk. If
     the partition goes meanwhile, that is the answer, not that its files are gone."""
@@ -195,7 +195,8 @@ async def _search(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not the partition that it was"
             ) from None
         raise
-    if found is None:
+    if found is None:  # so far here; another leader may have gone on
+        require_certainty(services, partition, leads_now=leads_now)
         _require_known(partition, end_of)
     return found
 

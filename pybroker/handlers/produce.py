@@ -240,7 +240,11 @@ async def _check_and_finish(
             now_ms = services.clock.wall_ms()
             stored, header = await services.blocking.run(stored_form, data, rules, now_ms)
             # Looked up again: it may have gone, or have another leader, in the meantime.
+            if services.clock.boottime() > services.standing.valid_until:
+                services.standing.look()
             partition = services.replicas.leader(key)
+            if message.acks != -1:
+                require_standing(services, partition)
             _append(services, message.acks, partition, stored, header, now_ms, result, progress)
         except (BrokerError, StorageError) as error:
             _refuse(services, key, result, error)
