@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+import sys
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from pybroker.errors import (
@@ -349,16 +350,20 @@ class LogDirectory:
 
     def forget(self, partition: TopicPartition) -> None:
         """Remove a partition from the checkpoints. Raises StorageError."""
-        for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
-            checkpoint.lower(partition, None)
+        self.lower(partition, None)
+
+    def lower(self, partition: TopicPartition, offset: int | None) -> None:
+        """As `OffsetCheckpoint.lower`, in all checkpoints. Raises StorageError."""
+        for checkpoint in (self.recovery_points, self.high_watermarks, self.log_starts):
+            checkpoint.lower(partition, offset)
 
     def forget_others(
-        self, partitions: Iterable[TopicPartition], anywhere: Container[TopicPartition]
+        self, ends: Mapping[TopicPartition, int], anywhere: Container[TopicPartition]
     ) -> None:
-        """Remove all but these partitions from the checkpoints. Those that had records and are not
+        """Remove from the checkpoints what they say beyond these log ends, or it would be true
+        again when the logs have grown, and all other partitions. Those that had records and are not
         `anywhere` on this broker have been taken away: they are named, and remembered as missing,
         so that no empty log takes their place."""
-        here = set(partitions)
         for partition, offset in self.high_watermarks.offsets.items():
             if partition not in anywhere and offset > 0:
                 self.missing[partition] = offset
@@ -371,9 +376,9 @@ class LogDirectory:
                     offset,
                 )
         for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
-            kept = here | self.missing.keys()
+            kept = {**dict.fromkeys(self.missing, sys.maxsize), **ends}
             offsets = checkpoint.offsets.items()
-            checkpoint.write({key: value for key, value in offsets if key in kept})
+            checkpoint.write({k: min(value, kept[k]) for k, value in offsets if k in kept})
 
     def require_not_missing(self, partition: TopicPartition) -> None:
         """Raises BrokerError KAFKA_STORAGE_ERROR if the partition is one of those missing: what

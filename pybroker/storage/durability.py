@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pybroker.storage.epoch_file import EpochFile
 from pybroker.storage.log_config import LogConfig
@@ -18,6 +21,7 @@ class Durability:
     """
 
     __slots__ = (
+        "_limit",
         "_lock",
         "_shortened",
         "_tolerated_end",
@@ -28,11 +32,12 @@ class Durability:
 
     def __init__(self, recovery_point: int) -> None:
         self.recovery_point = recovery_point
-        self.syncing = threading.Lock()
+        self.syncing = threading.RLock()
         # Where the log ended when fewer records than flush.messages were waiting for a sync.
         self._tolerated_end = recovery_point
         self.last_flush_ms = 0
         self._shortened = 0
+        self._limit = sys.maxsize
         self._lock = threading.Lock()
 
     def is_due(self, end: int, config: LogConfig, now_ms: int) -> bool:
@@ -67,9 +72,21 @@ class Durability:
         segments.sync(self.recovery_point, end)
         with self._lock:
             if begun == self._shortened:
-                self.recovery_point = max(self.recovery_point, end)
+                self.recovery_point = max(self.recovery_point, min(end, self._limit))
         if now_ms is not None:
             self.last_flush_ms = now_ms
+
+    @contextmanager
+    def at_most(self, end: int) -> Iterator[None]:
+        """While the log is about to be cut at `end`: a sync meanwhile counts up to there only, or
+        a checkpoint that is taken before the cut is over would tell of what is gone."""
+        with self._lock:
+            self._limit = end
+            self.recovery_point = min(self.recovery_point, end)
+        try:
+            yield
+        finally:
+            self._limit = sys.maxsize
 
     def shorten(self, end: int) -> None:
         """The log now ends at `end`."""

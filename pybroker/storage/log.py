@@ -1,13 +1,15 @@
 """One partition's log: records go in at the end, stay in order, and leave at the front.
 
-Appends, truncation and deletion come from one thread, the event loop's. `flush` and reads that may
-wait for the disk come from others. Who may write, and how far a record is committed, is decided by
-replication, not here; looking things up is `lookup.py`'s, opening a log `loader.py`'s.
+Changes come from one thread at a time, `flush` and reads that may wait for the disk from others.
+Who may write, and how far a record is committed, is decided by replication, not here; looking
+things up is `lookup.py`'s, opening a log `loader.py`'s.
 """
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Iterator
 
 from pybroker.errors import BrokerError, CorruptionError, DiskFull, ErrorCode, StorageError
 from pybroker.model import NO_TIMESTAMP, TopicPartition
@@ -30,7 +32,6 @@ from pybroker.storage.txn_index import AbortedTransaction
 class Log:
     """Invariants: log start <= log end; recovery point <= log end; what lies below the recovery
     point has been made durable.
-
     Where the disk fails, methods raise BrokerError KAFKA_STORAGE_ERROR.
     """
 
@@ -218,8 +219,7 @@ class Log:
     def _cut_back(self, error: StorageError) -> BrokerError:
         """What to raise when the active segment could not be written to."""
         try:
-            # The disk has cut back what it took; where that failed too, nothing more may be
-            # written behind the remains.
+            # Where the disk could not do so itself, nothing may be written behind the remains.
             self.segments.active.file.truncate(self.segments.active.size)
         except StorageError as worse:
             return self.fail(worse)
@@ -353,8 +353,7 @@ class Log:
         return self.epoch_file.history.epoch_of(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch that is at most `epoch` and the offset at which it ends (KIP-279); see
-        `EpochHistory.end_offset`."""
+        """The largest epoch up to `epoch`, and where it ends: see `EpochHistory.end_offset`."""
         return self.epoch_file.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
@@ -379,20 +378,15 @@ class Log:
         if offset <= self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return
-        self._owner.lower(self.topic_partition, lookup.end_without(self.segments, offset))
-        self._settled_end = -1
-        self._rolling.room = NO_ROOM
-        try:
+        with self._cutting(lookup.end_without(self.segments, offset)):
             self.segments.truncate(offset, self.config.index_interval_bytes)
             end = self.log_end_offset
+            self._durability.shorten(end)
             self.epoch_file.truncate_end(end)
             self._snapshots.keep(self.segments.bases, end)
             self._producers = lookup.rebuild_producers(
                 self.segments, self._snapshots, end, self._producers.last_seen_ms
             )
-        except (StorageError, CorruptionError) as error:
-            raise self.fail(StorageError(str(error))) from error
-        self._durability.shorten(end)
         self.log_start_offset = min(self.log_start_offset, end)
         self.persist_epochs()
         self._owner.lower(self.topic_partition, end)
@@ -401,22 +395,29 @@ class Log:
         """Remove all; the next record gets `offset`. Mends a damaged log. Waits for the disk."""
         if self._failure is not None:
             self._check_usable()
-        self._owner.lower(self.topic_partition, 0)
-        self._settled_end = -1
-        self._rolling.room = NO_ROOM
-        try:
+        with self._cutting(0):
             self._snapshots.keep((), -1)
             self.segments.start_over(offset, self._unreachable, aside=self.damage is not None)
+            self._durability.restart(offset)
             self._unreachable = ()
-        except StorageError as error:
-            raise self.fail(error) from error
         self.damage = None
         self._producers = ProducerState()
         self.epoch_file.clear()
         self.log_start_offset = offset
-        self._durability.restart(offset)
         self.persist_epochs()
         self._owner.lower(self.topic_partition, 0)
+
+    @contextlib.contextmanager
+    def _cutting(self, offset: int) -> Iterator[None]:
+        """Around what takes away all from `offset` on; nobody makes files durable meanwhile."""
+        with self._durability.at_most(offset):
+            self._owner.lower(self.topic_partition, offset)
+            self._settled_end, self._rolling.room = -1, NO_ROOM
+            with self._durability.syncing:
+                try:
+                    yield
+                except (StorageError, CorruptionError) as error:
+                    raise self.fail(StorageError(str(error))) from error
 
     def advance_log_start(self, offset: int) -> None:
         """Records below `offset` are no longer served; their segments go with the next retention.
@@ -475,7 +476,6 @@ class Log:
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
         """Make all that is appended so far durable and move the recovery point; with `closed_only`
         all but the active segment. Waits for the disk; may be called from any thread.
-
         Raises BrokerError KAFKA_STORAGE_ERROR; unless the disk was just full, the log is not used
         any more then: after a failed sync nobody knows what the disk holds.
         """

@@ -415,8 +415,7 @@ class LogManager:
             if self._home.get(partition) is not directory:
                 return
             self.moves.lower(partition, offset)
-            directory.recovery_points.lower(partition, offset)
-            directory.high_watermarks.lower(partition, offset)
+            directory.lower(partition, offset)
 
     # -- chores
 

@@ -4,6 +4,7 @@ broker that was killed left half-done. What is known afterwards goes to the mana
 from __future__ import annotations
 
 import logging
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 
@@ -74,7 +75,7 @@ class Opening:
 
         def settle_down(directory: LogDirectory) -> None:
             here = [key for key, home in self.home.items() if home is directory]
-            directory.forget_others(here, self.opened)
+            directory.forget_others({key: self._known_end(key) for key in here}, self.opened)
             self._drop_futures(directory)
             self._settle_moves(here)
             if not (here and is_suspect(directory)):
@@ -146,6 +147,11 @@ class Opening:
             return
         self.opened[partition] = opened
         self.home[partition] = directory
+
+    def _known_end(self, partition: TopicPartition) -> int:
+        """Beyond it nothing counts of what was known of the log; of a damaged one all counts."""
+        log = self.opened[partition].log
+        return sys.maxsize if log.damage is not None else log.log_end_offset
 
     def _keep_one(
         self,

@@ -151,20 +151,23 @@ class Segments:
         closed, self._closed = self._closed, []
         for segment in closed:
             if segment.next_offset <= recovery_point and segment in self._state:
-                segment.sync(indexes=True)
+                self._sync_one(segment, indexes=True)
         for segment in self.from_offset(recovery_point):
             if segment.base_offset >= end:
                 break
-            try:
-                segment.sync(indexes=segment is not active)
-            except StorageError:
-                # One that was deleted meanwhile need not be durable.
-                if segment in self._state:
-                    raise
+            self._sync_one(segment, indexes=segment is not active)
         self._sync_names(changes)
         if self._parent_changed:
             self._disk.sync_dir(self._directory.rpartition("/")[0])
             self._parent_changed = False
+
+    def _sync_one(self, segment: Segment, *, indexes: bool) -> None:
+        try:
+            segment.sync(indexes=indexes)
+        except StorageError:
+            # One that was deleted meanwhile need not be durable.
+            if segment in self._state:
+                raise
 
     def close(self) -> None:
         for segment in self._state:
