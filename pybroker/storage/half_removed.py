@@ -1,8 +1,8 @@
 """What a power loss leaves of segments that were being removed.
 
 Retention renames them oldest first. The names of a directory that was not made durable since may
-come back one by one, and then the log lacks segments in its middle. They are put back: what was to
-be removed below them is there, too, and retention removes it again.
+come back one by one, and then the log lacks segments in its middle; or, where it had removed them
+all, the one that it had begun in their place. They are put back: retention removes them again.
 """
 
 from __future__ import annotations
@@ -27,19 +27,23 @@ _logger = logging.getLogger(__name__)
 _LOG: Final = SegmentFile.LOG
 
 
-def put_back(directory: str, disk: Disk, names: Iterable[str]) -> bool:
+def put_back(directory: str, disk: Disk, names: Iterable[str], recovery_point: int) -> bool:
     """Give segments their names back that begin where another one ends, where a later one is there,
-    too; `names` are those of all files. Gives whether there were any. Raises StorageError."""
+    too, or where the log would end below its recovery point, which a cut lowers first. `names` are
+    those of all files. Gives whether there were any. Raises StorageError."""
     found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}
     logs = {name: each.offset for name, each in found.items() if each and each.kind is _LOG}
     bases = sorted(base for name, base in logs.items() if not name.endswith(DELETED_SUFFIX))
     removed = sorted({base for name, base in logs.items() if name.endswith(DELETED_SUFFIX)})
+    newest = max((base for base in removed if base < recovery_point), default=-1)
     is_changed = False
     for base in removed:
         place = bisect.bisect(bases, base)
-        if base in bases or not 0 < place < len(bases):
+        if base in bases or not (place < len(bases) or base < recovery_point):
             continue
-        if _end(directory, disk, bases[place - 1]) != base:
+        if not bases and base != newest:
+            continue
+        if bases and not (place and _end(directory, disk, bases[place - 1]) == base):
             continue
         path = f"{directory}/{segment_file(base, _LOG)}"
         disk.rename(path + DELETED_SUFFIX, path)

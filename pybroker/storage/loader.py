@@ -210,8 +210,11 @@ class _Loader:
 
     def list_files(self) -> None:
         names = self._disk.list_dir(self._directory)
-        if half_removed.put_back(self._directory, self._disk, names):
+        point = self._known.recovery_point or 0
+        if half_removed.put_back(self._directory, self._disk, names, point):
             names = self._disk.list_dir(self._directory)
+        if any(name.endswith(DELETED_SUFFIX) for name in names):
+            self._disk.sync_dir(self._directory)  # as in `Segments.remove_doomed`
         parsed = {name: parse_segment_file(name) for name in names}
         bases = {found.offset for found in parsed.values() if found and found.kind is _LOG}
         snapshots = []

@@ -110,13 +110,14 @@ class Segments:
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
         """Remove the batch that holds `offset` and all after it, durably: what came back after a
         power loss would be taken for records of the leader epoch that is written in its place."""
-        # Newest first: here it is the other order that would leave a hole.
+        # Newest first: here it is the other order that would leave a hole. And before any is cut,
+        # or what came back of those behind it would leave one.
         for segment in reversed(self._state):
             if segment.base_offset >= offset:
                 self.remove([segment], 0)
+        self._disk.sync_dir(self._directory)
         self.active.truncate(offset, index_interval_bytes)
         self.active.sync(indexes=False)
-        self._disk.sync_dir(self._directory)
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
         """One new segment in the place of all, and of `more` that are none of ours; with `aside`

@@ -13,6 +13,8 @@ import pytest
 from pybroker.model import TopicPartition
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.world import World
 from unit_tests.storage.bench import Bench
 from unit_tests.storage.test_manager import A, Host, existing, fill, make
 
@@ -124,3 +126,61 @@ def test_what_is_made_durable_right_before_a_cut_does_not_count(
     assert told and all(point <= offset for offset, point in told)
     bench.log.flush()
     assert bench.log.recovery_point == bench.log.log_end_offset
+
+
+# names that are durable one by one
+
+
+def simulated(seed: int) -> tuple[SimDisk, Bench]:
+    """A log of 60 records in many segments, all of it durable."""
+    disk = SimDisk(World(str(seed)), "m")
+    bench = Bench(Path("/logs"), TINY, disk.of_process())
+    for folder in ("/", "/logs"):
+        bench.disk.sync_dir(folder)
+    bench.append(*[1] * 60)
+    bench.log.flush()
+    return disk, bench
+
+
+def lose_power(disk: SimDisk, bench: Bench, recovery_point: int) -> None:
+    disk.lose_power()
+    bench.disk = disk.of_process()
+    bench.open(recovery_point=recovery_point)
+
+
+def test_a_power_loss_after_retention_took_all_does_not_begin_at_0() -> None:
+    """The name of the new segment was not durable, those of the others were."""
+    for seed in range(60):
+        disk, bench = simulated(seed)
+        assert bench.log.delete_expired(bench.now_ms + 10**6, 60) > 3
+        assert bench.log.segment_count == 1
+        lose_power(disk, bench, 60)
+        assert (bench.log.damage, bench.log.log_end_offset) == (None, 60), seed
+
+
+def test_a_power_loss_after_a_kill_after_retention_leaves_no_hole() -> None:
+    """The start after the kill removed the files before their new names were durable."""
+    for seed in range(60):
+        disk, bench = simulated(seed)
+        bench.log.advance_log_start(50)
+        assert bench.log.delete_expired(bench.now_ms, 60) > 2
+        disk.process_ended()
+        bench.disk = disk.of_process()
+        bench.open(recovery_point=60, log_start=50, same_boot=True)
+        lose_power(disk, bench, 0)
+        assert (bench.log.damage, bench.log.log_end_offset) == (None, 60), seed
+
+
+def test_a_power_loss_while_a_log_is_cut_leaves_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last segment that stays was cut before the names of the others were durable."""
+
+    def no_power(path: str) -> None:
+        raise KeyboardInterrupt
+
+    for seed in range(60):
+        disk, bench = simulated(seed)
+        monkeypatch.setattr(bench.disk, "sync_dir", no_power)
+        with pytest.raises(KeyboardInterrupt):
+            bench.log.truncate_to(7)
+        lose_power(disk, bench, 7)
+        assert bench.log.damage is None, seed
