@@ -31,6 +31,8 @@ ACCEPTED_LOSS: Final = "pybroker.accept-loss"
 MOVED_HERE: Final = "pybroker.moved"
 """In a partition's directory: it is a copy, and the log that it was copied from is, or was a moment
 ago, in the log directory that this file names."""
+OUTDATED: Final = "pybroker.outdated"
+"""In a partition's directory: it was moved, and the log in the other directory was cut since."""
 MOVING_AWAY: Final = "pybroker.moving"
 """In a partition's directory: a copy takes its place, or did so a moment ago, in the log directory
 that this file names."""

@@ -58,11 +58,13 @@ class Incomplete:
             if self._disk.exists(path):
                 self._paths[log.topic_partition] = path
 
-    def mark(self, log: Log) -> None:
-        """The log begins anew. Waits for the disk. Raises StorageError."""
-        path = f"{log.directory}/{INCOMPLETE}"
+    def mark(self, partition: TopicPartition, directory: str) -> None:
+        """The log is about to begin anew in that directory, which is made. Waits for the disk.
+        Raises StorageError."""
+        self._disk.make_dirs(directory)
+        path = f"{directory}/{INCOMPLETE}"
         self._disk.replace(path, _CONTENT)
-        self._paths[log.topic_partition] = path
+        self._paths[partition] = path
 
     def clear(self, partition: TopicPartition) -> None:
         """The log has all that its leader had, or is gone. Waits for the disk. Raises

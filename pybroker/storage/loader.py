@@ -29,6 +29,7 @@ from pybroker.storage.filename import (
     LEADER_EPOCHS,
     MOVED_HERE,
     MOVING_AWAY,
+    OUTDATED,
     PARTITION_METADATA,
     TEMPORARY_SUFFIX,
     SegmentFile,
@@ -46,7 +47,7 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 _logger = logging.getLogger(__name__)
 _LOG: Final = SegmentFile.LOG
 _KNOWN_FILES: Final = frozenset(
-    {DAMAGED, INCOMPLETE, LEADER_EPOCHS, MOVED_HERE, MOVING_AWAY, PARTITION_METADATA}
+    {DAMAGED, INCOMPLETE, LEADER_EPOCHS, MOVED_HERE, MOVING_AWAY, OUTDATED, PARTITION_METADATA}
 )
 _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 

@@ -276,12 +276,13 @@ class LogManager:
             directory = self._table.choose(self.moves.wish_for(partition))
             if directory is None:
                 raise StorageError(f"create {partition}: all log directories have failed")
-            directory.forget(partition)
             path = f"{directory.path}/{partition_directory(partition)}"
+            if begins_anew:  # to be known before there is a log, and before its loss is forgotten
+                self.incomplete.mark(partition, path)
+            directory.forget(partition)
             log = create_log(partition, path, config, self._disk, self._owner_in(directory))
             self._write_topic_id(log, topic_id)
             if begins_anew:
-                self.incomplete.mark(log)
                 self.incomplete.replaceable.discard(partition)
                 self._directories.give_up(partition)
             self._home[partition] = directory

@@ -3,7 +3,8 @@
 The copy grows in `<topic>-<partition>.<32 hex>-future` until it is nearly as long as the log; then
 it gets its final name, catches up, and takes the log's place in one step of the event loop. Both
 directories hold the partition for that moment; the longer one is the right one, because first only
-the log grows and afterwards only its copy. Which logs there are is the manager's.
+the log grows and afterwards only its copy. Where the one that counts is cut, the other one is
+marked first, and is not the right one. Which logs there are is the manager's.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pybroker.storage.filename import (
     LEADER_EPOCHS,
     MOVED_HERE,
     MOVING_AWAY,
+    OUTDATED,
     PARTITION_METADATA,
     marked_directory,
     partition_directory,
@@ -66,6 +68,11 @@ class ReplicaMove:
         self._clock = clock
         self._log: Log | None = None
         self._lowered: int | None = None
+        self._named: str | None = None
+        """The final directory, once the copy is there."""
+        self._marks = threading.Lock()
+        """Of both, and of the mark in the directory of the log that does not count. Held briefly,
+        and inside of the table's."""
         self._cancelled = False
         self.done = False
         """Whether the copy has taken the log's place."""
@@ -110,9 +117,21 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """The source is about to be cut at `offset`."""
-        lowered = self._lowered
-        self._lowered = offset if lowered is None else min(lowered, offset)
+        """The log that counts is about to be cut at `offset`: the source, or the copy that has
+        taken its place. Waits for the disk. Raises StorageError."""
+        with self._marks:
+            if self.done:
+                if self._disk.exists(self.source.directory):
+                    self._outdate(self.source.directory)
+                return
+            lowered = self._lowered
+            self._lowered = offset if lowered is None else min(lowered, offset)
+            if self._named is not None:
+                self._outdate(self._named)
+
+    def _outdate(self, directory: str) -> None:
+        """After a kill the log there must not be taken for the newer one for being longer."""
+        self._disk.replace(f"{directory}/{OUTDATED}", b"")
 
     def prepare(self, unique: uuid.UUID) -> None:
         """Make the directory. Raises StorageError, BrokerError."""
@@ -164,7 +183,8 @@ class ReplicaMove:
             return self.log.log_end_offset >= end
 
     def _shorten(self) -> None:
-        offset, self._lowered = self._lowered, None
+        with self._marks:
+            offset, self._lowered = self._lowered, None
         if offset is None:
             return
         start = self._first_offset()
@@ -172,6 +192,10 @@ class ReplicaMove:
             self.log.truncate_fully_and_start_at(start)
         else:
             self.log.truncate_to(offset)
+        with self._marks:
+            if self._lowered is None and self._named is not None:
+                self._disk.unlink(f"{self._named}/{OUTDATED}")
+                self._disk.sync_dir(self._named)
 
     def _copy(self, *, cached_only: bool) -> None:
         """The copy begins with a whole batch, the log may begin inside it."""
@@ -196,7 +220,11 @@ class ReplicaMove:
             self._copy_epochs(log)
             self._announce()
             final = f"{self.target.path}/{partition_directory(self.topic_partition)}"
-            self._disk.rename(log.directory, final)
+            with self._marks:
+                if self._lowered is not None:
+                    self._outdate(log.directory)
+                self._disk.rename(log.directory, final)
+                self._named = final
             self._disk.sync_dir(self.target.path)
             known = Known(
                 clean=True,
@@ -327,12 +355,17 @@ def forget_move(log: Log, disk: Disk) -> None:
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
     """Of two logs of one partition, one of which was moved when the broker was killed: the one to
-    keep, which is the longer one, and the other. Raises CorruptionError if neither is a copy."""
+    keep, which is the one that was not cut since, or else the longer one, and the other. Raises
+    CorruptionError if neither is a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(f"{first.directory} and {second.directory} hold one partition")
     copy = copies[0]
     other = second if copy is first else first
+    if disk.exists(f"{other.directory}/{OUTDATED}"):
+        return copy, other
+    if disk.exists(f"{copy.directory}/{OUTDATED}"):
+        return other, copy
     if copy.log_end_offset >= other.log_end_offset:
         return copy, other
     return other, copy

@@ -149,9 +149,10 @@ class Relocations:
         _logger.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """The partition's log is about to be cut at `offset`."""
+        """The partition's log is about to be cut at `offset`. Waits for the disk. Raises
+        StorageError."""
         move = self._moves.get(partition)
-        if move is not None and not move.done:
+        if move is not None:
             move.lower(offset)
 
     # -- giving up

@@ -38,7 +38,7 @@ async def in_office(broker: Broker, next_topic: NextTopic) -> None:
 async def not_complete(broker: Broker, next_topic: NextTopic) -> None:
     log = broker.replicas.logs.log(T0)
     assert log is not None
-    broker.replicas.logs.incomplete.mark(log)
+    broker.replicas.logs.incomplete.mark(T0, log.directory)
     unfit = broker.quarantine._unfit
     assert unfit.refused(T0)
     await unfit.look()

@@ -3,20 +3,29 @@ ends in between, power that is lost, another thread."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
+from pybroker.records.batch import read_header
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
+from pybroker.storage.manager import LogManager
+from pybroker.storage.moves import ReplicaMove
 from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_faults import ProcessKilled
 from pybroker.testing.simulation.world import World
-from unit_tests.storage.bench import Bench
-from unit_tests.storage.test_manager import A, Host, existing, fill, make
+from unit_tests.storage.batches import batch
+from unit_tests.storage.bench import Bench, refused
+from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, Host, existing, fill, make
+from unit_tests.storage.test_moves import begin, content, renamed, swapped
 
 TINY = LogConfig(segment_bytes=400, index_interval_bytes=0, retention_ms=1000)
 
@@ -184,3 +193,75 @@ def test_a_power_loss_while_a_log_is_cut_leaves_no_hole(monkeypatch: pytest.Monk
             bench.log.truncate_to(7)
         lose_power(disk, bench, 7)
         assert bench.log.damage is None, seed
+
+
+# copies
+
+
+def begins_anew(disk: SimDisk) -> LogManager:
+    """A broker that has found the directory of A gone."""
+    host = Host(Path("/"))
+    host.disk = disk.of_process()
+    manager = host.start()
+    gone = make(manager, A).directory
+    make(manager, B)
+    manager.write_checkpoints({A: 3, B: 3})
+    host.disk.remove_tree(gone)
+    return killed(disk)
+
+
+def killed(disk: SimDisk) -> LogManager:
+    disk.process_ended()
+    host = Host(Path("/"))
+    host.disk = disk.of_process()
+    return host.start()
+
+
+def test_a_log_that_begins_anew_is_known_as_such_from_the_beginning() -> None:
+    """The next start took the empty log for a whole one, and could lead with it."""
+    for step in itertools.count():
+        disk = SimDisk(World("1"), "m")
+        manager = begins_anew(disk)
+        disk.kill_at(step, disk.process_ended)
+        with contextlib.suppress(ProcessKilled):
+            manager.create(A, SMALL, TOPIC_ID, is_new=False, is_copied=True)
+            break
+        manager = killed(disk)
+        found = manager.log(A)
+        if found is None or found.damage is None:
+            with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+                manager.create(A, SMALL, TOPIC_ID, is_new=False)
+    assert step > 5
+
+
+def put(log: Log, count: int, epoch: int) -> None:
+    for _ in range(count):
+        data = batch()
+        log.append(data, read_header(data), leader_epoch=epoch, now_ms=0)
+
+
+def cut_before_the_swap(manager: LogManager, move: ReplicaMove) -> None:
+    renamed(manager, move)
+    move.source.truncate_to(20)
+    put(move.source, 10, epoch=1)
+
+
+def cut_after_the_swap(manager: LogManager, move: ReplicaMove) -> None:
+    swapped(manager, move)
+    existing(manager).truncate_to(20)
+    put(existing(manager), 10, epoch=1)
+
+
+@pytest.mark.parametrize("phase", [cut_before_the_swap, cut_after_the_swap])
+def test_the_longer_of_two_logs_is_not_the_right_one_if_the_other_was_cut(
+    host: Host, phase: Callable[[LogManager, ReplicaMove], None]
+) -> None:
+    """The broker is killed while both directories hold the partition."""
+    host.directories.append(str(host.home / "more"))
+    manager = host.start()
+    make(manager, count=40)
+    phase(manager, begin(host, manager))
+    expected = content(existing(manager))
+    after = existing(host.kill())
+    assert (after.log_end_offset, after.latest_epoch) == (30, 1)
+    assert content(after) == expected
