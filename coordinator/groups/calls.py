@@ -38,7 +38,8 @@ class Join:
     def size(self) -> int:
         """Characters and bytes that are kept of it."""
         told = sum(len(name) + len(metadata) for name, metadata in self.protocols)
-        return told + len(self.instance_id or "")
+        names = (self.instance_id or "", self.client_id, self.protocol_type)
+        return told + sum(map(len, names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,8 +131,10 @@ class Group:
     def size(self) -> int:
         """About how many bytes of memory it takes; without ids that were given out, which have a
         limit of their own."""
+        if not (self.members or self.generation):
+            return 0
         members = sum(member.size() for member in self.members.values())
-        return GROUP_BYTES + members if members or self.generation else 0
+        return GROUP_BYTES + len(self.protocol_type or "") + members
 
     # changes
 

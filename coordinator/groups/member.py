@@ -60,7 +60,8 @@ class Member:
     def size(self) -> int:
         """About how many bytes of memory it takes."""
         told = sum(len(name) + len(data) for name, data in self.protocols)
-        return MEMBER_BYTES + told + len(self.instance_id or "") + len(self.assignment)
+        names = len(self.instance_id or "") + len(self.client_id)
+        return MEMBER_BYTES + told + names + len(self.assignment)
 
     def is_excused(self) -> bool:
         """Whether it may be silent beyond its deadline."""

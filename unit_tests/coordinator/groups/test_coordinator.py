@@ -4,6 +4,7 @@ clients that go away while they wait."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -204,3 +205,33 @@ async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
     assert coordinator.leave("g-0", [Identity(first.member_id)]) == [ErrorCode.NONE]
     shard.advance(FULL_S + 0.1)
     assert (await come("g-4")).error is ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    "joining",
+    [
+        dataclasses.replace(call(known=False), client_id="c" * 20_000),
+        dataclasses.replace(call(known=False), protocol_type="t" * 20_000),
+    ],
+    ids=["client id", "protocol type"],
+)
+async def test_whatever_a_member_says_of_itself_takes_room(joining: Join) -> None:
+    """Up to 32 KiB each, which is kept as long as its metadata."""
+    shard = MemoryShard()
+    hosts: list[GroupCoordinator] = []
+    room = Room(shard.clock, lambda: sum(host.size() for host in hosts), bytes_max=100_000)
+    coordinator = hosted(shard, take_room=room.take)
+    hosts.append(coordinator)
+    await shard.load()
+
+    async def come(group: str) -> Joined:
+        waiting = asyncio.ensure_future(coordinator.join(group, joining))
+        await ticks()
+        shard.advance(0)
+        return await waiting
+
+    for number in range(4):
+        assert (await come(f"g-{number}")).error is ErrorCode.NONE
+    with pytest.raises(BrokerError) as caught:
+        await come("g-4")
+    assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
