@@ -331,9 +331,10 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """Ours, once the roles of this registration are known: what is copied before may be of a
-        topic that is gone, and no reason to count as in sync with another one of that name."""
-        is_told = self.replicas.told_epoch >= self._registered.epoch
+        """Ours, once the roles of this registration are known, else -1: what is followed may be of
+        a topic that is gone, and no reason to count as in sync with another one of that name."""
+        is_registered = self._membership.is_registered
+        is_told = is_registered and self.replicas.told_epoch >= self._registered.epoch
         return self._registered.incarnation if is_told else -1
 
     def _incarnation_raised(self, incarnation: int) -> None:

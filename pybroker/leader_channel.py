@@ -54,7 +54,8 @@ class Follower:
 
     broker_id: int
     incarnation: Callable[[], int]
-    """How often its id has registered (KIP-903), -1 while it has not."""
+    """How often its id has registered (KIP-903), -1 while it does not know its roles: then nothing
+    is fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,13 @@ class FollowerLeaderChannel:
         self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
     ) -> Sequence[FetchedPartition]:
         connection = await self._connected(limits.max_bytes)
+        incarnation = self._follower.incarnation()
+        if incarnation < 0:
+            # Of another topic of that name we would count as having what we have of an older one.
+            raise BrokerError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                "this broker has not been told its roles since it registered",
+            )
         asked = self._session.next(positions)
         request = FetchRequest(
             replica_id=self._follower.broker_id,
@@ -152,7 +160,7 @@ class FollowerLeaderChannel:
             session_epoch=asked.session_epoch,
             topics=asked.topics,
             forgotten_topics_data=asked.forgotten,
-            replica_incarnation=self._follower.incarnation(),
+            replica_incarnation=incarnation,
         )
         response = await self._call(
             connection,

@@ -1,0 +1,65 @@
+"""What was found about topics that are deleted and made again."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.client import Admin, NewTopic, Producer
+from pybroker.testing.simulation import ZOOKEEPER, Simulation
+from pybroker.testing.simulation.view import controller_of, replica, stored_states
+from unit_tests.simulation.stories import PARTITION, read_all
+
+
+async def create(bootstrap: str, replicas: list[int]) -> None:
+    async with Admin(bootstrap) as admin:
+        for result in await admin.create_topics([NewTopic("orders", assignments={0: replicas})]):
+            result.check()
+
+
+async def delete(bootstrap: str) -> None:
+    async with Admin(bootstrap) as admin:
+        await admin.delete_topics(["orders"])
+
+
+async def produce(bootstrap: str, value: bytes, *counts: int) -> None:
+    """So many in each batch."""
+    async with Producer(bootstrap, acks="all") as producer:
+        for count in counts:
+            for sent in [await producer.send("orders", value) for _ in range(count)]:
+                await sent
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_follows_an_older_topic_does_not_count_for_the_next_of_that_name(seed: int) -> None:
+    """It was away when the topic went, and back before it heard of that: in sync for the next one,
+    it asked that one's leader for what comes behind the records of the older."""
+    with Simulation(seed, config={"replica.lag.time.max.ms": 1000}) as simulation:
+        cluster = simulation.cluster
+        controller = controller_of(cluster)
+        assert controller is not None
+        leader, follower = sorted({1, 2, 3} - {controller.id})
+        simulation.run(create, simulation.bootstrap, [leader, follower])
+        simulation.run(produce, simulation.bootstrap, b"old", 2)
+        simulation.cut(follower, [controller.id, ZOOKEEPER])
+        simulation.wait(lambda: stored_states(cluster)[PARTITION].isr == (leader,))
+        simulation.run(delete, simulation.bootstrap)
+        simulation.wait(lambda: PARTITION not in stored_states(cluster))
+        simulation.heal()
+        simulation.cut(follower, [controller.id])
+        registration = f"/brokers/ids/{follower}"
+        simulation.wait(lambda: cluster.zookeeper.node(registration) is not None)
+        simulation.pass_time(1)
+        simulation.run(create, simulation.bootstrap, [leader, follower])
+        assert stored_states(cluster)[PARTITION].isr == (leader, follower)
+        writing = simulation.start(produce, simulation.bootstrap, b"new", 2, 1, 1)
+        simulation.pass_time(3)
+        here = replica(cluster, leader, PARTITION)
+        assert here is not None
+        assert here.high_watermark == 0
+        simulation.heal()
+        simulation.wait(lambda: not writing.is_running)
+        simulation.kill(leader)
+        simulation.pass_time(10)
+        simulation.mend()
+        values = simulation.run(read_all, simulation.bootstrap, 4)
+    assert values == [b"new"] * 4
