@@ -90,8 +90,19 @@ class PartitionQueue:
     def put_back(self, batch: ProducerBatch) -> None:
         """A batch that is to be sent again takes its old place: before all that came after it."""
         self.in_flight.remove(batch)
+        self.insert(batch)
+
+    def insert(self, batch: ProducerBatch) -> None:
+        """Have it wait in its place."""
         place = sum(1 for other in self.waiting if other.ordinal < batch.ordinal)
         self.waiting.insert(place, batch)
+
+    def has_numbers_before(self, batch: ProducerBatch) -> bool:
+        """Whether a batch with a sequence that came before this one has no outcome yet."""
+        return any(
+            other.has_sequence and other.ordinal < batch.ordinal
+            for other in (*self.in_flight, *self.waiting)
+        )
 
     def holds_sequences(self) -> bool:
         """Whether any batch with a sequence has no outcome yet."""
@@ -202,11 +213,11 @@ class Accumulator:
         )
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Replace a batch that the broker finds too large by two of half its records, at the head
-        of the queue and without sequences. The batch must be in flight and have two or more."""
+        """Replace a batch that the broker finds too large by two of half its records, in its place
+        in the queue and without sequences. The batch must be in flight and have two or more."""
         queue.in_flight.remove(batch)
         middle = len(batch.records) // 2
-        for half_number, records in ((1, batch.records[middle:]), (0, batch.records[:middle])):
+        for half_number, records in enumerate((batch.records[:middle], batch.records[middle:])):
             half = ProducerBatch(
                 batch.topic_partition,
                 (*batch.ordinal, half_number),
@@ -216,4 +227,4 @@ class Accumulator:
                 closed=True,
                 maybe_written=batch.maybe_written,
             )
-            queue.waiting.appendleft(half)
+            queue.insert(half)

@@ -269,6 +269,9 @@ class Sender:
             queue.topic_partition, code.name, batch.attempts,
         )  # fmt: skip
         if code == ErrorCode.MESSAGE_TOO_LARGE and _may_be_split(batch):
+            if queue.has_numbers_before(batch):
+                self._try_again(queue, batch, error)
+                return
             queue.sequences.restarting |= batch.has_sequence
             self._accumulator.split(queue, batch)
         elif self._sequence_lost(queue, batch, code):
@@ -310,12 +313,17 @@ class Sender:
         )
         now = self._cluster.clock.monotonic()
         if retriable and not batch.expired and now < self._deadline(batch):
-            batch.next_try = now + self._cluster.pause_s(batch.attempts)
-            queue.put_back(batch)
+            self._try_again(queue, batch, error)
             return
         queue.in_flight.remove(batch)
         self._fail(batch, str(error))
         self._leave_hole(queue, batch)
+
+    def _try_again(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
+        batch.last_error = error
+        pause_s = self._cluster.pause_s(batch.attempts)
+        batch.next_try = self._cluster.clock.monotonic() + pause_s
+        queue.put_back(batch)
 
     def _leave_hole(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if batch.has_sequence:
@@ -413,8 +421,9 @@ class Sender:
 
 
 def _may_be_split(batch: ProducerBatch) -> bool:
-    """Not if it may be stored, by a leader that took larger ones: a broker would not know the
-    halves again."""
+    """Whether to split it, once it is the first with numbers: all begin anew then, and those before
+    it may be stored under theirs. Not if it may be stored itself, by a leader that took larger
+    ones: a broker would not know the halves again."""
     is_known_again = batch.has_sequence and batch.maybe_written
     return len(batch.records) > 1 and not batch.expired and not is_known_again
 

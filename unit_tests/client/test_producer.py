@@ -161,6 +161,29 @@ async def test_a_batch_that_is_too_large_is_split() -> None:
         assert broker.partition().values() == numbered(8)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    "first",
+    [
+        refuse(ErrorCode.NOT_ENOUGH_REPLICAS),
+        Fault(carried_out=True, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+    ],
+)
+async def test_a_batch_that_is_too_large_stays_behind_one_that_is_sent_again(
+    first: Fault, times: int
+) -> None:
+    """Both were under way; and the first keeps its numbers, by which it is known again."""
+    options = {"retry_backoff_ms": 50, "retry_backoff_max_ms": 50}
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker, **{**options, "batch_size": 250}) as target:
+            assert await send_all(target, [b"0"]) == [0]
+            too_large = refuse(ErrorCode.MESSAGE_TOO_LARGE)
+            broker.will(ApiKey.PRODUCE, first, too_large, BEHAVE, *[too_large] * (times - 1))
+            values = [b"%d" % number * 50 for number in range(1, 5)]
+            assert await send_all(target, values) == [1, 2, 3, 4]
+        assert broker.partition().values() == [b"0", *values]
+
+
 async def test_a_batch_that_may_be_stored_is_not_split() -> None:
     """Its halves have other numbers, so that the broker would not know their records again."""
     async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=20) as target:
