@@ -4,7 +4,7 @@ telling (not too often) what the disk refused. Which logs there are is the manag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
 from pybroker.errors import BrokerError, DiskFull, StorageError
@@ -53,6 +53,18 @@ def end(log: Log) -> bool:
             return False
         raise StorageError(str(error)) from error
     return log.damage is None
+
+
+def persist_epochs(
+    logs: Mapping[TopicPartition, Log],
+    starts: Mapping[TopicPartition, int],
+    known: Mapping[TopicPartition, int],
+) -> None:
+    """Before these log starts are written down in the place of `known`: the loader goes by what is
+    less. Waits for the disk. Raises StorageError."""
+    for key, start in starts.items():
+        if start != known.get(key) and logs[key].damage is None:
+            logs[key].epoch_file.persist()
 
 
 def flush_idle(logs: Iterable[Log], now_ms: int, idle_ms: int) -> int:

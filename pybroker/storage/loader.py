@@ -336,9 +336,22 @@ class _Loader:
         segments = Segments(
             self._directory, self._disk, found.segments, are_names_durable=are_durable
         )
-        start = max(self._known.log_start_offset or 0, segments.first.base_offset)
+        start = max(self._known_start(), segments.first.base_offset)
         log_start = min(start, segments.active.next_offset)
         return segments, log_start, *self.epochs(segments, log_start)
+
+    def _known_start(self) -> int:
+        """The leader epochs begin where the log did when they were written, which is before the
+        checkpoint is: if that says more, a bit of it flipped, and it would have records deleted."""
+        start = self._known.log_start_offset or 0
+        if self._filed is None or not self._filed.entries:
+            return start
+        first = self._filed.entries[0].start_offset
+        if first < start:
+            _logger.warning(
+                "log start of the leader epochs taken path=%s start=%d", self._directory, first
+            )
+        return min(start, first)
 
     def damage(self, found: recovery.Recovered) -> Damage | None:
         """Doubts do not matter where something is certain, nor where the operator has decided."""

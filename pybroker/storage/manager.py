@@ -400,7 +400,9 @@ class LogManager:
             known = directory.high_watermarks.offsets
             marks = checkpointed.high_watermarks(logs, known, high_watermarks)
             directory.high_watermarks.write(directory.missing | marks)
-            directory.log_starts.write(checkpointed.log_starts(logs))
+            starts = checkpointed.log_starts(logs)
+            chores.persist_epochs(logs, starts, directory.log_starts.offsets)
+            directory.log_starts.write(starts)
             self._write_recovery_points(directory)
 
     def _write_recovery_points(self, directory: LogDirectory) -> None:

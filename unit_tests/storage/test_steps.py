@@ -70,6 +70,7 @@ def test_what_was_known_of_a_longer_log_is_forgotten_at_the_start(host: Host) ->
     size = log.segments.active.size
     fill(log, 15)
     log.advance_log_start(15)
+    log.persist_epochs()
     manager._directories.all[0].log_starts.write({A: 15})
     manager._directories.all[0].high_watermarks.write({A: 15})
     path = Path(log.segments.active.path)
@@ -265,3 +266,20 @@ def test_the_longer_of_two_logs_is_not_the_right_one_if_the_other_was_cut(
     after = existing(host.kill())
     assert (after.log_end_offset, after.latest_epoch) == (30, 1)
     assert content(after) == expected
+
+
+def test_a_flipped_bit_in_the_checkpoint_of_log_starts_deletes_nothing(host: Host) -> None:
+    """A leader that begins later has what lies before deleted everywhere."""
+    manager = host.start()
+    log = make(manager, count=100)
+    log.advance_log_start(44)
+    manager.write_checkpoints({A: 100})
+    path = host.data / "log-start-offset-checkpoint"
+    written = path.read_bytes()
+    assert existing(host.kill()).log_start_offset == 44
+    for bit in range(8 * len(written)):
+        bent = bytearray(written)
+        bent[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bent)
+        assert existing(host.kill()).log_start_offset <= 44
+        path.write_bytes(written)
