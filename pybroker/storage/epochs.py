@@ -65,16 +65,18 @@ class EpochHistory:
         `epoch` is above all known, or nothing is known: (-1, -1). `epoch` is below all known:
         itself and where the first known one begins.
         """
-        if epoch < 0 or not self._entries or epoch > self._entries[-1].epoch:
+        entries = self._entries  # another thread may put others in their place
+        if epoch < 0 or not entries or epoch > entries[-1].epoch:
             return UNDEFINED
-        after = bisect.bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
-        end = self._entries[after].start_offset if after < len(self._entries) else log_end_offset
-        return (self._entries[after - 1].epoch if after else epoch, end)
+        after = bisect.bisect_right(entries, epoch, key=lambda entry: entry.epoch)
+        end = entries[after].start_offset if after < len(entries) else log_end_offset
+        return (entries[after - 1].epoch if after else epoch, end)
 
     def epoch_of(self, offset: int) -> int:
         """The epoch that wrote `offset`, NO_EPOCH if not known."""
-        after = bisect.bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
-        return self._entries[after - 1].epoch if after else NO_EPOCH
+        entries = self._entries
+        after = bisect.bisect_right(entries, offset, key=lambda entry: entry.start_offset)
+        return entries[after - 1].epoch if after else NO_EPOCH
 
     def truncate_end(self, end_offset: int) -> bool:
         """The log now ends at `end_offset`: epochs that begin there or later never were. True if

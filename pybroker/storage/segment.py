@@ -297,16 +297,15 @@ class Segment:
         self._bytes_since_entry = 0
         self._indexes_checked = True
 
-    def extend_indexes(self, position: int, index_interval_bytes: int) -> int:
+    def extend_indexes(self, position: int, index_interval_bytes: int) -> tuple[int, int]:
         """Go through the batches from `position` and index them as if they were just appended;
-        gives where the last whole one ends."""
+        gives where the last whole one ends, and the next offset. Others may append meanwhile."""
         self._indexes_checked = True
         next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):
             self.note(place, header, index_interval_bytes)
             position, next_offset = place + header.size, header.next_offset
-        self._end = (self.size, next_offset)  # not before: others may be reading
-        return position
+        return position, next_offset
 
     def load_end(self, index_interval_bytes: int) -> None:
         """Learn `next_offset` and the largest timestamp of a segment that will be appended to, from
@@ -329,7 +328,8 @@ class Segment:
                 self._end = (self.size, header.next_offset)
                 position = place + header.size
                 self._bytes_since_entry = header.size
-        end = self.extend_indexes(position, index_interval_bytes)
+        end, next_offset = self.extend_indexes(position, index_interval_bytes)
+        self._end = (self.size, next_offset)  # not before: others may be reading
         if end != self.size:
             raise CorruptionError(f"{self.path}: no whole batch at position {end}")
 

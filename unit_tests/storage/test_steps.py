@@ -14,11 +14,13 @@ import pytest
 
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
-from pybroker.records.batch import read_header
+from pybroker.records.batch import BatchHeader, read_header
+from pybroker.storage.epochs import EpochHistory, EpochStart
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import ReplicaMove
+from pybroker.storage.segment import Segment
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_faults import ProcessKilled
 from pybroker.testing.simulation.world import World
@@ -283,3 +285,39 @@ def test_a_flipped_bit_in_the_checkpoint_of_log_starts_deletes_nothing(host: Hos
         path.write_bytes(bent)
         assert existing(host.kill()).log_start_offset <= 44
         path.write_bytes(written)
+
+
+# a reader in a thread
+
+
+def test_a_reader_that_makes_an_index_again_does_not_move_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index of the active segment was damaged: what the leader appended meanwhile counted for
+    its size and not for its offsets, and the next batch got an offset that was taken."""
+    bench = Bench(tmp_path)
+    bench.append(*[1] * 5)
+    real = Segment.note
+
+    def note(self: Segment, position: int, header: BatchHeader, interval: int) -> None:
+        monkeypatch.undo()
+        bench.append(3)
+        real(self, position, header, interval)
+
+    monkeypatch.setattr(Segment, "note", note)
+    bench.log.segments.active.rebuild_indexes()
+    bench.append(1)
+    assert bench.offsets() == list(range(9))
+
+
+def test_who_asks_for_an_epoch_while_the_log_start_moves_is_answered() -> None:
+    """The scrubber does, in its thread, and did not go on after the error."""
+
+    class Offset(int):
+        def __lt__(self, other: int) -> bool:
+            history.truncate_start(35)
+            return int(self) < other
+
+    history = EpochHistory([EpochStart(number, 10 * number) for number in range(5)])
+    assert history.epoch_of(Offset(39)) == 3
+    assert len(history.entries) == 2
