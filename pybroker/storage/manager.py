@@ -189,9 +189,9 @@ class LogManager:
 
     def record_incarnation(self, incarnation: int) -> None:
         """What was suspect at the start is settled, the next one need not see to it. Blocks."""
-        for directory in self._directories.usable():
-            mark = partial(directory.settle, self._boot_id, incarnation)
-            self._checkpoint(directory, mark)
+        with self._lock:
+            for directory in self._directories.usable():
+                self._checkpoint(directory, partial(directory.settle, self._boot_id, incarnation))
 
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1

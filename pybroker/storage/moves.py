@@ -139,7 +139,6 @@ class ReplicaMove:
             partition, source = self.topic_partition, self.source
             name = marked_directory(partition, unique, FUTURE_DIRECTORY)
             directory = f"{self.target.path}/{name}"
-            self.target.forget(partition)
             self._log = create_log(
                 partition,
                 directory,

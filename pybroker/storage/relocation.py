@@ -97,6 +97,8 @@ class Relocations:
         move = ReplicaMove(source, target, table.disk, self._owner_in(target), self._clock)
         self._moves[partition] = move
         try:
+            with table.lock:
+                target.forget(partition)
             move.prepare(table.unique())
         except (BrokerError, StorageError):
             self._abandon(move)

@@ -16,6 +16,7 @@ from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.batch import BatchHeader, read_header
 from pybroker.storage.epochs import EpochHistory, EpochStart
+from pybroker.storage.files import SystemDisk
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
@@ -321,3 +322,27 @@ def test_who_asks_for_an_epoch_while_the_log_start_moves_is_answered() -> None:
     history = EpochHistory([EpochStart(number, 10 * number) for number in range(5)])
     assert history.epoch_of(Offset(39)) == 3
     assert len(history.entries) == 2
+
+
+def test_what_is_settled_while_checkpoints_are_written_fails_nobody(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session has ended, and the broker registers anew. Two threads that replace one file rename
+    it from under each other's hands."""
+    manager = host.start()
+    make(manager)
+    threads: list[threading.Thread] = []
+    real = SystemDisk.rename
+
+    def rename(disk: SystemDisk, old: str, new: str) -> None:
+        if not threads:
+            threads.append(threading.Thread(target=manager.write_checkpoints, args=[{A: 3}]))
+            threads[0].start()
+            threads[0].join(0.2)
+        real(disk, old, new)
+
+    monkeypatch.setattr(SystemDisk, "rename", rename)
+    manager.record_incarnation(2)
+    threads[0].join()
+    assert host.failed == []
+    assert existing(host.kill()).log_end_offset == 3
