@@ -176,6 +176,23 @@ async def _register_once(
     return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
 
 
+async def end_earlier_lives(coord: Coord, broker_id: int) -> None:
+    """Before a broker that has not registered yet lets its replicas step aside: fetches of its
+    earlier lives may be under way, or lie in a leader that stands still, and carry the incarnation
+    that the registration will raise only later. From now on they bring no replica back into an ISR
+    (KIP-903). Raises CoordError."""
+    path = paths.incarnation(broker_id)
+    await ensure(coord, path)
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            await coord.multi([SetOp(path, b"")])
+        except ConnectionLoss:
+            if attempt == _ATTEMPTS_MAX - 1:
+                raise
+        else:
+            return
+
+
 async def _adopt(coord: Coord, broker: Broker, registered: NodeStat) -> Broker:
     """Our registration is there. Nobody else raises the incarnation while it is."""
     _, incarnation = await coord.get(paths.incarnation(broker.id))

@@ -23,6 +23,7 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
     decode_receipts,
     encode_receipts,
 )
+from pybroker.coordinator.zookeeper.registry import end_earlier_lives
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
 from pybroker.errors import BadVersion, ConnectionLoss, MalformedNode, NodeExists, NoNode
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
@@ -85,6 +86,8 @@ class PowerLoss:
     ) -> None:
         """Let none of these replicas be elected for what it had; afterwards the broker may
         register. Raises CoordError: then it may not."""
+        if suspects:
+            await end_earlier_lives(self._coord, self._broker_id)
         keys = sorted(suspects)
         for start in range(0, len(keys), _AT_A_TIME):
             some = keys[start : start + _AT_A_TIME]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Container
 from typing import Final
 
 from pybroker.coordinator.zookeeper import paths, topic_nodes
+from pybroker.coordinator.zookeeper.registry import end_earlier_lives
 from pybroker.coordinator.zookeeper.schemas import decode_state, encode_state
 from pybroker.errors import (
     BadVersion,
@@ -93,7 +94,10 @@ class Quarantine:
     async def settle(self) -> None:
         """Let no replica with a hole be elected. Raises CoordError: then the broker may not
         register."""
-        for key, damage in sorted(self._logs.damaged().items()):
+        damaged = sorted(self._logs.damaged().items())
+        if damaged:
+            await end_earlier_lives(self._coord, self._broker_id)
+        for key, damage in damaged:
             if await self._step_aside(key, damage, _Anybody()):
                 self._logs.incomplete.replaceable.add(key)
             else:

@@ -14,7 +14,7 @@ from pybroker.coordinator.zookeeper.registry import create_parents, ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import BadVersion, ConnectionLoss, MultiFailed
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition
-from pybroker.ports import CoordOp, OpResult
+from pybroker.ports import CheckOp, CoordOp, OpResult
 from pybroker.replication.power_loss import Left, PowerLoss, without
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 
@@ -93,6 +93,21 @@ async def test_what_counts_for_nothing_is_left_alone(cluster: Cluster) -> None:
     assert cluster.tree.node(paths.loss(T0)) is None
 
 
+@pytest.mark.parametrize("isr", [(2, 3), (1, 2, 3)])
+async def test_no_fetch_of_an_earlier_life_brings_a_replica_back(
+    cluster: Cluster, isr: tuple[int, ...]
+) -> None:
+    """A leader that stood still has one to answer yet. Registering raises the incarnation, but that
+    waits for the end of the earlier session."""
+    await cluster.begin((1, 2, 3), state(2, isr))
+    await ensure(cluster.coord, paths.incarnation(1))
+    of_earlier_life = CheckOp(paths.incarnation(1), 0)
+    await cluster.other.multi([of_earlier_life])
+    await cluster.step_aside()
+    with pytest.raises(MultiFailed):
+        await cluster.other.multi([of_earlier_life])
+
+
 async def test_the_only_replica_of_all_is_used_with_a_receipt(cluster: Cluster) -> None:
     await cluster.begin((1,), state(1, (1,)))
     for _ in range(2):
@@ -161,6 +176,8 @@ async def test_it_does_not_end_as_if_it_had_worked(
     await cluster.begin((1, 2, 3), state(1, (1, 2)))
 
     async def refused(ops: Sequence[CoordOp]) -> list[OpResult]:
+        if len(ops) == 1:
+            return await cluster.other.multi(ops)
         raise MultiFailed(1, BadVersion(ops[1].path))
 
     cluster.coord.multi = refused  # type: ignore[method-assign]

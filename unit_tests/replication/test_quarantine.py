@@ -14,10 +14,10 @@ from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, decode_receipts
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
-from pybroker.errors import ConnectionLoss, ErrorCode
+from pybroker.errors import ConnectionLoss, ErrorCode, MultiFailed
 from pybroker.log_directories import given_up
 from pybroker.model import NO_LEADER, PartitionState
-from pybroker.ports import CoordOp, OpResult
+from pybroker.ports import CheckOp, CoordOp, OpResult
 from pybroker.replication.power_loss import Left, PowerLoss
 from pybroker.replication.quarantine import Quarantine, stepped_aside
 from pybroker.replication.scrubber import Scrubber
@@ -142,8 +142,12 @@ async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broke
     broker.killed()
     damaged = broker.flip()
     broker.killed()
+    await ensure(broker.coord, paths.incarnation(ME))
     await broker.quarantine.settle()
     assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
+    of_earlier_life = CheckOp(paths.incarnation(ME), 0)
+    with pytest.raises(MultiFailed):
+        await broker.coord.multi([of_earlier_life])
     assert broker.path.read_bytes() == damaged, "set aside only when there is a leader to copy from"
     storage = [ErrorCode.KAFKA_STORAGE_ERROR]
     assert await broker.replicas.told(facts(epoch=5, replicas=(ME, 2))) == storage
