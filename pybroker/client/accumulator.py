@@ -170,6 +170,13 @@ class Accumulator:
         """Whether any batch waits or is in flight."""
         return any(queue.waiting or queue.in_flight for queue in self.queues.values())
 
+    def holds(self, topic: str) -> bool:
+        """Whether any batch of the topic waits or is in flight."""
+        return any(
+            key.topic == topic and bool(queue.waiting or queue.in_flight)
+            for key, queue in self.queues.items()
+        )
+
     def batches(self) -> list[ProducerBatch]:
         """Every batch without an outcome, waiting or in flight."""
         return [

@@ -86,13 +86,16 @@ class Cluster:
         clock: Clock,
         rng: Rng,
         auto_create_topics: bool = False,
+        is_idle: Callable[[str], bool] = lambda _: False,
         connector: Connector = Connection.open,
     ) -> None:
+        """`is_idle` says of a topic that is watched that it needs not be any more."""
         self.options = options
         self.clock = clock
         self.rng = rng
         self.view = ClusterView()
         self._auto_create_topics = auto_create_topics
+        self._is_idle = is_idle
         self._connector = connector
         self._links: dict[tuple[Address, str], _Link] = {}
         self._topics: set[str] = set()
@@ -215,6 +218,7 @@ class Cluster:
         return view_of(answer, complete=topics is None)
 
     async def _refresh(self, *, was_wanted: bool = False) -> None:
+        self._topics = {name for name in self._topics if not self._is_idle(name)}
         asked = set(self._topics), self._all_topics
         view = await self.metadata(
             None if self._all_topics else sorted(self._topics),

@@ -172,6 +172,9 @@ class ProducerOptions(ClientOptions):
     max_in_flight_requests_per_connection: int = _option(
         5, _whole(1), "requests to a broker without an answer yet"
     )
+    metadata_max_idle_ms: int = _option(
+        300_000, _whole(5_000), "a topic without records for so long is not asked for any more"
+    )
     allow_auto_create_topics: bool = _option(
         True, _flag, "let the broker create a topic that does not exist"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import operator
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -71,7 +72,10 @@ class Producer:
             clock=self._clock,
             rng=rng,
             auto_create_topics=self.options.allow_auto_create_topics,
+            is_idle=self._is_idle,
         )
+        self._used: dict[str, float] = {}
+        """When each topic that the cluster is asked for was used last."""
         self._budget = MemoryBudget(self.options.buffer_memory)
         self._accumulator = Accumulator(
             batch_size=self.options.batch_size,
@@ -151,6 +155,7 @@ class Producer:
                 f" = {self.options.max_request_size}, buffer.memory = {self._budget.limit}"
             )
         self._check_running()
+        self._use(topic)
         deadline = Deadline(self._clock, self.options.max_block_ms)
         known = await self._topic(topic, partition, deadline)
         self._check_running()
@@ -189,6 +194,7 @@ class Producer:
     async def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions. Raises TopicUnavailable after max.block.ms."""
         self._check_running()
+        self._use(topic)
         deadline = Deadline(self._clock, self.options.max_block_ms)
         return sorted((await self._cluster.topic(topic, deadline)).partitions)
 
@@ -205,6 +211,21 @@ class Producer:
             raise Closed("the producer is not running")
         if self._sender.broken is not None:
             raise Closed(f"the producer cannot go on: {self._sender.broken}")
+
+    def _use(self, topic: str) -> None:
+        if topic not in self._used:
+            self._cluster.watch([topic])
+        self._used[topic] = self._clock.monotonic()
+
+    def _is_idle(self, topic: str) -> bool:
+        """Whoever asks for a topic makes it, if it has been deleted, so let it go in time; not
+        while somebody waits to write to it."""
+        idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
+        limit_s = max(self.options.metadata_max_idle_ms, self.options.max_block_ms) / 1_000
+        if idle_s <= limit_s or self._accumulator.holds(topic):
+            return False
+        self._used.pop(topic, None)
+        return True
 
     async def _topic(self, name: str, partition: int | None, deadline: Deadline) -> TopicInfo:
         known = self._cluster.view.topics.get(name)

@@ -420,6 +420,31 @@ async def test_a_leader_that_moves_is_found_again() -> None:
         assert (await delivery).offset == 1
 
 
+async def test_a_topic_that_is_not_written_to_is_let_go_in_time() -> None:
+    """Brokers make what is asked for: one that was deleted would come back."""
+    async with FakeBroker({"t": 1, "u": 1}) as broker:
+        clock = ManualClock()
+        target = Producer(broker.address, clock=clock, **QUICK, metadata_max_age_ms=5)
+
+        def asked() -> list[str | None]:
+            request = broker.requests(MetadataRequest)[-1]
+            assert isinstance(request, MetadataRequest)
+            return [topic.name for topic in request.topics or ()]
+
+        await target.start()
+        async with asyncio.timeout(10):
+            for name in ("t", "u"):
+                await (await target.send(name, b"x"))
+            await broker.until(lambda: asked() == ["t", "u"])
+            clock.advance(200)
+            await (await target.send("u", b"x"))
+            clock.advance(200)
+            await broker.until(lambda: asked() == ["u"])
+            await (await target.send("t", b"x"))
+            await broker.until(lambda: asked() == ["t", "u"])
+        await target.close()
+
+
 async def test_no_broker_is_told_with_each_address_and_its_reason() -> None:
     target = Producer("127.0.0.1:1,nosuch.invalid:9", bootstrap_timeout_ms=0)
     with pytest.raises(NoBrokers) as caught:
