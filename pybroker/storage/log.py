@@ -119,9 +119,7 @@ class Log:
     ) -> AppendResult:
         """Write one validated batch, as leader. `data` is exactly the batch and is stamped in
         place; `header` is its header as it came.
-
-        Raises BrokerError: those of `ProducerState.check`, KAFKA_STORAGE_ERROR. Then nothing has
-        been written.
+        Raises BrokerError: those of `ProducerState.check`, KAFKA_STORAGE_ERROR; nothing is written.
         """
         self._check_usable()
         stamped_ms = NO_TIMESTAMP
@@ -275,9 +273,10 @@ class Log:
         if self.segments.active.size:
             self._start_segment(self.log_end_offset, now_ms)
 
-    def _start_segment(self, base_offset: int, now_ms: int) -> None:
+    def _start_segment(self, base_offset: int, now_ms: int, *, seals: bool = True) -> None:
         try:
-            self.segments.active.seal()
+            if seals:
+                self.segments.active.seal()
             self._snapshots.write(base_offset, self._producers)
             self.segments.begin(base_offset)
         except StorageError as error:
@@ -447,7 +446,8 @@ class Log:
             if not count:
                 return 0
             if count == len(segments):
-                self._start_segment(self.log_end_offset, now_ms)
+                # On a full disk there may be no room for what is deleted at once.
+                self._start_segment(self.log_end_offset, now_ms, seals=False)
             self.segments.remove(segments[:count], now_ms + self.config.file_delete_delay_ms)
         except StorageError as error:
             raise self.fail(error) from error

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from pybroker.errors import CorruptionError, StorageError
+from pybroker.errors import CorruptionError, DiskFull, StorageError
 from pybroker.ports import Disk
 from pybroker.storage.filename import SegmentFile, segment_file
 from pybroker.storage.producer_snapshot import decode, encode
@@ -39,8 +39,13 @@ class SnapshotFiles:
         return self._offsets[-1] if self._offsets else -1
 
     def write(self, offset: int, state: ProducerState) -> None:
-        """Keep `state` as that before `offset`."""
-        self._disk.write(self._path(offset), encode(state.entries.values()))
+        """Keep `state` as that before `offset`, if there is room."""
+        try:
+            self._disk.write(self._path(offset), encode(state.entries.values()))
+        except DiskFull as error:
+            _logger.warning("producer snapshot not written offset=%d error=%s", offset, error)
+            self._disk.unlink(self._path(offset))  # what there is of it
+            return
         if offset not in self._offsets:
             self._offsets = sorted([*self._offsets, offset])
 

@@ -27,6 +27,7 @@ from pybroker.testing.simulation.disk_faults import ProcessKilled
 from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import batch
 from unit_tests.storage.bench import Bench, refused
+from unit_tests.storage.faulty_disk import FaultyDisk
 from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, Host, existing, fill, make
 from unit_tests.storage.test_moves import begin, content, renamed, swapped
 
@@ -346,3 +347,19 @@ def test_what_is_settled_while_checkpoints_are_written_fails_nobody(
     threads[0].join()
     assert host.failed == []
     assert existing(host.kill()).log_end_offset == 3
+
+
+def test_retention_makes_room_on_a_full_disk(tmp_path: Path) -> None:
+    """All of a log has expired: it begins a segment, for which nothing needs to be written."""
+    disk = FaultyDisk()
+    bench = Bench(tmp_path, LogConfig(retention_ms=1000, index_interval_bytes=0), disk)
+    for sequence in range(5):
+        bench.put(batch(producer=7, sequence=sequence))
+    disk.faults.room_bytes = 0
+    assert bench.log.delete_expired(bench.now_ms + 10**6, 5) == 1
+    assert (bench.log.log_start_offset, bench.log.log_end_offset) == (5, 5)
+    assert (bench.failures, bench.log.size_bytes) == ([], 0)
+    disk.faults.room_bytes = None
+    assert bench.put(batch(producer=7, sequence=4)).duplicate
+    bench.reopen()
+    assert bench.put(batch(producer=7, sequence=4)).duplicate
