@@ -103,11 +103,14 @@ class Standing:
         heard_at = now - self._silence()
         silent_from = heard_at + session_s * _SILENCE_OF_SESSION_MAX
         knows = self._woke_at == math.inf or heard_at >= self._woke_at
-        self.is_heard = knows and now <= silent_from and self._is_registered()
-        if self.is_heard and self._knows_roles():
+        is_registered, knows_roles = self._is_registered(), self._knows_roles()
+        self.is_heard = knows and now <= silent_from and is_registered
+        # Who is registered again may be meant for the next topic of a name, and has the one before.
+        is_outdated = is_registered and not knows_roles
+        if self.is_heard and knows_roles:
             self._woke_at = math.inf
             level = Level.ALL
-        elif self._fences or self._woke_at != math.inf:
+        elif self._fences or is_outdated or self._woke_at != math.inf:
             level = Level.NOTHING
         else:
             level = Level.COMMITTED

@@ -41,8 +41,10 @@ def registration_epoch(bench: Bench) -> int:
 
 async def renewed(bench: Bench, epoch_before: int) -> None:
     """The broker is registered again, reigns again, and leads its partitions again."""
-    await until(lambda: bench.app.replicas.broker_epoch > epoch_before)
+    replicas = bench.app.replicas
+    await until(lambda: replicas.broker_epoch > epoch_before)
     await until(lambda: bench.app.controller.is_active)
+    await until(lambda: replicas.told_epoch >= replicas.broker_epoch)
 
 
 async def test_after_an_expired_session_the_broker_registers_and_reigns_again(
@@ -209,7 +211,7 @@ async def test_a_follower_counts_for_nothing_until_it_knows_its_roles_again(benc
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(channel, "leader_and_isr", tell_later)
         bench.coord.expire()
-        await renewed(bench, epoch)
+        await until(lambda: bench.app.replicas.broker_epoch > epoch)
         assert follower() == -1
         told.set()
         await until(lambda: follower() > before)

@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 
 from pybroker.client import Admin, NewTopic, Producer
+from pybroker.client.connection import Connection
+from pybroker.client.metadata import error_code
+from pybroker.errors import ErrorCode
+from pybroker.records.builder import BatchBuilder
 from pybroker.testing.simulation import ZOOKEEPER, Simulation
 from pybroker.testing.simulation.view import controller_of, replica, stored_states
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from unit_tests.simulation.stories import PARTITION, read_all
 
 
@@ -63,3 +74,52 @@ def test_who_follows_an_older_topic_does_not_count_for_the_next_of_that_name(see
         simulation.mend()
         values = simulation.run(read_all, simulation.bootstrap, 4)
     assert values == [b"new"] * 4
+
+
+async def ask_for_one(bootstrap: str, broker: int, acks: int) -> ErrorCode:
+    """The answer of that broker, whoever leads, to a record for the topic."""
+    port = int(bootstrap.split(",")[0].rpartition(":")[2])
+    connection = await Connection.open(f"broker-{broker}", port, client_id="x", timeout_s=5)
+    builder = BatchBuilder()
+    builder.append(0, b"k", b"new")
+    part = PartitionProduceData(index=0, records=bytes(builder.build()))
+    topic = TopicProduceData(name="orders", partition_data=[part])
+    request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
+    try:
+        answer = await connection.send(
+            ApiKey.PRODUCE, request, ProduceResponse, timeout_s=5, version=8
+        )
+    finally:
+        await connection.close()
+    return error_code(answer.responses[0].partition_responses[0].error_code)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_who_led_an_older_topic_takes_nothing_for_the_next_of_that_name(acks: int) -> None:
+    """Alone: what nobody else has a replica of is led on while ZooKeeper is silent. But this one
+    was registered again, and the topic was made again then, for it to lead."""
+    with Simulation(0, config={"min.insync.replicas": 1}) as simulation:
+        cluster = simulation.cluster
+        controller = controller_of(cluster)
+        assert controller is not None
+        only = min({1, 2, 3} - {controller.id})
+        simulation.run(create, simulation.bootstrap, [only])
+        assert simulation.leader(*PARTITION) == only
+        assert simulation.run(ask_for_one, simulation.bootstrap, only, acks) is ErrorCode.NONE
+        simulation.cut(only, [controller.id, ZOOKEEPER])
+        registration = f"/brokers/ids/{only}"
+        simulation.wait(lambda: cluster.zookeeper.node(registration) is None)
+        simulation.run(delete, simulation.bootstrap)
+        simulation.wait(lambda: PARTITION not in stored_states(cluster))
+        simulation.heal()
+        simulation.cut(only, [controller.id])
+        simulation.wait(lambda: cluster.zookeeper.node(registration) is not None)
+        simulation.pass_time(1)
+        simulation.run(create, simulation.bootstrap, [only])
+        told = simulation.run(ask_for_one, simulation.bootstrap, only, acks)
+        assert told is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        simulation.heal()
+        simulation.wait(
+            lambda: simulation.run(ask_for_one, simulation.bootstrap, only, acks) is ErrorCode.NONE
+        )
+        assert simulation.run(read_all, simulation.bootstrap, 1) == [b"new"]
