@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from pybroker.errors import CorruptionError
 from pybroker.ports import Buffer, Disk, File
 from pybroker.storage.reading import fetch
 
@@ -87,9 +88,19 @@ class IndexTable:
         size = self._entry.size
         if number >= written:
             return self._entry.unpack_from(tail, (number - written) * size)
-        return self._entry.unpack(
-            fetch(self._opened(), number * size, size, cached_only=cached_only)
-        )
+        return self._entry.unpack(self._read(number, 1, cached_only))
+
+    def _read(self, number: int, count: int, cached_only: bool) -> Buffer:
+        """So many entries of the file. Raises StorageError, CorruptionError where it was renamed or
+        cut meanwhile; it is not made again."""
+        file = self._file
+        if file is None:
+            file = self._file = self._disk.open(self.path)
+        size = self._entry.size
+        data = fetch(file, number * size, count * size, cached_only=cached_only)
+        if len(data) < count * size:
+            raise CorruptionError(f"{self.path}: it ends before entry {number + count}")
+        return data
 
     def last(self, *, cached_only: bool = False) -> tuple[int, ...] | None:
         count = len(self)
@@ -107,14 +118,14 @@ class IndexTable:
         low, high = 0, written
         while (high - low) * size > _BLOCK_BYTES:
             middle = (low + high) // 2
-            data = fetch(self._opened(), middle * size, size, cached_only=cached_only)
+            data = self._read(middle, 1, cached_only)
             if unpack(data)[field] <= key:
                 low = middle
             else:
                 high = middle
         if high == low:
             return -1
-        block = fetch(self._opened(), low * size, (high - low) * size, cached_only=cached_only)
+        block = self._read(low, high - low, cached_only)
         return low + self._search(block, len(block) // size, key, field)
 
     def _search(self, block: Buffer, count: int, key: int, field: int) -> int:

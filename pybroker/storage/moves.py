@@ -223,7 +223,7 @@ class ReplicaMove:
                 if self._lowered is not None:
                     self._outdate(log.directory)
                 self._disk.rename(log.directory, final)
-                self._named = final
+                self._named = log.directory = final
             self._disk.sync_dir(self.target.path)
             known = Known(
                 clean=True,

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.errors import ErrorCode
+from pybroker.errors import CorruptionError, ErrorCode, StorageError
 from pybroker.model import TopicPartition
 from pybroker.records.batch import BatchHeader, read_header
+from pybroker.storage import moves
 from pybroker.storage.epochs import EpochHistory, EpochStart
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.log import Log
@@ -363,3 +364,36 @@ def test_retention_makes_room_on_a_full_disk(tmp_path: Path) -> None:
     assert bench.put(batch(producer=7, sequence=4)).duplicate
     bench.reopen()
     assert bench.put(batch(producer=7, sequence=4)).duplicate
+
+
+def test_a_reader_of_a_segment_that_is_deleted_makes_no_file(tmp_path: Path) -> None:
+    """Retention renames it between two of its steps."""
+    bench = Bench(tmp_path, TINY)
+    bench.append(*[1] * 60)
+    bench.reopen()
+    first = bench.log.segments.first
+    assert first.locate(3) is not None
+    assert bench.log.delete_expired(bench.now_ms + 10**6, 60) > 3
+    with pytest.raises((StorageError, CorruptionError)):
+        first.read(2, 1000, 60, at_least_one_batch=True, cached_only=False)
+    assert not Path(first.offsets.table.path).exists()
+
+
+def test_a_copy_that_cannot_be_opened_under_its_name_is_taken_away(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else there are two logs at the next start, and nobody has said which is the older one."""
+    host.directories.append(str(host.home / "more"))
+    manager = host.start()
+    make(manager, count=40)
+    move = begin(host, manager)
+    move.copy()
+
+    def refuse(*args: object, **more: object) -> None:
+        raise StorageError("too many open files")
+
+    with monkeypatch.context() as patched, pytest.raises(StorageError):
+        patched.setattr(moves, "open_log", refuse)
+        move.rename()
+    manager.moves.abandon(move)
+    assert not (host.home / "more" / str(A)).exists()
