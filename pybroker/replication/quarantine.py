@@ -86,6 +86,8 @@ class Quarantine:
         self._damaged: dict[TopicPartition, Damage] = {}
         """Replicas that have not stepped aside yet."""
         self._told: set[TopicPartition] = set()
+        self._stored_incarnation = -1
+        """With which a replica has stepped aside that may still be followed."""
         self._unfit = UnfitCopies(coord, broker_id, logs, live)
         replicas.on_refusal = self._refused
         self._wake = asyncio.Event()
@@ -171,6 +173,8 @@ class Quarantine:
         except (CoordError, StorageError) as error:
             log.warning("damaged replica not withdrawn partition=%s error=%r", key, error)
             return False
+        # Not before: what is still copied into the old log is no reason to take the replica back.
+        self._raised(self._stored_incarnation)
         return True
 
     async def _step_aside(self, key: TopicPartition, damage: Damage, live: Container[int]) -> bool:
@@ -228,7 +232,7 @@ class Quarantine:
         raises = SetOp(paths.incarnation(self._broker_id), b"")
         _, raised = await topic_nodes.replace(self._coord, found, data, raises)
         assert isinstance(raised, NodeStat)
-        self._raised(raised.version)
+        self._stored_incarnation = raised.version
 
     async def _hear_incarnation(self) -> None:
         """The reply that told it may have been lost."""

@@ -122,6 +122,8 @@ class LogDirectory:
         self.same_boot = False
         """Whether it began to write after the last boot of the kernel: then what it wrote is in
         the files, synced or not."""
+        self.lost_power = False
+        """Whether the machine has gone down since a broker of ours was here."""
         self.has_failed = False
         """Whether its disk failed after that: then what was not synced by then need not be on it,
         although it can be read."""
@@ -293,6 +295,7 @@ class LogDirectory:
         except FileNotFoundError:
             left = None
         self.has_failed = self._disk.exists(self._path(FAILED))
+        self.lost_power = left is not None and left.boot_id != boot_id
         self.same_boot = left is not None and left.boot_id == boot_id and not self.has_failed
         for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
             checkpoint.load()

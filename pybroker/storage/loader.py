@@ -59,6 +59,7 @@ class Known:
     `clean`: it was closed properly. `floor_offset`: what lies below had been written as a whole
     and can only be gone through damage. `may_be_in_memory_only`: the disk failed when it was to
     take what lies above the recovery point. `same_boot`: what was written is in the files.
+    `lost_power`: the machine has gone down since a broker of ours wrote here.
     `accepts_loss`: the operator gives up what lies behind a hole, wherever that is. `checks_all`:
     nothing is believed of what lies below the recovery point either.
     """
@@ -69,6 +70,7 @@ class Known:
     floor_offset: int = 0
     may_be_in_memory_only: bool = False
     same_boot: bool = False
+    lost_power: bool = False
     accepts_loss: bool = False
     checks_all: bool = False
 
@@ -298,7 +300,7 @@ class _Loader:
             self._disk,
             recovery_point=segments[0].base_offset if known.checks_all else recovery_point,
             floor_offset=floor_offset,
-            may_have_gaps=self._config.compacts,
+            gapless_from=self._gapless_from(recovery_point),
             trusts_indexes=known.same_boot,
             accepts_loss=known.accepts_loss,
             index_interval_bytes=self._config.index_interval_bytes,
@@ -306,6 +308,13 @@ class _Loader:
         )
         self.cut_bytes += found.cut_bytes
         return found
+
+    def _gapless_from(self, recovery_point: int) -> int:
+        """Compaction leaves gaps. Its segments are durable before they take the place of others, so
+        what is missing above the recovery point after a power loss was not compacted away."""
+        if not self._config.compacts:
+            return 0
+        return recovery_point if self._known.lost_power else sys.maxsize
 
     def _look_at(self, position: int, header: BatchHeader) -> str | None:
         """At a batch whose checksum is right; gives why it is to be given up."""

@@ -129,6 +129,7 @@ class Opening:
                 log_start_offset=directory.log_starts.offsets.get(partition),
                 floor_offset=high_watermark if directory.same_boot else 0,
                 same_boot=directory.same_boot,
+                lost_power=directory.lost_power,
                 accepts_loss=accepts_loss,
                 may_be_in_memory_only=directory.has_failed,
             ),

@@ -209,7 +209,7 @@ def recover(
     *,
     recovery_point: int,
     floor_offset: int,
-    may_have_gaps: bool,
+    gapless_from: int,
     trusts_indexes: bool,
     index_interval_bytes: int,
     visit: Visit,
@@ -218,11 +218,11 @@ def recover(
     """Check the log from its recovery point on, mend its indexes, and cut off a torn tail.
 
     What lies below `floor_offset` is known to have been whole, so a fault there is damage even if
-    nothing follows. `segments` are all of the log in order; unless it `may_have_gaps`, each begins
-    where the one before it ends: what is missing there did not reach the disk, though the next
-    segment did. `trusts_indexes`: the machine has not gone down since; else the indexes are made
-    again. `visit` is asked about each valid batch that was checked. `accepts_loss`: the operator
-    gives up what lies behind a hole; that is cut, too.
+    nothing follows. `segments` are all of the log in order; those that begin above `gapless_from`
+    begin where the one before them ends: what is missing there did not reach the disk, though the
+    next segment did. `trusts_indexes`: the machine has not gone down since; else the indexes are
+    made again. `visit` is asked about each valid batch that was checked. `accepts_loss`: the
+    operator gives up what lies behind a hole; that is cut, too.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
@@ -240,11 +240,12 @@ def recover(
             return _damaged(segments, number, ScanEnd(0, expected, reason))
         if not trusts_indexes:
             segment.clear_indexes()
+        may_have_gaps = gapless_from > 0
         end = _recover_segment(segment, recovery_point, index_interval_bytes, visit, may_have_gaps)
         segment.end_at(end.position, end.next_offset)
-        if end.reason is None and not may_have_gaps and number + 1 < len(segments):
+        if end.reason is None and number + 1 < len(segments):
             following = segments[number + 1].base_offset
-            if following > end.next_offset:
+            if following > max(end.next_offset, gapless_from):
                 reason = (
                     f"the log ends at {end.next_offset}, the next segment begins at {following}"
                 )

@@ -64,6 +64,8 @@ class Broker:
         self.live: tuple[int, ...] = EVERYBODY
         self.told = 0
         self.incarnations: list[int] = []
+        self.was_used: list[bool] = []
+        """Whether the replica was in use when the broker took that incarnation."""
         self._make()
 
     def _make(self) -> None:
@@ -74,7 +76,7 @@ class Broker:
             replicas=self.replicas.manager,
             live=lambda: self.live,
             changed=self._changed,
-            raised=self.incarnations.append,
+            raised=self._raised,
         )
         self.scrubber = Scrubber(
             logs=self.replicas.logs,
@@ -88,6 +90,10 @@ class Broker:
 
     def _changed(self) -> None:
         self.told += 1
+
+    def _raised(self, incarnation: int) -> None:
+        self.incarnations.append(incarnation)
+        self.was_used.append(T0 in self.replicas.manager.partitions)
 
     async def begin(self, stored: PartitionState) -> None:
         await self.coord.start()
@@ -189,6 +195,7 @@ async def test_who_steps_aside_in_office_becomes_another_incarnation(
     _, stat = await broker.coord.get(paths.incarnation(ME))
     assert stat.version == 1 + is_lost
     assert broker.incarnations[-1] == stat.version
+    assert not broker.was_used[-1], "what it still copied would have brought it back"
     assert (await broker.stored())[0] == state(2, (2,))
 
 

@@ -118,11 +118,13 @@ class Bench:
         log_start: int | None = None,
         floor: int = 0,
         same_boot: bool = False,
+        lost_power: bool = False,
         accepts_loss: bool = False,
     ) -> None:
         known = Known(
             *(clean, recovery_point, log_start, floor),
             same_boot=same_boot,
+            lost_power=lost_power,
             accepts_loss=accepts_loss,
         )
         opened = open_log(

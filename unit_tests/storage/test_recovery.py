@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -386,16 +385,6 @@ def test_an_empty_segment_behind_a_lost_tail_is_no_hole(bench: Bench) -> None:
     assert bench.offsets() == [0, 1]
     bench.append(1)
     assert bench.offsets() == [0, 1, 2]
-
-
-def test_in_a_compacted_log_a_gap_between_segments_is_no_hole(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, replace(SMALL, cleanup_policies=frozenset({"compact"})))
-    bench.append(*[1] * 30)
-    first = bench.segment(0)
-    first.write_bytes(first.read_bytes()[: -len(batch(1))])
-    bench.crash()
-    assert bench.log.damage is None
-    assert bench.log.log_end_offset == 30
 
 
 def test_checkpoints_are_lowered_to_the_begin_of_the_batch_that_is_cut(bench: Bench) -> None:

@@ -1,0 +1,39 @@
+"""Gaps in a log that compaction may have left, and gaps that it has not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pybroker.storage.log_config import LogConfig
+from unit_tests.storage.batches import batch
+from unit_tests.storage.bench import Bench
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
+
+
+def test_in_a_compacted_log_a_gap_between_segments_is_no_hole(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, replace(SMALL, cleanup_policies=frozenset({"compact"})))
+    bench.append(*[1] * 30)
+    first = bench.segment(0)
+    first.write_bytes(first.read_bytes()[: -len(batch(1))])
+    bench.crash()
+    assert bench.log.damage is None
+    assert bench.log.log_end_offset == 30
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_in_a_compacted_log_what_a_power_loss_took_is_missed(
+    tmp_path: Path, is_durable: bool
+) -> None:
+    """Whole batches from the end of a segment, of which the next one was on the disk already."""
+    bench = Bench(tmp_path, replace(SMALL, cleanup_policies=frozenset({"compact"})))
+    bench.append(*[1] * 30)
+    first, second = bench.segment(0), int(bench.segment(1).stem)
+    first.write_bytes(first.read_bytes()[: -len(batch(1))])
+    bench.open(recovery_point=second if is_durable else second - 2, lost_power=True)
+    damage = bench.log.damage
+    assert (damage.offset if damage else None) == (None if is_durable else second - 1)
+    assert bench.log.log_end_offset == (30 if is_durable else second - 1)
