@@ -130,10 +130,12 @@ class Cluster:
     async def close(self) -> None:
         """Idempotent."""
         self._closed = True
-        await self._tasks.close()
-        self._tell(self._refreshes, _closed())
-        connections = [link.connection for link in self._links.values() if link.connection]
-        await asyncio.gather(*(connection.close() for connection in connections))
+        try:
+            await self._tasks.close()
+        finally:
+            self._tell(self._refreshes, _closed())
+            connections = [link.connection for link in self._links.values() if link.connection]
+            await asyncio.gather(*(connection.close() for connection in connections))
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -113,13 +113,12 @@ class Consumer:
         self._ending, self._closer = asyncio.Event(), asyncio.current_task()
         was_running, self._running = self._running, False
         self._fetcher.news.set()
-        try:
+        async with AsyncExitStack() as last:  # each whatever becomes of the one before
+            last.callback(self._ending.set)
+            last.push_async_callback(self._cluster.close)
+            last.push_async_callback(self._fetcher.close)
             if self._group is not None and was_running:
                 await self._group.close(in_hand)
-        finally:
-            await self._fetcher.close()
-            await self._cluster.close()
-            self._ending.set()
 
     async def __aenter__(self) -> Self:
         await self.start()

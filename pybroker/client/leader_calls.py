@@ -10,7 +10,7 @@ from typing import TypeVar
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster, leaders
 from pybroker.client.connection import Connection
-from pybroker.client.errors import ClientError, DeadlinePassed, ResponseError
+from pybroker.client.errors import ClientError, Closed, DeadlinePassed, ResponseError
 from pybroker.client.metadata import ClusterView, error_code
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
@@ -72,6 +72,9 @@ async def ask_leaders(
         await asyncio.sleep(cluster.pause_s(failures))
         try:
             await cluster.refreshed(deadline.remaining_s())
+        except Closed as error:
+            problems |= dict.fromkeys(missing, error)
+            break
         except (TimeoutError, ClientError):
             pass
     return {

@@ -112,8 +112,10 @@ class Producer:
         except TimeoutError:
             pass
         finally:
-            await self._sender.close()
-            await self._cluster.close()
+            try:
+                await self._sender.close()
+            finally:
+                await self._cluster.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -98,8 +98,10 @@ class Sender:
 
     async def close(self) -> None:
         """What has no outcome yet fails with Closed. Idempotent."""
-        await self._tasks.close()
-        self._fail_all(Closed("the producer was closed before the record was delivered"))
+        try:
+            await self._tasks.close()
+        finally:
+            self._fail_all(Closed("the producer was closed before the record was delivered"))
 
     async def _run(self) -> None:
         while self._broken is None:

@@ -16,6 +16,7 @@ from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
 from pybroker.client.consumer import Consumer
 from pybroker.client.errors import Closed
+from pybroker.client.offset_lookup import list_offsets
 from pybroker.client.options import ClientOptions, parse_options
 from pybroker.clock import SystemClock
 from pybroker.errors import ErrorCode
@@ -29,7 +30,7 @@ from pybroker.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from pybroker.wire.schema import Message
-from unit_tests.client.fake_broker import FakeBroker
+from unit_tests.client.fake_broker import NEVER_ANSWER, FakeBroker
 from unit_tests.client.held_logs import QUICK, batch
 
 T0 = TopicPartition("t", 0)
@@ -164,5 +165,43 @@ async def test_who_waits_for_metadata_is_told_that_the_client_has_been_closed() 
             await asyncio.sleep(0)
             await cluster.close()
             for each in (*waiting, topic, cluster.refreshed(60)):
+                with pytest.raises(Closed):
+                    await each
+
+
+async def test_who_waits_for_a_leader_is_told_that_the_client_has_been_closed() -> None:
+    """Not when its own time is over: nobody looks for a leader any more."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(options_for(broker), clock=SystemClock(), rng=random.Random(0))
+        await cluster.start()
+        look_up = list_offsets(
+            cluster,
+            {TopicPartition("t", 7): 0},
+            isolation_level="read_uncommitted",
+            deadline=Deadline(cluster.clock, 60_000),
+        )
+        waiting = asyncio.ensure_future(look_up)
+        async with asyncio.timeout(10):
+            asked = len(broker.requests(MetadataRequest))
+            await broker.until(lambda: len(broker.requests(MetadataRequest)) > asked + 2)
+            await cluster.close()
+            (answer,) = (await waiting).values()
+        assert isinstance(answer.error, Closed)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_who_waits_for_metadata_is_told_also_if_closing_is_cancelled(turns: int) -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(options_for(broker), clock=SystemClock(), rng=random.Random(0))
+        await cluster.start()
+        broker.will(ApiKey.METADATA, NEVER_ANSWER)
+        waiting = [asyncio.ensure_future(cluster.refreshed(60)) for _ in range(2)]
+        closing = asyncio.ensure_future(cluster.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        async with asyncio.timeout(10):
+            await asyncio.wait([closing])
+            for each in waiting:
                 with pytest.raises(Closed):
                     await each

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from itertools import pairwise
 from typing import Any
+
+import pytest
 
 from pybroker.client.consumer import Consumer
 from pybroker.errors import ErrorCode
@@ -143,3 +146,34 @@ async def test_a_consumer_that_is_closed_ends_its_session() -> None:
             await incremental(broker)
             assert list(broker.sessions or ()) == [1]
         assert broker.sessions == {}
+
+
+async def test_who_does_not_wait_for_a_broker_at_the_end_has_closed_nevertheless() -> None:
+    """And so have all others who wait for the same."""
+    async with with_sessions() as broker:
+        tasks, is_asked = asyncio.all_tasks(), asyncio.Event()
+        target = consumer(broker)
+        await target.start()
+        target.assign(PARTITIONS)
+        append(broker, b"a")
+        assert await target.getone()
+        behaving = broker.handlers[ApiKey.FETCH]
+
+        async def silent(request: Message) -> Message:
+            assert isinstance(request, FetchRequest)
+            if request.session_epoch == -1:
+                is_asked.set()
+                await asyncio.Event().wait()
+            found = behaving(request)
+            return found if isinstance(found, Message) else await found
+
+        broker.handlers[ApiKey.FETCH] = silent
+        closing = asyncio.ensure_future(target.close())
+        async with asyncio.timeout(10):
+            await is_asked.wait()
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            await target.close()
+        names = {task.get_name() for task in asyncio.all_tasks() - tasks}
+        assert not names & {"consumer fetcher", "metadata"}

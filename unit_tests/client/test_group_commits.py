@@ -289,6 +289,19 @@ async def test_what_the_user_has_committed_is_not_taken_back_because_of_an_excep
         assert group.commits == [{tp(0): 1}]
 
 
+async def test_what_is_read_again_after_a_commit_is_not_handled_because_of_it() -> None:
+    """The position is where it was at the commit, but those records were given after that."""
+    async with a_group(t=1) as group:
+        with pytest.raises(LookupError):
+            async with member(group) as consumer:
+                await a_member_with_records(group, consumer)
+                await consumer.commit()
+                consumer.seek(tp(0), 0)
+                assert await first(consumer) == b"a"
+                raise LookupError("of the user's")
+        assert group.commits == [{tp(0): 1}, {tp(0): 0}]
+
+
 async def test_automatic_commits_survive_refusals() -> None:
     async with a_group(t=1) as group, member(group, auto_commit_interval_ms=0) as consumer:
         await a_member_with_records(group, consumer)

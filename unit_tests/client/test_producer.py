@@ -354,6 +354,24 @@ async def test_who_does_not_wait_for_close_has_closed_nevertheless() -> None:
         assert not names & {"producer sender", "metadata"}
 
 
+async def test_every_record_has_its_outcome_whenever_close_is_cancelled() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+        for turns in range(1, 8):
+            tasks = asyncio.all_tasks()
+            target = producer(broker)
+            await target.start()
+            delivery = await target.send("t", b"x")
+            closing = asyncio.ensure_future(target.close(0))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert isinstance(delivery.exception(), DeliveryFailed)
+            left = [task for task in asyncio.all_tasks() - tasks if "metadata" in task.get_name()]
+            assert all(task.cancelling() for task in left)
+
+
 async def test_an_id_that_nobody_gives_does_not_hold_up_the_deadline() -> None:
     async with FakeBroker({"t": 1}) as broker:
         options = {"delivery_timeout_ms": 30_000, "request_timeout_ms": 30_000, "linger_ms": 0}

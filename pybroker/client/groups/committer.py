@@ -51,8 +51,8 @@ class Committer:
         self._interval_s = options.auto_commit_interval_ms / 1_000
         self._next_s = cluster.clock.monotonic() + self._interval_s
         self._running = False
-        self._told: dict[TopicPartition, int] = {}
-        """Where a partition was when the user committed it last."""
+        self._told: dict[TopicPartition, tuple[int, int | None]] = {}
+        """Era and position of a partition when the user committed it last."""
         self._tasks = TaskOwner()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -68,9 +68,9 @@ class Committer:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What to commit at the end: the positions, but the records from the offsets `in_hand` on
         count as not handled. Where the user has committed since they were given, that holds."""
-        handled = self.positions()
+        handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
-            if self._told.get(key) == handled[key].offset:
+            if self._told.get(key) == places[key]:
                 del handled[key]
             else:
                 handled[key] = OffsetAndMetadata(in_hand[key])
@@ -143,8 +143,10 @@ class Committer:
 
     async def close(self) -> None:
         """Commits that are on their way get a moment to arrive."""
-        await self.settle()
-        await self._tasks.close()
+        try:
+            await self.settle()
+        finally:
+            await self._tasks.close()
 
     # Inside
 
@@ -157,8 +159,12 @@ class Committer:
             if found.offset < 0:
                 raise ValueError(f"the offset of {key} is {found.offset}, expected 0 or more")
             chosen[TopicPartition(*key)] = found
-        self._told |= {key: at.offset for key, at in positions.items() if key in chosen}
+        self._told |= {key: place for key, place in self._places().items() if key in chosen}
         return chosen
+
+    def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
+        """Where the user is: a jump may lead back to a position, and what was before it again."""
+        return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:
         return Deadline(self._cluster.clock, self._options.default_api_timeout_ms)
