@@ -152,7 +152,7 @@ class Relocations:
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """The partition's log is about to be cut at `offset`. Waits for the disk. Raises
-        StorageError."""
+        BrokerError KAFKA_STORAGE_ERROR: then it must not be cut now."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)

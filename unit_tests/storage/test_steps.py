@@ -273,6 +273,47 @@ def test_the_longer_of_two_logs_is_not_the_right_one_if_the_other_was_cut(
     assert content(after) == expected
 
 
+@pytest.mark.parametrize(("phase", "broken"), [(renamed, 1), (swapped, 0)])
+def test_a_broken_disk_does_not_take_the_log_with_it_that_was_moved_from_or_to_it(
+    host: Host,
+    phase: Callable[[LogManager, ReplicaMove], None],
+    broken: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host.directories.append(str(host.home / "more"))
+    manager = host.start()
+    make(manager, count=40)
+    phase(manager, begin(host, manager))
+    replace = host.disk.replace
+
+    def fails(path: str, data: bytes) -> None:
+        if path.startswith(f"{host.directories[broken]}/"):
+            raise StorageError(f"write {path}: Input/output error")
+        replace(path, data)
+
+    monkeypatch.setattr(host.disk, "replace", fails)
+    log = existing(manager)
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        log.truncate_to(20)
+    assert host.failed == [host.directories[broken]]
+    assert (log.failure, log.log_end_offset) == (None, 40)
+    fill(log)
+
+
+def test_a_log_that_was_cut_once_is_not_outdated_for_ever(host: Host) -> None:
+    """It was kept, as the other one was gone for good."""
+    host.directories.append(str(host.home / "more"))
+    manager = host.start()
+    log = make(manager, count=40)
+    (Path(log.directory) / "pybroker.moving").write_text(f"{host.home / 'elsewhere'}\n")
+    (Path(log.directory) / "pybroker.outdated").touch()
+    manager = host.kill()
+    renamed(manager, begin(host, manager))
+    fill(existing(manager))
+    end = existing(manager).log_end_offset
+    assert existing(host.kill()).log_end_offset == end
+
+
 def test_a_flipped_bit_in_the_checkpoint_of_log_starts_deletes_nothing(host: Host) -> None:
     """A leader that begins later has what lies before deleted everywhere."""
     manager = host.start()
