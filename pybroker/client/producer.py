@@ -104,11 +104,10 @@ class Producer:
         """Deliver what was taken, but for at most `timeout_s` seconds (None: delivery.timeout.ms,
         by which every record has its outcome); what is left fails, also if the call is cancelled.
         Idempotent."""
+        self._running = False
         try:
-            if self._running:
-                self._running = False
-                async with asyncio.timeout(timeout_s):
-                    await self._flush()
+            async with asyncio.timeout(timeout_s):
+                await self._flush()  # also where another call does: this one must not cut it short
         except TimeoutError:
             pass
         finally:

@@ -277,38 +277,6 @@ async def test_flush_sends_what_lingers() -> None:
         assert len(broker.requests(ProduceRequest)) == 1
 
 
-async def test_close_delivers_what_was_taken_and_takes_no_more() -> None:
-    async with FakeBroker({"t": 1}) as broker:
-        target = producer(broker, linger_ms=60_000)
-        await target.start()
-        delivery = await target.send("t", b"x")
-        await target.close()
-        assert delivery.result().offset == 0
-        with pytest.raises(Closed):
-            await target.send("t", b"y")
-        await target.close()
-
-
-async def test_a_record_that_waits_for_its_topic_is_not_taken_any_more_by_who_closes() -> None:
-    async with FakeBroker({"t": 1}) as broker:
-        target = producer(broker)
-        await target.start()
-        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
-        delivery = await target.send("t", b"x")
-        waiting = asyncio.ensure_future(target.send("u", b"y"))
-        async with asyncio.timeout(10):
-            asked = len(broker.requests(MetadataRequest))
-            await broker.until(lambda: len(broker.requests(MetadataRequest)) > asked + 1)
-            closing = asyncio.ensure_future(target.close())
-            await asyncio.sleep(0)
-            broker.topics["u"] = 1
-            with pytest.raises(Closed):
-                await waiting
-            broker.faults.clear()
-            await closing
-        assert delivery.result().offset == 0
-
-
 async def test_a_record_that_waits_for_memory_is_not_taken_by_who_cannot_go_on() -> None:
     """Nobody would look at it ever again, not even `close`."""
     async with FakeBroker({"t": 1}) as broker:
@@ -328,48 +296,6 @@ async def test_a_record_that_waits_for_memory_is_not_taken_by_who_cannot_go_on()
                 await delivery
             with pytest.raises(Closed, match="CLUSTER_AUTHORIZATION_FAILED"):
                 await (await waiting)
-
-
-async def test_close_with_a_limit_fails_what_is_left() -> None:
-    async with FakeBroker({"t": 1}) as broker:
-        target = producer(broker)
-        await target.start()
-        broker.will(ApiKey.PRODUCE, NEVER_ANSWER)
-        delivery = await target.send("t", b"x")
-        await target.close(timeout_s=0.1)
-        assert isinstance(delivery.exception(), DeliveryFailed)
-
-
-async def test_who_does_not_wait_for_close_has_closed_nevertheless() -> None:
-    async with FakeBroker({"t": 1}) as broker:
-        tasks = asyncio.all_tasks()
-        target = producer(broker)
-        await target.start()
-        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
-        delivery = await target.send("t", b"x")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(target.close(), 0.1)
-        assert isinstance(delivery.exception(), DeliveryFailed)
-        names = {task.get_name() for task in asyncio.all_tasks() - tasks}
-        assert not names & {"producer sender", "metadata"}
-
-
-async def test_every_record_has_its_outcome_whenever_close_is_cancelled() -> None:
-    async with FakeBroker({"t": 1}) as broker:
-        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
-        for turns in range(1, 8):
-            tasks = asyncio.all_tasks()
-            target = producer(broker)
-            await target.start()
-            delivery = await target.send("t", b"x")
-            closing = asyncio.ensure_future(target.close(0))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            closing.cancel()
-            await asyncio.wait([closing])
-            assert isinstance(delivery.exception(), DeliveryFailed)
-            left = [task for task in asyncio.all_tasks() - tasks if "metadata" in task.get_name()]
-            assert all(task.cancelling() for task in left)
 
 
 async def test_an_id_that_nobody_gives_does_not_hold_up_the_deadline() -> None:
@@ -460,6 +386,32 @@ async def test_a_topic_that_is_not_written_to_is_let_go_in_time() -> None:
             await broker.until(lambda: asked() == ["u"])
             await (await target.send("t", b"x"))
             await broker.until(lambda: asked() == ["t", "u"])
+        await target.close()
+
+
+async def test_a_topic_is_not_let_go_while_a_record_waits_for_its_leader() -> None:
+    """Nobody would ask for the leader any more."""
+    async with FakeBroker({"t": 1}) as broker:
+        clock = ManualClock()
+        options = {**QUICK, "delivery_timeout_ms": 600_000, "metadata_max_age_ms": 5}
+        options |= {"metadata_max_idle_ms": 5_000, "max_block_ms": 10}
+        target = Producer(broker.address, clock=clock, **options)
+        await target.start()
+        async with asyncio.timeout(10):
+            await (await target.send("t", b"x"))
+            broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 100_000)
+            delivery = await target.send("t", b"y")
+            clock.advance(60)
+            asked = len(broker.requests(MetadataRequest))
+            await broker.until(lambda: len(broker.requests(MetadataRequest)) > asked + 2)
+            broker.faults.clear()
+
+            def delivered_in_time() -> bool:
+                clock.advance(0.1)
+                return delivery.done()
+
+            await broker.until(delivered_in_time)
+            assert delivery.result().offset == 1
         await target.close()
 
 

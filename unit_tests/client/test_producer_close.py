@@ -1,0 +1,104 @@
+"""The end of a producer: what was taken has its outcome, whoever calls `close` and gives it up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pybroker.client.errors import Closed, DeliveryFailed
+from pybroker.errors import ErrorCode
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.metadata import MetadataRequest
+from pybroker.wire.messages.produce import ProduceRequest
+from unit_tests.client.fake_broker import NEVER_ANSWER, FakeBroker, refuse
+from unit_tests.client.test_producer import producer
+
+
+async def test_close_delivers_what_was_taken_and_takes_no_more() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        target = producer(broker, linger_ms=60_000)
+        await target.start()
+        delivery = await target.send("t", b"x")
+        await target.close()
+        assert delivery.result().offset == 0
+        with pytest.raises(Closed):
+            await target.send("t", b"y")
+        await target.close()
+
+
+async def test_a_record_that_waits_for_its_topic_is_not_taken_any_more_by_who_closes() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        target = producer(broker)
+        await target.start()
+        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+        delivery = await target.send("t", b"x")
+        waiting = asyncio.ensure_future(target.send("u", b"y"))
+        async with asyncio.timeout(10):
+            asked = len(broker.requests(MetadataRequest))
+            await broker.until(lambda: len(broker.requests(MetadataRequest)) > asked + 1)
+            closing = asyncio.ensure_future(target.close())
+            await asyncio.sleep(0)
+            broker.topics["u"] = 1
+            with pytest.raises(Closed):
+                await waiting
+            broker.faults.clear()
+            await closing
+        assert delivery.result().offset == 0
+
+
+async def test_close_with_a_limit_fails_what_is_left() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        target = producer(broker)
+        await target.start()
+        broker.will(ApiKey.PRODUCE, NEVER_ANSWER)
+        delivery = await target.send("t", b"x")
+        await target.close(timeout_s=0.1)
+        assert isinstance(delivery.exception(), DeliveryFailed)
+
+
+async def test_who_does_not_wait_for_close_has_closed_nevertheless() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        tasks = asyncio.all_tasks()
+        target = producer(broker)
+        await target.start()
+        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+        delivery = await target.send("t", b"x")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(target.close(), 0.1)
+        assert isinstance(delivery.exception(), DeliveryFailed)
+        names = {task.get_name() for task in asyncio.all_tasks() - tasks}
+        assert not names & {"producer sender", "metadata"}
+
+
+async def test_a_second_close_does_not_cut_the_first_short() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        target = producer(broker)
+        await target.start()
+        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+        delivery = await target.send("t", b"x")
+        closing = [asyncio.ensure_future(target.close()) for _ in range(2)]
+        async with asyncio.timeout(10):
+            asked = len(broker.requests(ProduceRequest))
+            await broker.until(lambda: len(broker.requests(ProduceRequest)) > asked + 2)
+            broker.faults.clear()
+            await asyncio.gather(*closing)
+        assert delivery.result().offset == 0
+
+
+async def test_every_record_has_its_outcome_whenever_close_is_cancelled() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+        for turns in range(1, 8):
+            tasks = asyncio.all_tasks()
+            target = producer(broker)
+            await target.start()
+            delivery = await target.send("t", b"x")
+            closing = asyncio.ensure_future(target.close(0))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert isinstance(delivery.exception(), DeliveryFailed)
+            left = [task for task in asyncio.all_tasks() - tasks if "metadata" in task.get_name()]
+            assert all(task.cancelling() for task in left)
