@@ -118,27 +118,27 @@ class ReplicaMove:
 
     def lower(self, offset: int) -> None:
         """The log that counts is about to be cut at `offset`: the source, or the copy that has
-        taken its place. Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR: then it must
-        not be cut now."""
-        with self._marks:
-            if self.done:
-                if self._disk.exists(self.source.directory):
-                    self._outdate(self.source)
-                return
-            lowered = self._lowered
-            self._lowered = offset if lowered is None else min(lowered, offset)
-            if self._named is not None:
-                self._outdate(self.log)
-
-    def _outdate(self, log: Log) -> None:
-        """After a kill that log must not be taken for the newer one for being longer. Its disk
-        fails alone, not with it that of the other log. Raises BrokerError KAFKA_STORAGE_ERROR."""
+        taken its place. By who holds the table's lock. Waits for the disk. Raises BrokerError
+        KAFKA_STORAGE_ERROR: then it must not be cut now."""
         try:
-            self._disk.replace(f"{log.directory}/{OUTDATED}", b"")
+            with self._marks:
+                if self.done:
+                    if self._disk.exists(self.source.directory):
+                        self._outdate(self.source.directory)
+                    return
+                lowered = self._lowered
+                self._lowered = offset if lowered is None else min(lowered, offset)
+                if self._named is not None:
+                    self._outdate(self._named)
         except DiskFull as error:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         except StorageError as error:
-            raise log.fail(error) from error
+            # Its disk fails alone: that of the log which is to be cut may be healthy.
+            raise (self.source if self.done else self.log).fail(error) from error
+
+    def _outdate(self, directory: str) -> None:
+        """After a kill the log there must not be taken for the newer one for being longer."""
+        self._disk.replace(f"{directory}/{OUTDATED}", b"")
 
     def prepare(self, unique: uuid.UUID) -> None:
         """Make the directory. Raises StorageError, BrokerError."""
@@ -228,7 +228,7 @@ class ReplicaMove:
             final = f"{self.target.path}/{partition_directory(self.topic_partition)}"
             with self._marks:
                 if self._lowered is not None:
-                    self._outdate(log)
+                    self._outdate(log.directory)
                 self._disk.rename(log.directory, final)
                 self._named = log.directory = final
             self._disk.sync_dir(self.target.path)
