@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -16,11 +17,12 @@ from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
 from pybroker.client.consumer import Consumer
 from pybroker.client.errors import Closed
+from pybroker.client.metadata import ClusterView, newer, view_of
 from pybroker.client.offset_lookup import list_offsets
 from pybroker.client.options import ClientOptions, parse_options
 from pybroker.clock import SystemClock
 from pybroker.errors import ErrorCode
-from pybroker.model import TopicPartition
+from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.metadata import (
     MetadataRequest,
@@ -205,3 +207,38 @@ async def test_who_waits_for_metadata_is_told_also_if_closing_is_cancelled(turns
             for each in waiting:
                 with pytest.raises(Closed):
                     await each
+
+
+ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+def view_with(count: int, epoch: int, topic_id: uuid.UUID, error: int = 0) -> ClusterView:
+    partitions = [
+        MetadataResponsePartition(partition_index=number, leader_id=1, leader_epoch=epoch)
+        for number in range(count)
+    ]
+    topic = MetadataResponseTopic(
+        name="t", topic_id=topic_id, error_code=error, partitions=partitions
+    )
+    return view_of(MetadataResponse(topics=[topic]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "error", "partitions"),
+    [
+        (ONE, ONE, ErrorCode.NONE, [5, 5, 5]),
+        (ONE, TWO, ErrorCode.NONE, [0]),
+        (ONE, NO_TOPIC_ID, ErrorCode.NONE, [0]),
+        (NO_TOPIC_ID, ONE, ErrorCode.NONE, [0]),
+        (NO_TOPIC_ID, NO_TOPIC_ID, ErrorCode.NONE, [5]),
+        (ONE, ONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []),
+    ],
+    ids=["same", "made anew", "ids end", "ids begin", "no ids", "gone"],
+)
+def test_only_a_topic_that_is_surely_the_same_keeps_partitions_that_are_not_told(
+    before: uuid.UUID, after: uuid.UUID, error: ErrorCode, partitions: list[int]
+) -> None:
+    told = 0 if error else 1
+    view = newer(view_with(3, 5, before), view_with(told, 0, after, error))
+    found = view.topics["t"].partitions
+    assert [found[number].leader_epoch for number in sorted(found)] == partitions
