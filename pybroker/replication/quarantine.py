@@ -161,6 +161,8 @@ class Quarantine:
         damage = self._damaged[key]
         opened = self._logs.log(key)
         if opened is None or opened.failure is not None:
+            # Nothing is copied into it; all other replicas here go by the incarnation, too.
+            self._raised(self._stored_incarnation)
             return True
         if damage.is_whole and opened.damage is None:
             return True  # it is the only replica, and believed

@@ -14,13 +14,14 @@ from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, decode_receipts
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
-from pybroker.errors import ConnectionLoss, ErrorCode, MultiFailed
+from pybroker.errors import ConnectionLoss, ErrorCode, MultiFailed, StorageError
 from pybroker.log_directories import given_up
 from pybroker.model import NO_LEADER, PartitionState
 from pybroker.ports import CheckOp, CoordOp, OpResult
 from pybroker.replication.power_loss import Left, PowerLoss
 from pybroker.replication.quarantine import Quarantine, stepped_aside
 from pybroker.replication.scrubber import Scrubber
+from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
@@ -197,6 +198,30 @@ async def test_who_steps_aside_in_office_becomes_another_incarnation(
     assert broker.incarnations[-1] == stat.version
     assert not broker.was_used[-1], "what it still copied would have brought it back"
     assert (await broker.stored())[0] == state(2, (2,))
+
+
+async def test_a_disk_that_fails_meanwhile_does_not_keep_the_others_out(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an older incarnation than the stored one no replica here would join an ISR any more."""
+    await broker.begin(state(2, (2, ME)))
+    await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
+
+    def breaks(log: Log, damage: Damage) -> None:
+        error = StorageError("Input/output error")
+        log.fail(error)
+        raise error
+
+    monkeypatch.setattr(broker.replicas.logs, "give_up", breaks)
+    broker.quarantine.start()
+    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+    async with asyncio.timeout(10):
+        while T0 in broker.quarantine.waiting:
+            broker.quarantine._wake.set()
+            await asyncio.sleep(0)
+    _, stat = await broker.coord.get(paths.incarnation(ME))
+    assert stat.version == 1
+    assert broker.incarnations[-1] == stat.version
 
 
 async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker: Broker) -> None:
