@@ -86,7 +86,9 @@ def _as_c_string(value: bytes | None) -> bytes:
 
 def assert_stored_with(broker: Broker, topic: str, codec: str, *, idempotent: bool) -> None:
     stored = list(batches(broker.data, topic))
-    assert {CODECS[batch.codec] for batch in stored} == {codec}
+    codecs = {CODECS[batch.codec] for batch in stored}
+    # librdkafka leaves a batch as it is that would only get longer: a short one of a slow moment.
+    assert codec in codecs and codecs <= {codec, "none"}
     assert {batch.has_producer for batch in stored} == {idempotent}
 
 
