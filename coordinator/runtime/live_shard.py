@@ -147,12 +147,12 @@ class LiveShard(Generic[C]):
     def require_current(self) -> None:
         self._check()
         if not self.is_current:
-            raise not_coordinator(f"{self._key} may be coordinated elsewhere by now")
+            raise self._maybe_elsewhere()
 
     async def confirm_current(self) -> None:
-        self.require_current()
+        self._check()
         if not await self._source.is_led_now():
-            raise not_coordinator(f"{self._key} may be coordinated elsewhere by now")
+            raise self._maybe_elsewhere()
         self._check()
 
     def append(self, records: Sequence[KeyValue]) -> int:
@@ -210,6 +210,9 @@ class LiveShard(Generic[C]):
             )
             self.end()
             self._around.resigned(self.partition, reason)
+
+    def _maybe_elsewhere(self) -> BrokerError:
+        return not_coordinator(f"{self._key} may be coordinated elsewhere by now")
 
     def _check(self) -> None:
         if self.phase is Phase.ENDED:

@@ -243,19 +243,17 @@ class Cluster:
             was_wanted = self._wanted.is_set()
             self._wanted.clear()
             waiters, self._refreshes = self._refreshes, []
-            problem: ClientError | None = None
+            problem: ClientError | None = _closed()  # where this task is ended meanwhile
             try:
                 await self._refresh(was_wanted=was_wanted)
-                failures = 0
+                problem, failures = None, 0
             except ClientError as error:
                 problem = error
                 failures += 1
                 self._wanted.set()
                 logger.warning("event=metadata-refresh-failed reason=%s", error)
-            except BaseException:
-                self._tell(waiters, _closed())
-                raise
-            self._tell(waiters, problem)
+            finally:
+                self._tell(waiters, problem)
             self._notify()
             await asyncio.sleep(self.pause_s(failures))
 

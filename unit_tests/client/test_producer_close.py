@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pybroker.client import Producer, RecordMetadata
 from pybroker.client.errors import Closed, DeliveryFailed
 from pybroker.errors import ErrorCode
 from pybroker.wire.api import ApiKey
@@ -13,6 +14,14 @@ from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.messages.produce import ProduceRequest
 from unit_tests.client.fake_broker import NEVER_ANSWER, FakeBroker, refuse
 from unit_tests.client.test_producer import producer
+
+
+async def refused(broker: FakeBroker) -> tuple[Producer, asyncio.Future[RecordMetadata]]:
+    """A producer, and a record that it sends again and again."""
+    target = producer(broker)
+    await target.start()
+    broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+    return target, await target.send("t", b"x")
 
 
 async def test_close_delivers_what_was_taken_and_takes_no_more() -> None:
@@ -29,10 +38,7 @@ async def test_close_delivers_what_was_taken_and_takes_no_more() -> None:
 
 async def test_a_record_that_waits_for_its_topic_is_not_taken_any_more_by_who_closes() -> None:
     async with FakeBroker({"t": 1}) as broker:
-        target = producer(broker)
-        await target.start()
-        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
-        delivery = await target.send("t", b"x")
+        target, delivery = await refused(broker)
         waiting = asyncio.ensure_future(target.send("u", b"y"))
         async with asyncio.timeout(10):
             asked = len(broker.requests(MetadataRequest))
@@ -60,10 +66,7 @@ async def test_close_with_a_limit_fails_what_is_left() -> None:
 async def test_who_does_not_wait_for_close_has_closed_nevertheless() -> None:
     async with FakeBroker({"t": 1}) as broker:
         tasks = asyncio.all_tasks()
-        target = producer(broker)
-        await target.start()
-        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
-        delivery = await target.send("t", b"x")
+        target, delivery = await refused(broker)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(target.close(), 0.1)
         assert isinstance(delivery.exception(), DeliveryFailed)
@@ -73,10 +76,7 @@ async def test_who_does_not_wait_for_close_has_closed_nevertheless() -> None:
 
 async def test_a_second_close_does_not_cut_the_first_short() -> None:
     async with FakeBroker({"t": 1}) as broker:
-        target = producer(broker)
-        await target.start()
-        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
-        delivery = await target.send("t", b"x")
+        target, delivery = await refused(broker)
         closing = [asyncio.ensure_future(target.close()) for _ in range(2)]
         async with asyncio.timeout(10):
             asked = len(broker.requests(ProduceRequest))

@@ -23,17 +23,21 @@ BUSY = WorkloadOptions(
 )
 
 
+def begun(cluster: SimCluster, world: World, options: WorkloadOptions) -> Workload:
+    """A workload whose topics exist, on a cluster that it starts."""
+    workload = Workload(world, cluster.machine, cluster.network.sockets, cluster.bootstrap, options)
+    cluster.start()
+    assert cluster.run_until_ready()
+    workload.start()
+    assert cluster.run_until(lambda: workload.is_ready, 20)
+    return workload
+
+
 def load(seed: str, options: WorkloadOptions, seconds: float = 6.0) -> tuple[Workload, str]:
     """A run without faults from its beginning to the final reads, and the digest of its trace."""
     world = World(seed)
     with SimCluster(world) as cluster:
-        workload = Workload(
-            world, cluster.machine, cluster.network.sockets, cluster.bootstrap, options
-        )
-        cluster.start()
-        assert cluster.run_until_ready()
-        workload.start()
-        assert cluster.run_until(lambda: workload.is_ready, 20)
+        workload = begun(cluster, world, options)
         world.run(world.now + seconds)
         workload.stop()
         assert cluster.run_until(lambda: workload.is_quiet, 30)
@@ -81,13 +85,7 @@ def test_what_is_taken_for_a_topic_is_one(seed: int) -> None:
     that they are about to."""
     world = World(f"doomed {seed}")
     with SimCluster(world) as cluster:
-        workload = Workload(
-            world, cluster.machine, cluster.network.sockets, cluster.bootstrap, CHURN
-        )
-        cluster.start()
-        assert cluster.run_until_ready()
-        workload.start()
-        assert cluster.run_until(lambda: workload.is_ready, 20)
+        workload = begun(cluster, world, CHURN)
         names = [broker.machine.name for broker in cluster.brokers.values()]
         for name in names:
             others = [each for each in names if each != name]

@@ -19,6 +19,8 @@ from pybroker.storage.loader import Known, create_log, open_log
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch
 
 PARTITION = TopicPartition("orders", 0)
@@ -201,3 +203,14 @@ class Bench:
                 found += range(header.base_offset, header.next_offset)
                 offset = header.next_offset
         return found
+
+
+def on_simulated_disk(config: LogConfig, seed: int) -> tuple[SimDisk, Bench]:
+    """A log of 60 records in many segments, all of it durable."""
+    disk = SimDisk(World(str(seed)), "m")
+    bench = Bench(Path("/logs"), config, disk.of_process())
+    for folder in ("/", "/logs"):
+        bench.disk.sync_dir(folder)
+    bench.append(*[1] * 60)
+    bench.log.flush()
+    return disk, bench

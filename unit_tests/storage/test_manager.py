@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,13 +93,6 @@ class Host:
     def release(self) -> None:
         for manager in self.managers:
             manager.unlock()
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
-    yield host
-    host.release()
 
 
 def fill(log: Log, count: int = 1, value: bytes = b"value") -> None:

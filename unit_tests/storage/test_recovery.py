@@ -10,7 +10,7 @@ from pybroker.storage.log_config import LogConfig
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker, stamped
-from unit_tests.storage.bench import Bench, storage_error
+from unit_tests.storage.bench import Bench, on_simulated_disk, storage_error
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
@@ -471,12 +471,7 @@ def test_a_power_loss_while_retention_removes_segments_leaves_no_hole() -> None:
     """It had renamed the oldest ones. Each name may come back by itself."""
     kept = set()
     for seed in range(60):
-        disk = SimDisk(World(str(seed)), "m")
-        bench = Bench(Path("/logs"), SMALL, disk.of_process())
-        for folder in ("/", "/logs"):
-            bench.disk.sync_dir(folder)
-        bench.append(*[1] * 60)
-        bench.log.flush()
+        disk, bench = on_simulated_disk(SMALL, seed)
         bench.log.advance_log_start(50)
         assert bench.log.delete_expired(bench.now_ms, 60) > 2
         if seed % 3 == 0:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,19 +27,12 @@ from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_faults import ProcessKilled
 from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import batch
-from unit_tests.storage.bench import Bench, refused
+from unit_tests.storage.bench import Bench, on_simulated_disk, refused
 from unit_tests.storage.faulty_disk import FaultyDisk
 from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, Host, existing, fill, make
 from unit_tests.storage.test_moves import begin, content, renamed, swapped
 
 TINY = LogConfig(segment_bytes=400, index_interval_bytes=0, retention_ms=1000)
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
-    yield host
-    host.release()
 
 
 def restarted(log: Log) -> None:
@@ -146,17 +139,6 @@ def test_what_is_made_durable_right_before_a_cut_does_not_count(
 # names that are durable one by one
 
 
-def simulated(seed: int) -> tuple[SimDisk, Bench]:
-    """A log of 60 records in many segments, all of it durable."""
-    disk = SimDisk(World(str(seed)), "m")
-    bench = Bench(Path("/logs"), TINY, disk.of_process())
-    for folder in ("/", "/logs"):
-        bench.disk.sync_dir(folder)
-    bench.append(*[1] * 60)
-    bench.log.flush()
-    return disk, bench
-
-
 def lose_power(disk: SimDisk, bench: Bench, recovery_point: int) -> None:
     disk.lose_power()
     bench.disk = disk.of_process()
@@ -166,7 +148,7 @@ def lose_power(disk: SimDisk, bench: Bench, recovery_point: int) -> None:
 def test_a_power_loss_after_retention_took_all_does_not_begin_at_0() -> None:
     """The name of the new segment was not durable, those of the others were."""
     for seed in range(60):
-        disk, bench = simulated(seed)
+        disk, bench = on_simulated_disk(TINY, seed)
         assert bench.log.delete_expired(bench.now_ms + 10**6, 60) > 3
         assert bench.log.segment_count == 1
         lose_power(disk, bench, 60)
@@ -176,7 +158,7 @@ def test_a_power_loss_after_retention_took_all_does_not_begin_at_0() -> None:
 def test_a_power_loss_after_a_kill_after_retention_leaves_no_hole() -> None:
     """The start after the kill removed the files before their new names were durable."""
     for seed in range(60):
-        disk, bench = simulated(seed)
+        disk, bench = on_simulated_disk(TINY, seed)
         bench.log.advance_log_start(50)
         assert bench.log.delete_expired(bench.now_ms, 60) > 2
         disk.process_ended()
@@ -193,7 +175,7 @@ def test_a_power_loss_while_a_log_is_cut_leaves_no_hole(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     for seed in range(60):
-        disk, bench = simulated(seed)
+        disk, bench = on_simulated_disk(TINY, seed)
         monkeypatch.setattr(bench.disk, "sync_dir", no_power)
         with pytest.raises(KeyboardInterrupt):
             bench.log.truncate_to(7)

@@ -172,14 +172,20 @@ async def test_members_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> 
     assert any("left_out=" in each.getMessage() for each in caplog.records)
 
 
-async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
-    """Whoever has room stays; when they are gone there is room again."""
+async def with_little_room() -> tuple[MemoryShard, GroupCoordinator]:
+    """100,000 bytes for all members."""
     shard = MemoryShard()
     hosts: list[GroupCoordinator] = []
     room = Room(shard.clock, lambda: sum(host.size() for host in hosts), bytes_max=100_000)
     coordinator = hosted(shard, take_room=room.take)
     hosts.append(coordinator)
     await shard.load()
+    return shard, coordinator
+
+
+async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
+    """Whoever has room stays; when they are gone there is room again."""
+    shard, coordinator = await with_little_room()
 
     async def come(group: str) -> Joined:
         joining = call(known=False, session_ms=10_000, metadata=bytes(20_000))
@@ -217,12 +223,7 @@ async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
 )
 async def test_whatever_a_member_says_of_itself_takes_room(joining: Join) -> None:
     """Up to 32 KiB each, which is kept as long as its metadata."""
-    shard = MemoryShard()
-    hosts: list[GroupCoordinator] = []
-    room = Room(shard.clock, lambda: sum(host.size() for host in hosts), bytes_max=100_000)
-    coordinator = hosted(shard, take_room=room.take)
-    hosts.append(coordinator)
-    await shard.load()
+    shard, coordinator = await with_little_room()
 
     async def come(group: str) -> Joined:
         waiting = asyncio.ensure_future(coordinator.join(group, joining))
