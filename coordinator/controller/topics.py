@@ -113,7 +113,7 @@ def check_new_name(name: str, existing: Collection[str]) -> None:
     if fault is not None:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")
     if name in existing:
-        raise _already_exists(name)
+        raise already_exists(name)
     if "." in name or "_" in name:
         alike = sorted(other for other in existing if collides(name, other))
         if alike:
@@ -160,7 +160,7 @@ async def create_topic(
                 raise error.cause from error
             if attempt and (await read_topic(coord, name)).topic_id == topic_id:
                 return
-            raise _already_exists(name) from error
+            raise already_exists(name) from error
         except ConnectionLoss:
             if attempt == ATTEMPTS_MAX - 1:
                 raise
@@ -250,7 +250,7 @@ async def topic_configs(coord: Coord, name: str) -> dict[str, str]:
     return schemas.decode_config(path, data)
 
 
-def _already_exists(name: str) -> BrokerError:
+def already_exists(name: str) -> BrokerError:
     return BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
 
 

@@ -20,6 +20,7 @@ from pybroker.errors import (
     ConnectionLoss,
     CoordError,
     ErrorCode,
+    MalformedNode,
     NodeExists,
     NoNode,
 )
@@ -70,7 +71,7 @@ class ProducerIds:
         task = self._start_reserving()
         try:
             block = await asyncio.shield(task)
-        except CoordError as error:
+        except (CoordError, MalformedNode) as error:
             if self._reserve is task:
                 self._reserve = None
             raise BrokerError(

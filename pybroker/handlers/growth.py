@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pybroker.errors import BrokerError, CoordError, ErrorCode
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.handlers.context import Request, Services
 from pybroker.handlers.metadata import has_leaders
 from pybroker.handlers.topics import as_broker_error, require_controller
@@ -37,7 +37,7 @@ async def handle_create_partitions(
                 raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
             await _grow(services, topic, validate_only=message.validate_only)
             grown.append((result, topic.count))
-        except (BrokerError, CoordError) as error:
+        except (BrokerError, CoordError, MalformedNode) as error:
             failure = as_broker_error(error)
             result.error_code, result.error_message = failure.code, failure.detail
     if not message.validate_only:

@@ -5,9 +5,13 @@ The transaction timeout has no meaning without a transactional id and is not loo
 
 from __future__ import annotations
 
+import logging
+
 from pybroker.errors import BrokerError, CoordError, ErrorCode
 from pybroker.handlers.context import Request, Services
 from pybroker.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+log = logging.getLogger(__name__)
 
 
 async def handle_init_producer_id(
@@ -19,6 +23,9 @@ async def handle_init_producer_id(
     try:
         producer_id = await services.producer_ids()
     except BrokerError as error:
+        left_out = services.log_limit.allow("no producer id")
+        if left_out is not None:
+            log.warning("no producer id error=%s left_out=%d", error, left_out)
         return _refused(error.code)
     except CoordError:
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)

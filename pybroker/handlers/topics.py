@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from pybroker.errors import BrokerError, CoordError, ErrorCode
+from pybroker.coordinator.controller.topics import already_exists
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.handlers.context import Request, Services
 from pybroker.handlers.metadata import has_leaders
 from pybroker.model import NO_TOPIC_ID
@@ -44,7 +45,7 @@ async def handle_create_topics(
                 )
             require_controller(services)
             await _create(services, topic, result, validate_only=message.validate_only)
-        except (BrokerError, CoordError) as error:
+        except (BrokerError, CoordError, MalformedNode) as error:
             failure = as_broker_error(error)
             result.error_code, result.error_message = failure.code, failure.detail
             result.configs = []
@@ -57,6 +58,10 @@ async def handle_create_topics(
 async def _create(
     services: Services, topic: CreatableTopic, result: CreatableTopicResult, *, validate_only: bool
 ) -> None:
+    if services.metadata.topic(topic.name) is not None:
+        # Before all that may be wrong, as in Kafka: who makes sure that his topic is there goes on
+        # after this error, also while there are too few brokers to make it.
+        raise already_exists(topic.name)
     assignment: dict[int, list[int]] | None = None
     if topic.assignments:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
@@ -132,7 +137,7 @@ async def handle_delete_topics(
                 raise BrokerError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
             require_controller(services)
             await _delete(services, request, topic, result)
-        except (BrokerError, CoordError) as error:
+        except (BrokerError, CoordError, MalformedNode) as error:
             failure = as_broker_error(error)
             result.error_code, result.error_message = failure.code, failure.detail
         results.append(result)
@@ -195,8 +200,10 @@ def require_controller(services: Services) -> None:
         raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is {services.controller_id}")
 
 
-def as_broker_error(error: BrokerError | CoordError) -> BrokerError:
+def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
     """What a client is told when ZooKeeper did not answer: try again."""
     if isinstance(error, BrokerError):
         return error
+    if isinstance(error, MalformedNode):
+        return BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
     return BrokerError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time")

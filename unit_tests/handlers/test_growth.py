@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.clock import ManualClock
+from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.topics import (
@@ -196,3 +197,12 @@ async def test_without_time_the_answer_comes_at_once(tmp_path: Path) -> None:
         result = the_only(await grow(bench, larger(), timeout_ms=0))
         assert code(result) is ErrorCode.REQUEST_TIMED_OUT
         await bench.app.metadata.wait_until(lambda: partitions(bench) == 3, 5)
+
+
+async def test_a_topic_whose_node_is_damaged_does_not_hold_up_others(bench: Bench) -> None:
+    await bench.create("t")
+    await bench.create("damaged")
+    await bench.coord.set(paths.topic("damaged"), b"{}")
+    good, damaged = await grow(bench, larger("t"), larger("damaged"))
+    assert (code(good), code(damaged)) == (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert paths.topic("damaged") in str(damaged.error_message)

@@ -46,7 +46,7 @@ def new(name: str = "t", partitions: int = 1, replicas: int = 1, **fields: Any) 
 def assigned(name: str, *brokers: list[int], **fields: Any) -> CreatableTopic:
     return new(
         name,
-        -1,
+        fields.pop("partitions", -1),
         -1,
         assignments=[
             CreatableReplicaAssignment(partition_index=index, broker_ids=ids)
@@ -224,6 +224,26 @@ async def test_a_topic_that_exists_is_36_and_one_that_collides_17(
     assert code(alike) is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+async def test_that_a_topic_exists_is_said_before_what_is_wrong_with_the_wish(
+    bench: Bench,
+) -> None:
+    """Who makes sure that his topic is there goes on after 36 alone; not after 38, for as long as
+    there are fewer brokers than the topic has replicas."""
+    await bench.create("t")
+    faults = [
+        new(replicas=3),
+        new(partitions=0),
+        new(configs={"no.such.option": "1"}),
+        new(configs={"retention.ms": None}),
+        assigned("t", [99]),
+        assigned("t", [BROKER_ID], partitions=1),
+    ]
+    for fault in faults:
+        for validate_only in (False, True):
+            result = the_only(await create(bench, fault, validate_only=validate_only))
+            assert code(result) is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
 @pytest.mark.parametrize("version", CREATE_VERSIONS)
 async def test_a_name_given_twice_is_42_for_both(bench: Bench, version: int) -> None:
     results = await create(bench, new("twice"), new("once"), new("twice"), version=version)
@@ -341,6 +361,19 @@ async def test_version_6_deletes_by_id_and_answers_100_for_an_unknown_one(bench:
     assert bench.app.metadata.topics == {}
 
 
+async def test_a_topic_whose_node_is_damaged_does_not_hold_up_the_deletion_of_others(
+    bench: Bench,
+) -> None:
+    await bench.create("t")
+    await bench.create("damaged")
+    known = bench.app.metadata.topics["damaged"].topic_id
+    await bench.coord.set(paths.topic("damaged"), b"{}")
+    damaged, good = await delete_states(
+        bench, DeleteTopicState(topic_id=known), DeleteTopicState(name="t")
+    )
+    assert (damaged[0], good[0]) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE)
+
+
 async def test_a_topic_to_delete_has_a_name_or_an_id(bench: Bench) -> None:
     await bench.create("t")
     known = bench.app.metadata.topics["t"].topic_id
@@ -435,6 +468,17 @@ async def test_while_zookeeper_gives_no_ids_it_is_15(
     answer = await init(bench)
     assert (code(answer), answer.producer_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
     bench.coord.resume()
+    assert code(await init(bench)) is ErrorCode.NONE
+
+
+async def test_a_damaged_node_of_blocks_is_15_until_somebody_repairs_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.coord.set(paths.PRODUCER_ID_BLOCK, b"{}")
+    answer = await init(bench)
+    assert (code(answer), answer.producer_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    assert paths.PRODUCER_ID_BLOCK in caplog.text
+    await bench.coord.set(paths.PRODUCER_ID_BLOCK, b"")
     assert code(await init(bench)) is ErrorCode.NONE
 
 
