@@ -272,11 +272,24 @@ def test_a_folder_of_the_top_is_a_package_through_a_relative_link(folder: str) -
     assert (link / "__init__.py").exists()
 
 
+def names_in_git(*options: str) -> list[str]:
+    """None where there is no git."""
+    command = ["git", "ls-files", *options]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return listed.stdout.splitlines() if listed.returncode == 0 else []
+
+
+def test_no_link_leads_out_of_the_sources() -> None:
+    """Where it is checked out it takes the place of what git passes over, such as a virtual
+    environment."""
+    links = [ROOT / name for name in names_in_git("--cached") if (ROOT / name).is_symlink()]
+    outside = [str(link) for link in links if link.readlink().is_absolute()]
+    assert not outside, "git rm --cached: " + ", ".join(outside)
+
+
 def project_texts() -> list[Path]:
     """The project's own text files: those of git, or of the folders where there is no git."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    names = listed.stdout.splitlines() if listed.returncode == 0 else []
+    names = names_in_git("--cached", "--others", "--exclude-standard")
     paths = [ROOT / name for name in names] or [source.path for source in PACKAGE + TESTS]
     return [
         path
