@@ -36,6 +36,7 @@ from kazoo.retry import KazooRetry  # type: ignore[import-untyped]
 
 from pybroker.coordinator.zookeeper.connect_string import ConnectString
 from pybroker.coordinator.zookeeper.handshake import SessionKey
+from pybroker.coordinator.zookeeper.limits import REQUEST_BYTES_MAX
 
 _log = logging.getLogger(__name__)
 _RECONNECT_DELAY_S: Final = 0.05
@@ -92,6 +93,24 @@ class SetWatches:
     def deserialize(buffer: bytes, offset: int) -> None:
         """The answer has no body."""
         del buffer, offset
+
+
+def _set_watches(
+    zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
+) -> list[SetWatches]:
+    """As many requests as it takes: a server that gets one above its limit drops the connection,
+    and would do so after every reconnect."""
+    requests = []
+    lists: tuple[list[str], ...] = ([], [], [])
+    size = 0
+    for kind, paths in enumerate((data, missing, child)):
+        for path in paths:
+            size += 4 + len(path.encode())
+            if size > REQUEST_BYTES_MAX:
+                requests.append(SetWatches(zxid, *lists))
+                lists, size = ([], [], []), 4 + len(path.encode())
+            lists[kind].append(path)
+    return [*requests, SetWatches(zxid, *lists)]
 
 
 class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -236,9 +255,12 @@ class Link:
             self._client._data_watchers[path].add(self.watcher)
         for path in child:
             self._client._child_watchers[path].add(self.watcher)
-        result = self._handler.async_result()
-        self._client._call(SetWatches(zxid, data, missing, child), result)
-        return self.answer_of(result)
+        answers = []
+        for request in _set_watches(zxid, data, missing, child):
+            result = self._handler.async_result()
+            self._client._call(request, result)
+            answers.append(self.answer_of(result))
+        return asyncio.gather(*answers)
 
     def cut(self) -> None:
         """Break the connection; kazoo connects again by itself."""

@@ -279,6 +279,27 @@ class CoordContract:
         await child.next(watch_event(WatchKind.CHILD, "/p"))
         assert [len(heard.events) for heard in (data, missing, child)] == [1, 1, 1]
 
+    async def test_more_watches_than_a_request_has_room_for_outlive_a_lost_connection(
+        self, service: Service
+    ) -> None:
+        coord, other = await service.client(), await service.client()
+        session, changes = Heard(), Heard()
+        coord.add_listener(session)
+        paths = [f"/{number:04}-{'n' * 244}" for number in range(4800)]
+        for start in range(0, len(paths), 100):
+            await asyncio.gather(
+                *(coord.exists(path, changes) for path in paths[start : start + 100])
+            )
+        await service.break_connection(coord)
+        await session.next(SessionEvent.SUSPENDED)
+        await other.create(paths[0])
+        await service.mend_connection(coord)
+        await session.next(SessionEvent.RECONNECTED)
+        await changes.next(watch_event(WatchKind.CREATED, paths[0]))
+        await other.create(paths[-1])
+        await changes.next(watch_event(WatchKind.CREATED, paths[-1]))
+        assert session.events == [SessionEvent.SUSPENDED, SessionEvent.RECONNECTED]
+
     async def test_silence_is_short_while_the_service_answers(self, service: Service) -> None:
         coord = await service.client()
         await coord.sync()
