@@ -98,10 +98,11 @@ class Fields:
         return [str(value) for value in values]
 
     def number(self, name: str) -> int:
-        """The key itself, which must be a decimal number."""
-        if not (name.isascii() and name.isdigit()):
+        """The key itself, which must be a decimal number of 32 bits."""
+        number = decimal(name) if name.isascii() and name.isdigit() else None
+        if number is None or number > _INT32_MAX:
             raise malformed(self._path, f"numbers as keys of {self._where}", name)
-        return int(name)
+        return number
 
     def number_in_text(self, key: str, *, default: int | None = None) -> int:
         """A string that holds a decimal number of any size."""

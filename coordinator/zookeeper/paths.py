@@ -78,6 +78,7 @@ PERSISTENT_PARENTS: Final = (
 
 _SEQUENCE_DIGITS: Final = 10
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_NUMBER_MAX: Final = 2**31 - 1
 
 
 class ConfigEntity(NamedTuple):
@@ -358,4 +359,5 @@ def _name(component: str) -> str | None:
 
 
 def _number(component: str) -> int | None:
-    return int(component) if _NUMBER.fullmatch(component) else None
+    number = int(component) if _NUMBER.fullmatch(component) else None
+    return number if number is not None and number <= _NUMBER_MAX else None

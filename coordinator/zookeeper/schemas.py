@@ -27,9 +27,12 @@ from pybroker.coordinator.zookeeper.json_nodes import (
     malformed,
 )
 from pybroker.errors import MalformedNode
+from pybroker.listeners import PORT_MAX, PROTOCOLS
 from pybroker.model import Endpoint, PartitionState, TopicPartition, decode_uuid, encode_uuid
 
 _BROKER_VERSION: Final = 4
+_BROKER_BYTES_MAX: Final = 2**15 - 1
+"""No longer text can be sent, and its texts are told to everybody."""
 _TOPIC_VERSION: Final = 3
 _TOPIC_VERSION_WITHOUT_ID: Final = 2
 _STATE_KEYS: Final = frozenset(
@@ -333,6 +336,8 @@ def encode_broker(
 def decode_broker(path: str, data: bytes) -> tuple[tuple[Endpoint, ...], str | None]:
     """(endpoints, rack). Reads versions 1 to 5; version 1 knows only one PLAINTEXT endpoint, before
     version 4 a listener is named after its security protocol."""
+    if len(data) > _BROKER_BYTES_MAX:
+        raise malformed(path, f"at most {_BROKER_BYTES_MAX} bytes", data)
     fields = load_object(path, data)
     rack = fields.text("rack", default="") or None
     if fields.integer("version") < 2:
@@ -346,10 +351,13 @@ def decode_broker(path: str, data: bytes) -> tuple[tuple[Endpoint, ...], str | N
 def _endpoint(path: str, text: str, protocols: Mapping[str, str]) -> Endpoint:
     listener, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and int(port) < 65536
-    if not (listener and separator and colon and is_port):
+    number = decimal(port) if port.isascii() and port.isdigit() else None
+    if not (listener and separator and colon) or number is None or number > PORT_MAX:
         raise malformed(path, "LISTENER://host:port in endpoints", text)
-    return Endpoint(listener, host.strip("[]"), int(port), protocols.get(listener, listener))
+    protocol = protocols.get(listener, listener)
+    if protocol not in PROTOCOLS:
+        raise malformed(path, f"a security protocol of {', '.join(PROTOCOLS)}", protocol)
+    return Endpoint(listener, host.strip("[]"), number, protocol)
 
 
 def _host_text(host: str) -> str:

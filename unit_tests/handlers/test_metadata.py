@@ -310,3 +310,24 @@ async def test_a_broker_describes_brokers_only(
     assert code(answer) is expected
     assert words in answer.error_message
     assert answer.brokers == []
+
+
+DIGITS = "9" * 5000
+UNTELLABLE = [
+    ("/brokers/topics/foreign", '{"version":1,"partitions":{"2147483648":[1]}}'),
+    ("/brokers/topics/foreign", f'{{"version":1,"partitions":{{"{DIGITS}":[1]}}}}'),
+    ("/brokers/ids/2147483648", '{"version":5,"endpoints":["PLAINTEXT://h:1"]}'),
+    ("/brokers/ids/7", f'{{"version":5,"endpoints":["PLAINTEXT://h:{DIGITS}"]}}'),
+    ("/brokers/ids/7", f'{{"version":5,"endpoints":["PLAINTEXT://{"h" * 2**15}:1"]}}'),
+]
+
+
+@pytest.mark.parametrize(("path", "data"), UNTELLABLE)
+async def test_a_node_that_nobody_can_be_told_of_does_not_hold_up_others(
+    bench: Bench, path: str, data: str
+) -> None:
+    await bench.coord.create(path, data.encode())
+    await bench.create("t")
+    answer = await bench.ask(ApiKey.METADATA, 12, MetadataRequest(topics=None))
+    assert [topic.name for topic in answer.topics] == ["t"]
+    assert [broker.node_id for broker in answer.brokers] == [BROKER_ID]

@@ -91,7 +91,15 @@ def test_parsing_reverses_building(name: str, number: int) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/brokers/ids", "/brokers/ids/", "/brokers/ids/x", "/brokers/ids/01", "/brokers/ids/1/2", "/"],
+    [
+        "/brokers/ids",
+        "/brokers/ids/",
+        "/brokers/ids/x",
+        "/brokers/ids/01",
+        "/brokers/ids/2147483648",
+        "/brokers/ids/1/2",
+        "/",
+    ],
 )
 def test_other_paths_are_no_brokers(path: str) -> None:
     assert paths.parse_broker(path) is None
