@@ -32,8 +32,10 @@ async def handle_describe_groups(
     operations = OPERATIONS_NOT_ASKED
     if message.include_authorized_operations:
         operations = ALL_GROUP_OPERATIONS
+    # Each once: a name takes a few bytes, what is told of the group may be megabytes.
+    names = dict.fromkeys(message.groups)
     return DescribeGroupsResponse(
-        groups=[await _described(services, group_id, operations) for group_id in message.groups]
+        groups=[await _described(services, group_id, operations) for group_id in names]
     )
 
 

@@ -6,7 +6,7 @@ is asked of the group's coordinator. As in Kafka a fetch does not ask whether a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from pybroker.coordinator.groups.calls import Identity
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
@@ -28,6 +28,7 @@ from pybroker.wire.messages.offsets import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -146,7 +147,7 @@ async def handle_offset_fetch(
         return await _fetch_classic(services, message)
     if request.version >= _FIRST_WITH_GROUPS:
         groups = []
-        for group in message.groups:
+        for group in _each_once(message.groups):
             groups.append(
                 await _fetch_group(services, group.group_id, group.topics, message.require_stable)
             )
@@ -157,6 +158,18 @@ async def handle_offset_fetch(
     except BrokerError as error:
         return await _failed_fetch(request.version, message, error.code)
     return OffsetFetchResponse(topics=await _topics(message.topics, found))
+
+
+def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> Iterator[OffsetFetchRequestGroup]:
+    """All offsets of a group are told once, however often it is named: a name takes a few bytes,
+    they may be megabytes."""
+    told = set()
+    for group in groups:
+        if group.topics is None:
+            if group.group_id in told:
+                continue
+            told.add(group.group_id)
+        yield group
 
 
 async def _failed_fetch(

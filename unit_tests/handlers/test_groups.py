@@ -125,6 +125,14 @@ async def described(bench: Bench, group: str = "g", version: int = 5) -> Describ
     return found
 
 
+async def test_a_group_that_is_named_many_times_is_described_once(bench: Bench) -> None:
+    """A name takes a few bytes, what its members have said of themselves may be megabytes."""
+    await stable(bench)
+    request = DescribeGroupsRequest(groups=["g", "h", *["g"] * 1000])
+    answer = await bench.ask(ApiKey.DESCRIBE_GROUPS, 5, request)
+    assert [group.group_id for group in answer.groups] == ["g", "h"]
+
+
 @pytest.mark.parametrize("kind", ["consumer", ""])
 async def test_a_join_that_begins_no_group_leaves_no_nodes(bench: Bench, kind: str) -> None:
     request = JoinGroupRequest(

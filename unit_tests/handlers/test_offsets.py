@@ -280,6 +280,22 @@ async def test_several_groups_in_one_request(asker: Asker) -> None:
     ]
 
 
+async def test_all_offsets_of_a_group_that_is_named_many_times_are_told_once(
+    asker: Asker,
+) -> None:
+    """A name takes a few bytes, all that is committed may be megabytes."""
+    await asker.commit({"a-0": 5})
+    some = [OffsetFetchRequestTopics(name="a", partition_indexes=[0])]
+    groups = [
+        OffsetFetchRequestGroup(group_id="g", topics=some),
+        *[OffsetFetchRequestGroup(group_id="g", topics=None)] * 1000,
+        OffsetFetchRequestGroup(group_id="g", topics=some),
+    ]
+    answer = await asker.bench.ask(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
+    offsets = [group.topics[0].partitions[0].committed_offset for group in answer.groups]
+    assert offsets == [5, 5, 5]
+
+
 async def test_deleting_offsets(asker: Asker) -> None:
     assert await asker.delete("a-0") == ErrorCode.GROUP_ID_NOT_FOUND
     await asker.commit({"a-0": 5, "b-0": 6})
