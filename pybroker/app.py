@@ -408,7 +408,11 @@ class BrokerApp:
         )
 
     async def _topic_log_configs(self, topics: Collection[str]) -> dict[str, LogConfig]:
-        return await read_log_configs(self._world.coord, lambda: self.live.current, topics)
+        def held(topic: str) -> LogConfig | None:
+            opened = self.replicas.partitions.items()
+            return next((each.log.config for key, each in opened if key.topic == topic), None)
+
+        return await read_log_configs(self._world.coord, lambda: self.live.current, topics, held)
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """The broker's own options have changed; those of its logs are handed on elsewhere."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Final
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.config import first_faults
@@ -13,7 +15,7 @@ from pybroker.coordinator.zookeeper.paths import config_root, decode_name, topic
 from pybroker.errors import MalformedNode, NoNode
 from pybroker.ports import Coord
 from pybroker.records.batch import TimestampType
-from pybroker.storage.log_config import LogConfig
+from pybroker.storage.log_config import UNLIMITED, LogConfig
 from pybroker.topic_config import TopicConfig, effective_topic_config, usable_overrides
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,8 @@ _TIMESTAMP_TYPES = {
     "CreateTime": TimestampType.CREATE_TIME,
     "LogAppendTime": TimestampType.LOG_APPEND_TIME,
 }
+
+_RETENTION: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
 
 
 def log_config(config: TopicConfig) -> LogConfig:
@@ -52,24 +56,36 @@ def log_config(config: TopicConfig) -> LogConfig:
     )
 
 
-def topic_log_config(broker: BrokerConfig, topic: str, overrides: dict[str, str]) -> LogConfig:
-    """The options of a topic's logs from what ZooKeeper holds for it. A value that is no value is
-    left out with a warning: it must not keep the partition from opening."""
-    usable, faults = usable_overrides(broker, overrides)
+def topic_log_config(
+    broker: BrokerConfig, topic: str, overrides: Mapping[str, str] | None
+) -> LogConfig:
+    """The options of a topic's logs from what ZooKeeper holds for it (None: what nobody can read).
+    A value that is no value is left out with a warning: it must not keep the partition from
+    opening. But no default deletes records that somebody may have wanted to keep."""
+    usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
-    return log_config(effective_topic_config(broker, usable))
+    config = log_config(effective_topic_config(broker, usable))
+    if overrides is None or any(name in overrides and name not in usable for name in _RETENTION):
+        log.error("nothing is deleted topic=%s: nobody can read what its retention is", topic)
+        return replace(config, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
+    return config
 
 
 async def read_log_configs(
-    coord: Coord, broker: Callable[[], BrokerConfig], topics: Collection[str]
+    coord: Coord,
+    broker: Callable[[], BrokerConfig],
+    topics: Collection[str],
+    held: Callable[[str], LogConfig | None],
 ) -> dict[str, LogConfig]:
-    """The options of the logs of these topics, as they are now. A broker may be told of a topic
-    before its member of ZooKeeper knows it, and its own options with it. Raises CoordError."""
+    """The options of the logs of these topics, as they are now; where nobody can read them those
+    that are `held`, if there are any. A broker may be told of a topic before its member of
+    ZooKeeper knows it, and its own options with it. Raises CoordError."""
 
     async def one(topic: str) -> LogConfig:
         overrides = await _read(coord, topic)
-        return topic_log_config(broker(), topic, overrides or {})
+        known = held(topic) if overrides is None else None
+        return known or topic_log_config(broker(), topic, overrides)
 
     await coord.sync(config_root("topics"))
     return await read_each(one, topics)
@@ -82,7 +98,7 @@ async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, Log
 
     async def one(topic: str) -> LogConfig | None:
         overrides = await _read(coord, topic)
-        return topic_log_config(broker, topic, overrides) if overrides else None
+        return None if overrides == {} else topic_log_config(broker, topic, overrides)
 
     try:
         names = await coord.children(config_root("topics"))
@@ -92,7 +108,7 @@ async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, Log
 
 
 async def _read(coord: Coord, topic: str) -> dict[str, str] | None:
-    """A topic's own options; None if they are none."""
+    """A topic's own options; None if nobody can read them."""
     try:
         return await read_config(coord, topic_entity(topic))
     except MalformedNode as error:

@@ -10,8 +10,10 @@ import pytest
 
 from pybroker.errors import ErrorCode
 from pybroker.layered_config import Source
+from pybroker.model import TopicPartition
 from pybroker.records.batch import iter_headers
 from pybroker.records.compression import Codec
+from pybroker.storage.log_config import LogConfig
 from unit_tests.handlers.bench import Bench, batch, code, values_of
 from unit_tests.handlers.config_words import (
     BROKER,
@@ -30,6 +32,10 @@ from unit_tests.handlers.config_words import (
     until_largest_is,
     write_as_a_tool,
 )
+
+
+def log_config(bench: Bench, topic: str) -> LogConfig:
+    return bench.app.replicas.partitions[TopicPartition(topic, 0)].log.config
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -210,6 +216,44 @@ async def test_values_that_are_none_in_zookeeper_are_ignored(
     await bench.stop()
     async with bench.again() as again:
         await until_largest_is(again, 300)
+
+
+async def test_options_that_cannot_be_read_delete_nothing_that_they_kept(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the defaults records of a week ago would go, also those of a compacted topic."""
+    kept = {"retention.ms": "-1", "min.insync.replicas": "2"}
+    await bench.create("kept", configs=kept)
+    await bench.create("compacted", configs={"cleanup.policy": "compact"})
+    before = {name: log_config(bench, name) for name in ("kept", "compacted")}
+    for name in before:
+        write_as_a_tool(bench, f"topics/{name}", b'{"version":1,"config":{"retention.ms":"-1"')
+    await bench.create("t")
+    write_as_a_tool(bench, "topics/t", config(max_message_bytes="100"))
+    await until_largest_is(bench, 100)  # so it has heard of the others
+    assert all(f"topic options ignored topic={name}" in caplog.text for name in before)
+    assert {name: log_config(bench, name) for name in before} == before
+    await bench.stop()
+    async with bench.again() as again:
+        for name in before:
+            found = log_config(again, name)
+            assert (found.retention_ms, found.retention_bytes) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"retention_ms": "never"}, {"retention_bytes": "1 GB"}, {"cleanup_policy": "compct"}]
+)
+async def test_a_retention_that_is_none_deletes_nothing(
+    bench: Bench, wrong: dict[str, str]
+) -> None:
+    await bench.create("t")
+    write_as_a_tool(bench, "topics/t", config(max_message_bytes="100", **wrong))
+    await until_largest_is(bench, 100)
+    found = log_config(bench, "t")
+    assert (found.retention_ms, found.retention_bytes) == (-1, -1)
+    write_as_a_tool(bench, "topics/t", config(max_message_bytes="200"))
+    await until_largest_is(bench, 200)
+    assert log_config(bench, "t").retention_ms == 7 * 24 * 3600 * 1000
 
 
 async def test_the_broker_wide_limits_follow(bench: Bench) -> None:
