@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pybroker.broker_config import BrokerConfig
 from pybroker.coordinator.controller.reading import read_each
@@ -34,12 +34,15 @@ PolicyOf = Callable[[Mapping[str, str]], Policy]
 
 
 def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
-    """What is no value is left out, as it is where logs are opened."""
+    """What is no value is left out, as it is where logs are opened; but no default allows an
+    unclean election that the topic's own value may have been meant to forbid."""
     own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)
-    config = effective_topic_config(broker, usable_overrides(broker, own)[0])
-    return Policy(config.min_insync_replicas, config.unclean_leader_election_enable)
+    usable, _ = usable_overrides(broker, own)
+    config = effective_topic_config(broker, usable)
+    is_read = _UNCLEAN in usable or _UNCLEAN not in own
+    return Policy(config.min_insync_replicas, is_read and config.unclean_leader_election_enable)
 
 
 class Policies:
@@ -64,7 +67,7 @@ class Policies:
             return self._policy_of(await topic_configs(self._coord, topic))
         except MalformedNode as error:
             logger.error("topic_options_ignored topic=%s reason=%s", topic, error)
-            return self._policy_of({})
+            return replace(self._policy_of({}), unclean_elections=False)
 
 
 _CAUTIOUS = Policy()

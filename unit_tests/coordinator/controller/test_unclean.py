@@ -20,13 +20,15 @@ from unit_tests.coordinator.controller.cluster import Cluster, Member, key, unti
 KEY = key("orders-0")
 
 
-async def leaderless(cluster: Cluster) -> Member:
+async def leaderless(cluster: Cluster, **options: str) -> Member:
     """`orders-0` on the brokers 2 and 3, in sync only on 2, which died. Gives the controller."""
     first = await cluster.member(1)
     second, _ = await cluster.member(2), await cluster.member(3)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
     await cluster.create("orders", {0: (2, 3)})
     await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    if options:
+        await cluster.set_options("orders", **options)
     path = paths.partition_state(KEY)
     await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
     await second.kill()
@@ -47,6 +49,27 @@ async def test_nobody_leads_who_is_not_in_sync(cluster: Cluster) -> None:
     state = cluster.state("orders-0")
     assert state is not None
     assert (state.leader, state.isr) == (NO_LEADER, (2,))
+    assert controller.unclean_elections == 0
+    assert receipts(cluster) == ()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"version":1,"config":{"unclean.leader.election.enable":"false"',
+        b'{"version":1,"config":{"unclean.leader.election.enable":"flase"}}',
+    ],
+)
+async def test_what_cannot_be_read_of_a_topics_options_allows_no_loss(
+    cluster: Cluster, data: bytes
+) -> None:
+    """The broker's default does, and the topic had said otherwise."""
+    cluster.config = BrokerConfig(unclean_leader_election_enable=True)
+    controller = (await leaderless(cluster, unclean_leader_election_enable="false")).controller
+    await cluster.tool.set(paths.topic_config("orders"), data)
+    controller.policies_changed({"orders"})
+    await cluster.create("other", {0: (3,)})
+    await cluster.told(3, "metadata other-0 leader=3 epoch=0")
     assert controller.unclean_elections == 0
     assert receipts(cluster) == ()
 
