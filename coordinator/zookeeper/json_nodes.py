@@ -27,7 +27,8 @@ def load(path: str, data: bytes) -> object:
     """Any JSON value. Raises MalformedNode."""
     try:
         content: object = json.loads(data)
-        if b"\\u" in data:  # half a surrogate pair cannot be sent, logged or written again
+        if b"\\u" in data or not data.isascii():
+            # Half a surrogate pair, which json takes, cannot be sent, logged or written again.
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise malformed(path, "JSON", data) from error

@@ -319,6 +319,7 @@ UNTELLABLE = [
     ("/brokers/ids/2147483648", '{"version":5,"endpoints":["PLAINTEXT://h:1"]}'),
     ("/brokers/ids/7", f'{{"version":5,"endpoints":["PLAINTEXT://h:{DIGITS}"]}}'),
     ("/brokers/ids/7", f'{{"version":5,"endpoints":["PLAINTEXT://{"h" * 2**15}:1"]}}'),
+    ("/brokers/ids/7", '{"version":5,"endpoints":["PLAINTEXT://h:1"],"rack":"\ud800"}'),
 ]
 
 
@@ -326,7 +327,7 @@ UNTELLABLE = [
 async def test_a_node_that_nobody_can_be_told_of_does_not_hold_up_others(
     bench: Bench, path: str, data: str
 ) -> None:
-    await bench.coord.create(path, data.encode())
+    await bench.coord.create(path, data.encode(errors="surrogatepass"))
     await bench.create("t")
     answer = await bench.ask(ApiKey.METADATA, 12, MetadataRequest(topics=None))
     assert [topic.name for topic in answer.topics] == ["t"]

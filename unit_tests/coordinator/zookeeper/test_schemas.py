@@ -198,6 +198,7 @@ def test_other_nodes_round_trip() -> None:
         (schemas.decode_state, b"", "expected JSON, found b''"),
         (schemas.decode_state, b"[]", "expected a JSON object"),
         (schemas.decode_config, b'{"version":1,"config":{"a":"\\ud800"}}', "expected JSON"),
+        (schemas.decode_config, b'{"version":1,"config":{"a":"\xed\xa0\x80"}}', "expected JSON"),
         (schemas.decode_config, b"[" * 100_000, "expected JSON"),
         (schemas.decode_state, b'{"leader":true}', "32 bits at leader, found True"),
         (schemas.decode_state, b'{"leader":2147483648}', "32 bits at leader, found 2147483648"),
