@@ -97,6 +97,8 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = clock.monotonic()
         self._incomplete_since: float | None = None
         self._active_then = 0.0
+        self._moved_at = self.last_active
+        self._unsent_then = 0
 
     # asyncio's side
 
@@ -163,11 +165,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # the owner's side
 
-    @property
-    def is_idle(self) -> bool:
-        """No request is being handled."""
-        return self._request is None
-
     def close(self) -> None:
         """Close after the answers that are already written."""
         self._flush()
@@ -200,6 +197,19 @@ class Connection(asyncio.BufferedProtocol):
         limits = self._limits
         allowed_s = max(limits.read_ms_max / 1000, unread_bytes / limits.read_bytes_per_second_min)
         return now - self._incomplete_since > allowed_s
+
+    def idle_s(self, now: float) -> float:
+        """For how long nothing has been asked, handled, or on its way. To be asked now and then: an
+        answer is on its way as long as the peer takes as much of it as it would have to send."""
+        unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        taken_bytes = self._unsent_then - unsent_bytes
+        fair_bytes = (now - self._moved_at) * self._limits.read_bytes_per_second_min
+        is_arriving = self._may_serve() and self._buffer.unread_bytes > 0
+        if self._request is not None or is_arriving or 0 < taken_bytes >= fair_bytes:
+            self._moved_at = now
+        if self._moved_at == now or taken_bytes < 0:
+            self._unsent_then = unsent_bytes
+        return now - max(self._moved_at, self.last_active)
 
     def give_back_memory(self) -> None:
         """Shrink the receive buffer of a connection that is quiet."""

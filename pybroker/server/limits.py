@@ -29,13 +29,14 @@ class ServerLimits:
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     """max.connections.per.ip.overrides: address -> limit."""
     idle_ms_max: int = 600_000
-    """connections.max.idle.ms: a connection without a request for that long is closed; a negative
-    time never closes one."""
+    """connections.max.idle.ms: a connection on which nothing has been asked or been on its way for
+    that long is closed; a negative time never closes one."""
     read_ms_max: int = 30_000
     """pybroker.request.read.timeout.ms: how long a request may take to arrive, if it does not keep
     up `read_bytes_per_second_min`."""
     read_bytes_per_second_min: int = 4096
-    """A request that arrives at this pace may take as long as it needs."""
+    """A request that arrives at this pace may take as long as it needs, and so may an answer that
+    is taken at this pace."""
     request_memory_bytes_max: int = -1
     """queued.max.request.bytes: what large requests that are on their way or in the handlers may
     take together; -1 for any amount."""

@@ -245,13 +245,13 @@ class Server:
         now = self._clock.monotonic()
         idle_ms_max = self._limits.idle_ms_max
         for connection in list(self._connections):
-            idle_s = now - connection.last_active
+            idle_s = connection.idle_s(now)
             if connection.is_too_slow(now):
                 reason = "a request did not arrive in time (pybroker.request.read.timeout.ms)"
                 self._refusals.tell(logging.WARNING, "connection closed", connection.peer, reason)
                 connection.close_reason = "slow"
                 connection.abort()
-            elif connection.is_idle and idle_s * 1000 > idle_ms_max >= 0:
+            elif idle_s * 1000 > idle_ms_max >= 0:
                 log.info("connection idle peer=%s idle_s=%.0f", connection.peer, idle_s)
                 connection.close_reason = "idle"
                 connection.abort()  # one that leaves answers unread would never be closed

@@ -1,0 +1,134 @@
+"""Who is idle (connections.max.idle.ms): not a peer whose bytes are still on their way."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+from pybroker.clock import ManualClock
+from pybroker.server.connection import Answer, Peer
+from pybroker.server.limits import ServerLimits
+from unit_tests.server.test_connection import connect, echo, framed, read_frame, serving
+from unit_tests.server.test_limits import asked, is_closed
+
+IDLE_S = 60
+SMALL_BYTES = 32 * 1024
+STEP_BYTES = 1024 * 1024
+STEPS = 12
+
+
+async def test_a_request_that_keeps_coming_is_not_idle() -> None:
+    clock = ManualClock()
+    limits = ServerLimits(idle_ms_max=IDLE_S * 1000)
+    async with serving(echo, limits, clock) as (server, port):
+        reader, writer = await connect(port)
+        witness = await connect(port)
+        writer.write(struct.pack(">i", 1_000_000))
+        for _ in range(20):
+            writer.write(bytes(50_000))
+            await writer.drain()
+            assert await asked(*witness) == b"?"
+            server.reap()
+            clock.advance(10)  # 5 kB a second
+        assert await read_frame(reader) == bytes(1_000_000)
+        writer.close()
+        witness[1].close()
+
+
+async def test_a_peer_that_takes_its_answer_slowly_is_not_idle_until_it_stops() -> None:
+    clock = ManualClock()
+    limits = ServerLimits(idle_ms_max=IDLE_S * 1000, send_buffer_bytes=SMALL_BYTES)
+
+    def much(frame: memoryview, peer: Peer) -> Answer:
+        return [framed(bytes(2 * STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
+
+    async with serving(much, limits, clock) as (server, port):
+        loop = asyncio.get_running_loop()
+        witness = await connect(port)
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
+            slow.setblocking(False)
+            await loop.sock_connect(slow, ("127.0.0.1", port))
+            await loop.sock_sendall(slow, framed(b"much"))
+            for _ in range(STEPS):
+                missing = STEP_BYTES
+                while missing:
+                    taken = await loop.sock_recv(slow, missing)
+                    assert taken, "closed"
+                    missing -= len(taken)
+                assert await asked(*witness) == b"?"
+                server.reap()
+                assert server.connection_count == 2
+                clock.advance(IDLE_S / 2)
+            server.reap()
+            clock.advance(IDLE_S + 1)
+            assert await asked(*witness) == b"?"
+            server.reap()
+            while server.connection_count > 1:
+                assert await asked(*witness) == b"?"
+        witness[1].close()
+
+
+async def test_a_peer_that_takes_a_byte_now_and_then_is_idle() -> None:
+    """Else it could hold an answer in our memory for ever."""
+    clock = ManualClock()
+    limits = ServerLimits(idle_ms_max=IDLE_S * 1000, send_buffer_bytes=SMALL_BYTES)
+
+    def much(frame: memoryview, peer: Peer) -> Answer:
+        return [framed(bytes(STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
+
+    async with serving(much, limits, clock) as (server, port):
+        loop = asyncio.get_running_loop()
+        witness = await connect(port)
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
+            slow.setblocking(False)
+            await loop.sock_connect(slow, ("127.0.0.1", port))
+            await loop.sock_sendall(slow, framed(b"much"))
+            for _ in range(3):
+                assert await loop.sock_recv(slow, 100)
+                assert await asked(*witness) == b"?"
+                server.reap()
+                clock.advance(IDLE_S / 2)
+            assert await asked(*witness) == b"?"
+            server.reap()
+            while server.connection_count > 1:
+                assert await asked(*witness) == b"?"
+        witness[1].close()
+
+
+async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> None:
+    """While it leaves an answer unread, nobody waits for the rest of its request."""
+    clock = ManualClock()
+    limits = ServerLimits(idle_ms_max=IDLE_S * 1000)
+
+    def much(frame: memoryview, peer: Peer) -> Answer:
+        return [framed(bytes(STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
+
+    async with serving(much, limits, clock) as (server, port):
+        witness = await connect(port)
+        with socket.create_connection(("127.0.0.1", port)) as deaf:
+            deaf.sendall(framed(b"much") + struct.pack(">i", 100) + b"the beginning")
+            while server.unsent_bytes == 0:
+                assert await asked(*witness) == b"?"
+            clock.advance(IDLE_S + 1)
+            assert await asked(*witness) == b"?"
+            server.reap()
+            while server.connection_count > 1:
+                assert await asked(*witness) == b"?"
+        witness[1].close()
+
+
+async def test_a_peer_without_a_request_is_idle_after_its_time() -> None:
+    clock = ManualClock()
+    async with serving(echo, ServerLimits(idle_ms_max=IDLE_S * 1000), clock) as (server, port):
+        reader, writer = await connect(port)
+        assert await asked(reader, writer) == b"?"
+        for _ in range(3):
+            server.reap()
+            assert server.connection_count == 1
+            clock.advance(IDLE_S / 2)
+        server.reap()
+        assert await is_closed(reader)
+        writer.close()
