@@ -195,9 +195,11 @@ class Connection:
         try:
             async with asyncio.timeout(FLUSH_LIMIT_S):
                 await self._writer.wait_closed()
-        except (TimeoutError, OSError):
+        except OSError:  # TimeoutError is one
+            pass
+        finally:  # also where nobody waits for a peer that does not read
             self._writer.transport.abort()
-        self._read_task.cancel()
+            self._read_task.cancel()
         await asyncio.wait([self._read_task])
 
     def _write(self, api: Api, version: int, request: Message) -> _Pending:
@@ -219,13 +221,22 @@ class Connection:
         return pending
 
     async def _receive(self, pending: _Pending, answer: type[AnswerT], timeout_s: float) -> AnswerT:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        text = f"no answer to {pending.api.key.name} within {timeout_s:g} s"
+        late = ConnectionLost(f"given up: {text}")
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(deadline):
                 frame = await asyncio.shield(pending.answer)
         except TimeoutError:
-            text = f"no answer to {pending.api.key.name} within {timeout_s:g} s"
-            self._fail(ConnectionLost(f"given up: {text}"))
+            self._fail(late)
             raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
+        except asyncio.CancelledError:
+            if not pending.answer.done():
+                # Whoever has less patience than the request would find a dead connection for ever.
+                timer = loop.call_at(deadline, self._fail, late)
+                pending.answer.add_done_callback(lambda _: timer.cancel())
+            raise
         return self._decode(pending, answer, frame)
 
     def _decode(self, pending: _Pending, answer: type[AnswerT], frame: memoryview) -> AnswerT:

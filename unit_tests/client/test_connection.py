@@ -24,7 +24,11 @@ from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import encode_response
 from pybroker.wire.headers import encode_response_header
 from pybroker.wire.messages.cluster import ApiVersion, ApiVersionsResponse
-from pybroker.wire.messages.metadata import MetadataRequest, MetadataResponse
+from pybroker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from unit_tests.client.fake_broker import versions
 
 Peer = Callable[["Wire"], Awaitable[None]]
@@ -261,6 +265,63 @@ async def test_an_answer_that_nobody_awaits_any_more_is_skipped() -> None:
         given_up.cancel()
         assert (await ask(connection)).cluster_id == "c"
         await connection.close()
+
+
+async def test_a_dead_connection_is_noticed_also_by_who_does_not_wait_that_long() -> None:
+    """Else whoever gives up sooner than a request would is given the same connection for ever."""
+
+    async def peer(wire: Wire) -> None:
+        await wire.handshake()
+        await asyncio.Event().wait()
+
+    async with serving(peer) as port:
+        connection = await connect(port)
+        impatient = asyncio.ensure_future(ask(connection, AT_ONCE_S))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        with pytest.raises(ConnectionLost, match="no answer to METADATA within"):
+            async with asyncio.timeout(PATIENCE_S):
+                await ask(connection, 2 * PATIENCE_S)
+        assert not connection.usable
+        await connection.close()
+
+
+async def test_who_gives_up_does_not_end_a_connection_that_answers() -> None:
+    async def peer(wire: Wire) -> None:
+        await wire.handshake()
+        while True:
+            _, version, correlation_id = await wire.request()
+            wire.raw(metadata(correlation_id, version))
+
+    async with serving(peer) as port:
+        connection = await connect(port)
+        impatient = asyncio.ensure_future(ask(connection, AT_ONCE_S))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        assert (await ask(connection)).cluster_id == "c"
+        ended, _ = await asyncio.wait([connection._read_task], timeout=2 * AT_ONCE_S)
+        assert not ended and connection.usable
+        await connection.close()
+
+
+async def test_a_close_that_is_cancelled_leaves_nothing_to_a_peer_that_does_not_read() -> None:
+    async def peer(wire: Wire) -> None:
+        await wire.handshake()
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.Event().wait()
+
+    async with serving(peer) as port:
+        connection = await connect(port)
+        large = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 30_000)] * 1_000)
+        connection.tell(ApiKey.METADATA, large)
+        closing = asyncio.ensure_future(connection.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.wait([connection._read_task])
+            await asyncio.gather(connection._writer.wait_closed(), return_exceptions=True)
 
 
 # Agreeing on versions
