@@ -13,6 +13,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -43,6 +44,7 @@ API_VERSIONS_FIRST: Final = 3
 FRAME_LENGTH: Final = struct.Struct(">i")
 CORRELATION_IDS: Final = 2**31
 FLUSH_LIMIT_S: Final = 2.0
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -191,7 +193,7 @@ class Connection:
         if flush:
             self._writer.close()
         else:
-            self._writer.transport.abort()
+            self._abort()
         try:
             async with asyncio.timeout(FLUSH_LIMIT_S):
                 await self._writer.wait_closed()
@@ -314,12 +316,21 @@ class Connection:
         if not pending.answer.done():
             pending.answer.set_result(frame)
 
+    def _abort(self) -> None:
+        """End it at once. The system must not go on to deliver what it has taken: that may arrive
+        after what is sent in its place over another connection."""
+        if not self._writer.is_closing():  # else its number may be another's by now
+            taken = self._writer.get_extra_info("socket")
+            with suppress(OSError):  # macOS refuses where the peer has ended it
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self._writer.transport.abort()
+
     def _fail(self, failure: ClientError, *, abort: bool = True) -> None:
         if self._failure is not None:
             return
         self._failure = failure
         if abort:
-            self._writer.transport.abort()
+            self._abort()
         text = f"{format_address(*self.address)}: {failure}"
         while self._pending:
             answer = self._pending.popleft().answer

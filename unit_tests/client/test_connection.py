@@ -50,6 +50,9 @@ class Wire:
         key, version, correlation_id = struct.unpack_from(">hhi", frame)
         return key, version, correlation_id
 
+    async def read(self) -> bytes:
+        return await self._reader.read(2**20)
+
     def raw(self, data: bytes) -> None:
         self.writer.write(data)
 
@@ -249,6 +252,54 @@ def test_nothing_is_written_to_a_connection_that_broke_a_moment_ago(
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(ask_too_late())
+
+
+@pytest.mark.parametrize("times_out", [True, False])
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, _LOOP_FACTORY])
+def test_what_was_given_up_does_not_arrive_later(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], times_out: bool
+) -> None:
+    """The system would go on delivering it by itself, and a command of the controller, or a batch,
+    would come after what was sent in its place."""
+
+    async def play() -> str:
+        given_up = asyncio.Event()
+        heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def peer(wire: Wire) -> None:
+            await wire.handshake()
+            await given_up.wait()
+            try:
+                while await wire.read():
+                    pass
+                heard.set_result("all of it, and a regular end")
+            except ConnectionResetError:
+                heard.set_result("a reset")
+
+        async with serving(peer) as port:
+            connection = await connect(port)
+            topics = [MetadataRequestTopic(name="n" * 200) for _ in range(100_000)]
+            asking = asyncio.ensure_future(
+                connection.send(
+                    ApiKey.METADATA,
+                    MetadataRequest(topics=topics),
+                    MetadataResponse,
+                    timeout_s=AT_ONCE_S if times_out else PATIENCE_S,
+                )
+            )
+            await asyncio.sleep(0)
+            if not times_out:
+                await connection.close(flush=False)
+            with pytest.raises((ConnectionLost, RequestTimedOut)):
+                await asking
+            given_up.set()
+            async with asyncio.timeout(PATIENCE_S):
+                outcome = await heard
+            await connection.close()
+            return outcome
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert runner.run(play()) == "a reset"
 
 
 async def test_an_answer_that_nobody_awaits_any_more_is_skipped() -> None:
