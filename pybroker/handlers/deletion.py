@@ -1,7 +1,9 @@
 """DeleteRecords: the oldest records of partitions are not served any more, and their room is freed.
 
 One result for each partition of the request, in its order. An answer says that the deletion holds
-on all replicas, and on this one's disk: what a client was told is deleted does not come back.
+on all replicas, and on this one's disk: what a client was told is deleted does not come back. But
+where that disk is full the new start is written down with the next checkpoints that have room, as
+the removal of segments has to make it first; a kill before that brings the rest of a segment back.
 """
 
 from __future__ import annotations
