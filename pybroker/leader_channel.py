@@ -23,6 +23,7 @@ from pybroker.replication.shortening import Losses
 from pybroker.room_options import fetcher_options
 from pybroker.storage.incomplete import Incomplete
 from pybroker.wire.api import ApiKey
+from pybroker.wire.frame import RESPONSE_SIZE_MAX
 from pybroker.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -43,9 +44,6 @@ _FETCH_VERSION: Final = 12
 _LIST_OFFSETS_VERSION: Final = 7
 _LATEST: Final = -1
 _EARLIEST: Final = -2
-_ANSWER_OVERHEAD_MAX: Final = 64 * 1024 * 1024
-"""What an answer may have beside the records: a single batch larger than asked, and the rows of the
-partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,7 @@ class FollowerLeaderChannel:
     async def _fetch(
         self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
     ) -> Sequence[FetchedPartition]:
-        connection = await self._connected(limits.max_bytes)
+        connection = await self._connected()
         incarnation = self._follower.incarnation()
         if incarnation < 0:
             # Of another topic of that name we would count as having what we have of an older one.
@@ -212,7 +210,7 @@ class FollowerLeaderChannel:
         )
         async with self._calling:
             response = await self._call(
-                await self._connected(0),
+                await self._connected(),
                 ApiKey.LIST_OFFSETS,
                 _LIST_OFFSETS_VERSION,
                 request,
@@ -232,7 +230,9 @@ class FollowerLeaderChannel:
         if connection is not None:
             await connection.close()
 
-    async def _connected(self, fetch_bytes_max: int) -> Connection:
+    async def _connected(self) -> Connection:
+        """Without a limit on answers of its own: the leader gives a single batch however large it
+        is, and if that could not be received, none of its partitions would be copied any more."""
         connection = self._connection
         if connection is not None and connection.usable:
             return connection
@@ -247,7 +247,7 @@ class FollowerLeaderChannel:
             endpoint.port,
             client_id=f"broker-{self._follower.broker_id}-fetcher-0",
             timeout_s=self._options.timeout_ms / 1000,
-            response_max_bytes=fetch_bytes_max + _ANSWER_OVERHEAD_MAX,
+            response_max_bytes=RESPONSE_SIZE_MAX,
             receive_buffer_bytes=self._options.receive_buffer_bytes,
         )
         return self._connection

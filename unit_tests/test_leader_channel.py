@@ -126,6 +126,14 @@ async def test_the_leaders_bytes_come_as_they_are(
     assert (await one(channel, at(1, last_epoch=0))).high_watermark == 1
 
 
+async def test_a_batch_of_any_size_that_the_leader_has_taken_arrives(
+    leader: LeaderPort, channel: FollowerLeaderChannel
+) -> None:
+    """Else no partition of that leader would be copied any more (max.message.bytes has no bound)."""
+    data = leader.append(bytes(80_000_000))
+    assert (await one(channel, at(0))).records == data
+
+
 async def test_the_leader_knows_who_asks(
     leader: LeaderPort, channel: FollowerLeaderChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
