@@ -129,7 +129,7 @@ async def test_the_leaders_bytes_come_as_they_are(
 async def test_a_batch_of_any_size_that_the_leader_has_taken_arrives(
     leader: LeaderPort, channel: FollowerLeaderChannel
 ) -> None:
-    """Else no partition of that leader would be copied any more (max.message.bytes has no bound)."""
+    """Else none of its partitions would be copied any more; nothing bounds max.message.bytes."""
     data = leader.append(bytes(80_000_000))
     assert (await one(channel, at(0))).records == data
 
