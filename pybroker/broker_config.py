@@ -7,6 +7,7 @@ a file or knows who uses the values.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -213,16 +214,26 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
 
 
 def _connection_overrides(text: str) -> dict[str, int]:
-    """Raises ValueError for an item that is not HOST:COUNT."""
+    """Raises ValueError for an item that is not ADDRESS:COUNT."""
     overrides = {}
     for item in text.split(","):
         if not item.strip():
             continue
         host, _, count = item.strip().rpartition(":")
         if not host or not re.fullmatch("[0-9]{1,10}", count.strip()):
-            raise ValueError(item)
-        overrides[host.strip()] = int(count)
+            raise ValueError(f"{item.strip()}: expected ADDRESS:COUNT")
+        overrides[_address(host.strip().removeprefix("[").removesuffix("]"))] = int(count)
     return overrides
+
+
+def _address(text: str) -> str:
+    """As the server writes it. A name would match nobody, and leave its owner a wrong limit."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise ValueError(f"{text} is no address, and names are not looked up") from None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
 
 
 def _log_levels(text: str) -> dict[str, str]:
@@ -298,8 +309,8 @@ def _check_connections(config: BrokerConfig) -> Iterator[str]:
     text = config.max_connections_per_ip_overrides
     try:
         overrides = config.connections_per_ip_overrides
-    except ValueError:
-        yield f"max.connections.per.ip.overrides={text}: expected HOST:COUNT,HOST:COUNT"
+    except ValueError as error:
+        yield f"max.connections.per.ip.overrides={text}: {error}"
         return
     if config.max_connections_per_ip == 0 and not overrides:
         yield "max.connections.per.ip=0: nobody could connect; add max.connections.per.ip.overrides"

@@ -95,7 +95,7 @@ class BrokerOptionTable:
     max_connections: int = integer("max.connections", INT_MAX, "The most connections of the broker; further ones wait to be accepted.", minimum=0, update=_CLUSTER)
     max_connection_creation_rate: int = integer("max.connection.creation.rate", INT_MAX, "The most connections that are accepted in a second; further ones wait.", minimum=0, update=_CLUSTER)
     max_connections_per_ip: int = integer("max.connections.per.ip", INT_MAX, "The most connections from one address.", minimum=0, update=_CLUSTER)
-    max_connections_per_ip_overrides: str = string("max.connections.per.ip.overrides", "", "Other limits for single addresses, HOST:COUNT, separated by commas.", update=_CLUSTER)
+    max_connections_per_ip_overrides: str = string("max.connections.per.ip.overrides", "", "Other limits for single IP addresses, ADDRESS:COUNT, separated by commas; names are not taken.", update=_CLUSTER)
     connections_max_idle_ms: int = long("connections.max.idle.ms", 600_000, "A connection is closed on which nothing has been asked or been on its way for so long; a negative time closes none.")
     queued_max_request_bytes: int = long("queued.max.request.bytes", -1, "How much memory requests above 64 KiB may take together while they arrive and are carried out; further ones wait, -1 for any amount.", minimum=-1)
     fetch_max_bytes: int = integer("fetch.max.bytes", 57_671_680, "The most bytes of an answer to one Fetch.", minimum=1024)

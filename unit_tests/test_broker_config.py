@@ -94,6 +94,11 @@ def test_an_option_has_a_row_or_is_listed_as_not_implemented_never_both() -> Non
             "connections_per_ip_overrides",
             {"127.0.0.1": 5, "::1": 6},
         ),
+        (
+            {"max.connections.per.ip.overrides": "[2001:DB8:0:0::1]:5, ::ffff:10.0.0.7:6"},
+            "connections_per_ip_overrides",
+            {"2001:db8::1": 5, "10.0.0.7": 6},
+        ),
     ],
 )
 def test_options_of_one_meaning_have_kafkas_precedence(
@@ -124,7 +129,8 @@ def test_options_of_one_meaning_have_kafkas_precedence(
             "log.cleaner.min.compaction.lag.ms=2",
         ),
         ({"max.connections.per.ip": "0"}, "max.connections.per.ip=0"),
-        ({"max.connections.per.ip.overrides": "h"}, "HOST:COUNT"),
+        ({"max.connections.per.ip.overrides": "10.0.0.7"}, "ADDRESS:COUNT"),
+        ({"max.connections.per.ip.overrides": "name:5"}, "no address"),
         (
             {
                 "inter.broker.listener.name": "PLAINTEXT",

@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods of asyncio.Transport, but are no subclass of it.
         self._transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername") or ("", 0)
-        self.peer = Peer(self._listener, str(address[0]), int(address[1]))
+        self.peer = Peer(self._listener, _plain(str(address[0])), int(address[1]))
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
         refusal = self._on_open(self)
         if refusal is not None:
@@ -378,3 +378,9 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = True
             if self._transport is not None:
                 self._transport.resume_reading()
+
+
+def _plain(host: str) -> str:
+    """Who comes by IPv4 to a socket of IPv6 has the same address as elsewhere."""
+    mapped = host.removeprefix("::ffff:")
+    return mapped if "." in mapped else host

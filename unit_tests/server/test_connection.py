@@ -240,6 +240,25 @@ async def test_a_peer_that_leaves_cancels_its_request(how: str) -> None:
         await asyncio.wait_for(cancelled.wait(), 30)
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
+async def test_an_address_is_the_same_on_a_listener_that_takes_ipv6_too() -> None:
+    limits = ServerLimits(connections_per_ip_overrides={"127.0.0.1": 1})
+    server = Server(handle=echo, limits=limits, clock=SystemClock())
+    opened = bind(Bind("PLAINTEXT", "::", 0))
+    port = opened.getsockname()[1]
+    await server.open([("PLAINTEXT", opened)])
+    reader, writer = await connect(port)
+    writer.write(framed(b"x"))
+    assert await read_frame(reader) == b"x"
+    one_too_many, other_writer = await connect(port)
+    other_writer.write(framed(b"x"))
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await read_frame(one_too_many)
+    writer.close()
+    other_writer.close()
+    await server.close(1)
+
+
 async def test_close_lets_the_request_in_flight_be_answered() -> None:
     gate = asyncio.Event()
     started = asyncio.Event()
