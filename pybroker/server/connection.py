@@ -99,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._active_then = 0.0
         self._moved_at = self.last_active
         self._unsent_then = 0
+        self._unread_then = 0
 
     # asyncio's side
 
@@ -199,16 +200,22 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """For how long nothing has been asked, handled, or on its way. To be asked now and then: an
-        answer is on its way as long as the peer takes as much of it as it would have to send."""
+        """For how long nothing has been asked, handled, or on its way at a pace that a request must
+        have. To be asked now and then."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        unread_bytes = self._buffer.unread_bytes if self._may_serve() else 0
         taken_bytes = self._unsent_then - unsent_bytes
-        fair_bytes = (now - self._moved_at) * self._limits.read_bytes_per_second_min
-        is_arriving = self._may_serve() and self._buffer.unread_bytes > 0
-        if self._request is not None or is_arriving or 0 < taken_bytes >= fair_bytes:
+        arrived_bytes = unread_bytes - self._unread_then
+        busy_since = max(self._moved_at, self.last_active)
+        fair_bytes = (now - busy_since) * self._limits.read_bytes_per_second_min
+        is_moving = 0 < taken_bytes >= fair_bytes or 0 < arrived_bytes >= fair_bytes
+        begins = arrived_bytes > 0 and self._unread_then == 0
+        if is_moving or begins or self._request is not None or self._waits_for_memory:
             self._moved_at = now
         if self._moved_at == now or taken_bytes < 0:
             self._unsent_then = unsent_bytes
+        if self._moved_at == now or arrived_bytes < 0:
+            self._unread_then = unread_bytes
         return now - max(self._moved_at, self.last_active)
 
     def give_back_memory(self) -> None:

@@ -24,6 +24,10 @@ async def test_a_request_that_keeps_coming_is_not_idle() -> None:
     async with serving(echo, limits, clock) as (server, port):
         reader, writer = await connect(port)
         witness = await connect(port)
+        for _ in range(100):
+            assert await asked(reader, writer) == await asked(*witness) == b"?"
+            server.reap()
+            clock.advance(IDLE_S - 10)
         writer.write(struct.pack(">i", 1_000_000))
         for _ in range(20):
             writer.write(bytes(50_000))
@@ -50,6 +54,7 @@ async def test_a_peer_that_takes_its_answer_slowly_is_not_idle_until_it_stops() 
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
             slow.setblocking(False)
             await loop.sock_connect(slow, ("127.0.0.1", port))
+            clock.advance(100 * IDLE_S)
             await loop.sock_sendall(slow, framed(b"much"))
             for _ in range(STEPS):
                 missing = STEP_BYTES
@@ -118,6 +123,29 @@ async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> Non
             while server.connection_count > 1:
                 assert await asked(*witness) == b"?"
         witness[1].close()
+
+
+async def test_a_large_request_of_which_nothing_comes_any_more_is_idle() -> None:
+    """Long before it would be too slow: most of it is there, and takes our memory."""
+    clock = ManualClock()
+    limits = ServerLimits(idle_ms_max=IDLE_S * 1000)
+    async with serving(echo, limits, clock) as (server, port):
+        reader, writer = await connect(port)
+        witness = await connect(port)
+        writer.write(struct.pack(">i", STEP_BYTES) + bytes(STEP_BYTES - 1))
+        stalled = next(iter(server._connections))
+        while stalled._buffer.unread_bytes < STEP_BYTES + 3:
+            assert await asked(*witness) == b"?"
+        for _ in range(3):
+            assert await asked(*witness) == b"?"
+            server.reap()
+            assert server.connection_count == 2
+            clock.advance(IDLE_S / 2)
+        assert await asked(*witness) == b"?"
+        server.reap()
+        assert await is_closed(reader)
+        for each in (writer, witness[1]):
+            each.close()
 
 
 async def test_a_peer_without_a_request_is_idle_after_its_time() -> None:
