@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from pybroker.client.addresses import format_address
 from pybroker.client.errors import (
+    AnswerTooLarge,
     ClientError,
     ConnectFailed,
     ConnectionLost,
@@ -291,6 +292,9 @@ class Connection:
         try:
             while True:
                 (length,) = FRAME_LENGTH.unpack(await self._reader.readexactly(FRAME_LENGTH.size))
+                if length > self._response_max_bytes and self._versions:
+                    self._refuse(length)
+                    return
                 if not 4 <= length <= self._response_max_bytes:
                     raise MalformedInput(
                         f"an answer of {length} bytes (limit {self._response_max_bytes})"
@@ -304,6 +308,17 @@ class Connection:
             self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
         except MalformedInput as error:
             self._fail(ConnectionLost(f"the other side does not speak the protocol: {error}"))
+
+    def _refuse(self, length: int) -> None:
+        """End the connection; who asked for so much is told, as asking again would not help."""
+        text = f"an answer of {length} bytes, more than {self._response_max_bytes}, the limit"
+        if self._pending:
+            answer = self._pending.popleft().answer
+            if not answer.done():
+                where = format_address(*self.address)
+                answer.set_exception(AnswerTooLarge(f"{where}: {text} (receive_message_max_bytes)"))
+                answer.exception()  # as in `_fail`
+        self._fail(ConnectionLost(text))
 
     def _deliver(self, frame: memoryview) -> None:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)

@@ -74,6 +74,13 @@ class ConnectionLost(ClientError):
     definite = False
 
 
+class AnswerTooLarge(ConnectionLost):
+    """The answer is larger than this client takes (`receive_message_max_bytes`), and would be so
+    again: a larger limit helps, or asking for less."""
+
+    retriable = False
+
+
 class RequestTimedOut(ClientError):
     """No answer came in time; the request may have been carried out, or may be later."""
 

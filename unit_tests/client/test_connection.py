@@ -11,6 +11,7 @@ import pytest
 
 from pybroker.client.connection import Connection
 from pybroker.client.errors import (
+    AnswerTooLarge,
     ClientError,
     ConnectFailed,
     ConnectionLost,
@@ -197,7 +198,7 @@ async def silent(wire: Wire) -> None:
     ("peer", "kind", "text"),
     [
         (wrong_correlation_id, ConnectionLost, "answer 2 where 1 was due"),
-        (too_large, ConnectionLost, "an answer of 5000 bytes"),
+        (too_large, AnswerTooLarge, "an answer of 5000 bytes"),
         (negative_length, ConnectionLost, "an answer of -1 bytes"),
         (cut_off, ConnectionLost, "in the middle of an answer"),
         (closes, ConnectionLost, "before the answer"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from pybroker.client.errors import (
+    AnswerTooLarge,
     Closed,
     DamagedRecords,
     OffsetUnavailable,
@@ -30,6 +32,7 @@ from unit_tests.client.held_logs import (
     values,
 )
 
+PATIENCE_S = 30.0
 SMALL_FETCHES: dict[str, Any] = {"max_partition_fetch_bytes": 100}
 
 
@@ -199,6 +202,18 @@ async def test_a_lost_connection_is_made_again() -> None:
         holding(broker.partition(), batch(b"a"))
         target.assign([T0])
         assert await values(target, 1) == [b"a"]
+
+
+async def test_an_answer_above_the_limit_is_told_and_not_asked_for_again_and_again() -> None:
+    async with (
+        FakeBroker({"t": 1}) as broker,
+        consumer(broker, receive_message_max_bytes=10_000) as target,
+    ):
+        holding(broker.partition(), batch(bytes(20_000)))
+        target.assign([T0])
+        with pytest.raises(AnswerTooLarge, match="10000, the limit"):
+            async with asyncio.timeout(PATIENCE_S):
+                await target.getone()
 
 
 async def test_what_does_not_pass_is_raised_and_the_rest_can_be_read_on() -> None:
