@@ -146,7 +146,7 @@ class BrokerConfig(BrokerOptionTable):
     @property
     def connections_per_ip_overrides(self) -> dict[str, int]:
         """Host -> limit."""
-        return _connection_overrides(self.max_connections_per_ip_overrides)
+        return connection_overrides(self.max_connections_per_ip_overrides)
 
     @property
     def http_address(self) -> tuple[str, int] | None:
@@ -213,7 +213,7 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
     return sorted(ignored), faults
 
 
-def _connection_overrides(text: str) -> dict[str, int]:
+def connection_overrides(text: str) -> dict[str, int]:
     """Raises ValueError for an item that is not ADDRESS:COUNT."""
     overrides = {}
     for item in text.split(","):

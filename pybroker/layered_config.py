@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
+from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig, connection_overrides
 from pybroker.broker_options import LONG_MAX
 from pybroker.config import (
     SUGGESTIONS_MAX,
@@ -293,6 +293,11 @@ def _value_fault(row: Option, name: str, text: str) -> str | None:
     except ValueError:
         shown = "[hidden]" if is_secret(row) else shortened(text)
         return f"Invalid value {shown} for configuration {name}: expected {row.expected()}"
+    if name == "max.connections.per.ip.overrides":  # or the options beside it would be lost with it
+        try:
+            connection_overrides(text)
+        except ValueError as error:
+            return f"Invalid value {shortened(text)} for configuration {name}: {error}"
     return None
 
 

@@ -25,7 +25,8 @@ _TIMESTAMP_TYPES = {
     "LogAppendTime": TimestampType.LOG_APPEND_TIME,
 }
 
-_RETENTION: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
+_CLEANUP_POLICY: Final = "cleanup.policy"
+_RETENTION: Final = (_CLEANUP_POLICY, "retention.bytes", "retention.ms")
 
 
 def log_config(config: TopicConfig) -> LogConfig:
@@ -66,10 +67,15 @@ def topic_log_config(
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
     config = log_config(effective_topic_config(broker, usable))
-    if overrides is None or any(name in overrides and name not in usable for name in _RETENTION):
-        log.error("nothing is deleted topic=%s: nobody can read what its retention is", topic)
-        return replace(config, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
-    return config
+    unknown = [
+        name for name in _RETENTION if overrides is None or name in overrides.keys() - usable.keys()
+    ]
+    if not unknown:
+        return config
+    log.error("nothing is deleted topic=%s: nobody can read what its retention is", topic)
+    if _CLEANUP_POLICY in unknown:  # then a gap may be what compaction has left, and no hole
+        config = replace(config, cleanup_policies=config.cleanup_policies | {"compact"})
+    return replace(config, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 
 
 async def read_log_configs(

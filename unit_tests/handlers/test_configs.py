@@ -218,6 +218,19 @@ async def test_values_that_are_none_in_zookeeper_are_ignored(
         await until_largest_is(again, 300)
 
 
+async def test_a_name_among_the_addresses_takes_no_other_option_with_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka takes names there: a retention that was set beside one must not be lost."""
+    await bench.create("t")
+    wrong = {"max_connections_per_ip_overrides": "127.0.0.1:5,localhost:5"}
+    write_as_a_tool(bench, "brokers/<default>", config(log_retention_ms="-1", **wrong))
+    write_as_a_tool(bench, f"brokers/{ME}", config(message_max_bytes="200", **wrong))
+    await until_largest_is(bench, 200)
+    assert log_config(bench, "t").retention_ms == -1
+    assert "localhost is no address" in caplog.text
+
+
 async def test_options_that_cannot_be_read_delete_nothing_that_they_kept(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,6 +251,7 @@ async def test_options_that_cannot_be_read_delete_nothing_that_they_kept(
         for name in before:
             found = log_config(again, name)
             assert (found.retention_ms, found.retention_bytes) == (-1, -1)
+            assert found.compacts  # its gaps may be no holes
 
 
 @pytest.mark.parametrize(
@@ -251,6 +265,7 @@ async def test_a_retention_that_is_none_deletes_nothing(
     await until_largest_is(bench, 100)
     found = log_config(bench, "t")
     assert (found.retention_ms, found.retention_bytes) == (-1, -1)
+    assert found.compacts == ("cleanup_policy" in wrong)  # then its gaps may be no holes
     write_as_a_tool(bench, "topics/t", config(max_message_bytes="200"))
     await until_largest_is(bench, 200)
     assert log_config(bench, "t").retention_ms == 7 * 24 * 3600 * 1000
