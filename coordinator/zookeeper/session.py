@@ -89,6 +89,7 @@ class KazooCoord:
         self._suspended = False
         self._closed = False
         self._seen_zxid: int | None = None
+        self._rewatched: Answer | None = None
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._connected = asyncio.Event()
@@ -344,7 +345,7 @@ class KazooCoord:
         self._key = key
         self._generation += 1
         self._suspended = False
-        self._seen_zxid = None
+        self._seen_zxid = self._rewatched = None
         self._heard_at = self._clock.boottime()
         self._save_keys([*self._earlier, key])
         _log.info("zookeeper session=0x%x generation=%d", key.id, self._generation)
@@ -355,18 +356,17 @@ class KazooCoord:
 
     def _connection_returned(self, link: Link) -> None:
         self._suspended = False
-        table = self._watches
-        seen = self._seen_zxid or 0
-        paths = [
-            [self._full(path) for path in group]
-            for group in (table.existing(), table.missing(), table.parents())
-        ]
+        watches = self._watches
+        groups = watches.existing(), watches.missing(), watches.parents()
 
         def done(answer: Answer) -> None:
-            if not answer.cancelled() and answer.exception() is None and link is self._link:
-                self._seen_zxid = None if not self._suspended else self._seen_zxid
+            failed = answer.cancelled() or answer.exception() is not None
+            if not failed and answer is self._rewatched and not self._suspended:
+                self._seen_zxid = None
 
-        link.rewatch(seen, *paths).add_done_callback(done)
+        paths = ([self._full(path) for path in group] for group in groups)
+        self._rewatched = link.rewatch(self._seen_zxid or 0, *paths)
+        self._rewatched.add_done_callback(done)
         _log.info("zookeeper session=0x%x connection is back", self.session_id)
         self._probe_later()
         self._announce(SessionEvent.RECONNECTED)

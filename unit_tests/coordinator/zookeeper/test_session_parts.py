@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import stat
 from pathlib import Path
 
 import pytest
 
+from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper.connect_string import ConnectString, parse_connect_string
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.coordinator.zookeeper.limits import REQUEST_BYTES_MAX, check_request_size
+from pybroker.coordinator.zookeeper.link import Answer, Link, LinkState
+from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import RequestTooLarge, StartupError
 from pybroker.ports import CreateOp, DeleteOp, SetOp
@@ -106,3 +110,40 @@ def test_requests_are_measured_as_a_whole() -> None:
     check_request_size([SetOp("/a", half), DeleteOp("/b")])
     with pytest.raises(RequestTooLarge, match="2 operation"):
         check_request_size([SetOp("/a", half), CreateOp("/b", half)])
+
+
+async def test_an_old_answer_does_not_say_that_watches_are_set_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may reach a loop that was busy together with the next loss and the next connection. If
+    that is lost, too, whatever has changed since the first loss must still be told."""
+    asked: list[tuple[int, Answer]] = []
+
+    def rewatch(link: Link, zxid: int, *paths: list[str]) -> Answer:
+        asked.append((zxid, asyncio.get_running_loop().create_future()))
+        return asked[-1][1]
+
+    monkeypatch.setattr(Link, "start", lambda link: None)
+    monkeypatch.setattr(Link, "session_key", lambda link: KEYS[0])
+    monkeypatch.setattr(Link, "rewatch", rewatch)
+    coord = KazooCoord("nowhere:2181", clock=ManualClock())
+    coord._open_link()
+    link = coord._link
+    assert link is not None
+    coord._state_changed(link, LinkState.CONNECTED, 0)
+    for zxid in (5, 7):
+        coord._state_changed(link, LinkState.SUSPENDED, zxid)
+        coord._state_changed(link, LinkState.CONNECTED, zxid)
+        if zxid == 5:
+            asked[0][1].set_result(None)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    coord._state_changed(link, LinkState.SUSPENDED, 9)
+    coord._state_changed(link, LinkState.CONNECTED, 9)
+    assert [zxid for zxid, _ in asked] == [5, 5, 5]
+    asked[2][1].set_result(None)
+    await asyncio.sleep(0)
+    coord._state_changed(link, LinkState.SUSPENDED, 11)
+    coord._state_changed(link, LinkState.CONNECTED, 11)
+    assert asked[3][0] == 11
+    await coord.close()
