@@ -6,7 +6,7 @@ is asked of the group's coordinator. As in Kafka a fetch does not ask whether a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pybroker.coordinator.groups.calls import Identity
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
@@ -147,10 +147,8 @@ async def handle_offset_fetch(
         return await _fetch_classic(services, message)
     if request.version >= _FIRST_WITH_GROUPS:
         groups = []
-        for group in _each_once(message.groups):
-            groups.append(
-                await _fetch_group(services, group.group_id, group.topics, message.require_stable)
-            )
+        for group_id, topics in _by_group(message.groups).items():
+            groups.append(await _fetch_group(services, group_id, topics, message.require_stable))
         return OffsetFetchResponse(groups=groups)
     wanted = None if message.topics is None else _keys(message.topics)
     try:
@@ -160,16 +158,18 @@ async def handle_offset_fetch(
     return OffsetFetchResponse(topics=await _topics(message.topics, found))
 
 
-def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> Iterator[OffsetFetchRequestGroup]:
-    """All offsets of a group are told once, however often it is named: a name takes a few bytes,
-    they may be megabytes."""
-    told = set()
+def _by_group(
+    groups: Iterable[OffsetFetchRequestGroup],
+) -> dict[str, list[OffsetFetchRequestTopics] | None]:
+    """What is asked of each group, which is told once, however often it is named: a name takes a
+    few bytes, the offsets may be megabytes."""
+    wanted: dict[str, list[OffsetFetchRequestTopics] | None] = {}
     for group in groups:
         if group.topics is None:
-            if group.group_id in told:
-                continue
-            told.add(group.group_id)
-        yield group
+            wanted[group.group_id] = None
+        elif (known := wanted.setdefault(group.group_id, [])) is not None:
+            known += group.topics
+    return wanted
 
 
 async def _failed_fetch(
@@ -261,17 +261,18 @@ def _keys(
 async def _topics(
     wanted: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None, found: Found
 ) -> list[OffsetFetchResponseTopic]:
-    """An answer for every partition that was asked for, or (None) for all that were found."""
+    """An answer for every partition that was asked for, or (None) for all that were found. One, as
+    in Kafka: a number takes 4 bytes, its metadata may be thousands."""
     turns = Turns()
+    asked: dict[str, dict[int, None]] = {}
     if wanted is None:
-        by_name: dict[str, list[int]] = {}
         for key in sorted(found):
-            by_name.setdefault(key.topic, []).append(key.partition)
-        asked = list(by_name.items())
+            asked.setdefault(key.topic, {})[key.partition] = None
     else:
-        asked = [(topic.name, topic.partition_indexes) for topic in wanted]
+        for topic in wanted:
+            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
-    for name, numbers in asked:
+    for name, numbers in asked.items():
         partitions = []
         for number in numbers:
             partitions.append(_answer(number, found.get(TopicPartition(name, number))))
