@@ -113,8 +113,12 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Shortenin
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Shortening:
     """A log that begins beyond `end` has nothing in common with the leader's, and gets all that the
-    leader has: begun anew at `end` it would lack what lies before."""
-    if end < log.log_start_offset and leader_start < log.log_start_offset:
+    leader has: begun anew at `end` it would lack what lies before. Nor is anything known to be in
+    common where the leader's log begins at or beyond `end`: as it has deleted where the logs
+    parted, it names the latest offset at which they may have. What would be left may never have
+    been the leader's, and its producers' sequences not either."""
+    is_before = end < log.log_start_offset and leader_start < log.log_start_offset
+    if is_before or end <= leader_start:
         return StartOver(leader_start, leader_start)
     return TruncateTo(end)
 

@@ -100,7 +100,10 @@ class MemoryLeaderChannel:
         diverging = self._diverging(partition, position)
         if diverging is not None:
             return FetchedPartition(
-                key, diverging_epoch=diverging[0], diverging_end_offset=diverging[1]
+                key,
+                log_start_offset=log.log_start_offset,
+                diverging_epoch=diverging[0],
+                diverging_end_offset=diverging[1],
             )
         data = log.read(
             position.fetch_offset,

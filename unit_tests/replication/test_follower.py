@@ -45,7 +45,7 @@ MOVED = Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has moved meanwhi
         (LogFrom(5, 10), (0, 7), TruncateTo(7)),
         # Nothing is in common: begun at the leader's end it would lack what lies before.
         (LogFrom(8, 10), (2, 7), StartOver(2, 2)),
-        (LogFrom(8, 10), (8, 8), TruncateTo(8)),
+        (LogFrom(8, 10), (8, 8), StartOver(8, 8)),
     ],
 )
 def test_out_of_range(log: LogFrom, leader: tuple[int, int], step: Step) -> None:
@@ -58,7 +58,10 @@ def test_out_of_range(log: LogFrom, leader: tuple[int, int], step: Step) -> None
         (LogFrom(0, 10), 0, (2, 4), TruncateTo(4)),
         (LogFrom(3, 10), 0, (2, 4), TruncateTo(4)),
         (LogFrom(6, 10), 0, (2, 4), StartOver(0, 0)),
-        (LogFrom(6, 10), 6, (2, 4), TruncateTo(4)),
+        # The leader has deleted where they parted: it names the first offset that it has.
+        (LogFrom(3, 10), 5, (2, 5), StartOver(5, 5)),
+        (LogFrom(6, 10), 6, (2, 4), StartOver(6, 6)),
+        (LogFrom(3, 10), 4, (2, 5), TruncateTo(5)),
     ],
 )
 def test_logs_that_part(
