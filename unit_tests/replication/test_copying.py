@@ -12,7 +12,6 @@ import pytest
 
 from pybroker.errors import ErrorCode
 from pybroker.ports import FetchedPartition
-from unit_tests.handlers.bench import batch
 from unit_tests.replication.copying import Group
 from unit_tests.replication.vocabulary import T0, T1
 
@@ -116,35 +115,6 @@ async def test_two_logs_do_not_differ_at_one_offset(pair: Group) -> None:
     same(pair, 1, 2)
     assert b"only here" not in pair[1].bytes_of()
     assert pair[1].epochs() == [(0, 0), (1, 1)]
-
-
-async def test_what_parted_where_the_leader_has_deleted_goes_with_its_producers(
-    pair: Group,
-) -> None:
-    """The leader cannot say where the logs parted, only that its own begins behind that. A producer
-    whose records were never the leader's was told that they are there, when it sent them again."""
-    await pair.lead(1, 0)
-    pair[1].append(b"first")
-    await pair.copied(1)
-    pair.cut.add((2, 1))
-    await pair.until(lambda: pair.refused(2))
-    sent = batch(b"only here", producer=(7, 0, 0))
-    pair[1].store(bytearray(sent))
-    for _ in range(3):
-        pair[1].append(b"only here, too")
-    await pair[1].close(clean=False)
-    await pair.lead(2, 1, isr=(2,))
-    for _ in range(3):
-        pair[2].append(b"of the leader")
-    assert pair[2].partition().delete_records(3) == 3
-    pair.cut.clear()
-    await pair.reopen(1)
-    await pair.lead(2, 1, isr=(2,), to=[1])
-    await pair.copied(2)
-    same(pair, 1, 2)
-    await pair.lead(1, 2)
-    assert pair[1].store(bytearray(sent)) == 5
-    assert b"only here" in pair[1].bytes_of()
 
 
 async def test_a_leader_that_lacks_the_followers_last_epoch(trio: Group) -> None:

@@ -1,0 +1,39 @@
+"""Logs that have parted, and a leader that has deleted where they did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unit_tests.handlers.bench import batch
+from unit_tests.replication.copying import Group
+
+
+async def test_what_parted_where_the_leader_has_deleted_goes_with_its_producers(
+    tmp_path: Path,
+) -> None:
+    """The leader cannot say where the logs parted, only that its own begins behind that. A producer
+    whose records were never the leader's was told that they are there, when it sent them again."""
+    pair = Group(tmp_path)
+    await pair.lead(1, 0)
+    pair[1].append(b"first")
+    await pair.copied(1)
+    pair.cut.add((2, 1))
+    await pair.until(lambda: pair.refused(2))
+    sent = batch(b"only here", producer=(7, 0, 0))
+    pair[1].store(bytearray(sent))
+    for _ in range(3):
+        pair[1].append(b"only here, too")
+    await pair[1].close(clean=False)
+    await pair.lead(2, 1, isr=(2,))
+    for _ in range(3):
+        pair[2].append(b"of the leader")
+    assert pair[2].partition().delete_records(3) == 3
+    pair.cut.clear()
+    await pair.reopen(1)
+    await pair.lead(2, 1, isr=(2,), to=[1])
+    await pair.copied(2)
+    assert pair[1].bytes_of() == pair[2].bytes_of() != b""
+    await pair.lead(1, 2)
+    assert pair[1].store(bytearray(sent)) == 5
+    assert b"only here" in pair[1].bytes_of()
+    await pair.close()
