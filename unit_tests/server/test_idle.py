@@ -9,13 +9,33 @@ import struct
 from pybroker.clock import ManualClock
 from pybroker.server.connection import Answer, Peer
 from pybroker.server.limits import ServerLimits
+from pybroker.server.listener import Server
 from unit_tests.server.test_connection import connect, echo, framed, read_frame, serving
-from unit_tests.server.test_limits import asked, is_closed
+from unit_tests.server.test_limits import Streams, ask_slowly, asked, is_closed
 
 IDLE_S = 60
 SMALL_BYTES = 32 * 1024
 STEP_BYTES = 1024 * 1024
 STEPS = 12
+
+
+def much(frame: memoryview, peer: Peer) -> Answer:
+    """More than a peer takes in all steps."""
+    return [framed(bytes(2 * STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
+
+
+def slow_reader() -> socket.socket:
+    """The system takes next to nothing for it."""
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
+    slow.setblocking(False)
+    return slow
+
+
+async def only(witness: Streams, server: Server) -> None:
+    """Until nobody else is connected."""
+    while server.connection_count > 1:
+        assert await asked(*witness) == b"?"
 
 
 async def test_a_request_that_keeps_coming_is_not_idle() -> None:
@@ -28,13 +48,7 @@ async def test_a_request_that_keeps_coming_is_not_idle() -> None:
             assert await asked(reader, writer) == await asked(*witness) == b"?"
             server.reap()
             clock.advance(IDLE_S - 10)
-        writer.write(struct.pack(">i", 1_000_000))
-        for _ in range(20):
-            writer.write(bytes(50_000))
-            await writer.drain()
-            assert await asked(*witness) == b"?"
-            server.reap()
-            clock.advance(10)  # 5 kB a second
+        await ask_slowly(writer, witness, server, clock)
         assert await read_frame(reader) == bytes(1_000_000)
         writer.close()
         witness[1].close()
@@ -44,15 +58,10 @@ async def test_a_peer_that_takes_its_answer_slowly_is_not_idle_until_it_stops() 
     clock = ManualClock()
     limits = ServerLimits(idle_ms_max=IDLE_S * 1000, send_buffer_bytes=SMALL_BYTES)
 
-    def much(frame: memoryview, peer: Peer) -> Answer:
-        return [framed(bytes(2 * STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
-
     async with serving(much, limits, clock) as (server, port):
         loop = asyncio.get_running_loop()
         witness = await connect(port)
-        with socket.socket() as slow:
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
-            slow.setblocking(False)
+        with slow_reader() as slow:
             await loop.sock_connect(slow, ("127.0.0.1", port))
             clock.advance(100 * IDLE_S)
             await loop.sock_sendall(slow, framed(b"much"))
@@ -70,8 +79,7 @@ async def test_a_peer_that_takes_its_answer_slowly_is_not_idle_until_it_stops() 
             clock.advance(IDLE_S + 1)
             assert await asked(*witness) == b"?"
             server.reap()
-            while server.connection_count > 1:
-                assert await asked(*witness) == b"?"
+            await only(witness, server)
         witness[1].close()
 
 
@@ -80,15 +88,10 @@ async def test_a_peer_that_takes_a_byte_now_and_then_is_idle() -> None:
     clock = ManualClock()
     limits = ServerLimits(idle_ms_max=IDLE_S * 1000, send_buffer_bytes=SMALL_BYTES)
 
-    def much(frame: memoryview, peer: Peer) -> Answer:
-        return [framed(bytes(STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
-
     async with serving(much, limits, clock) as (server, port):
         loop = asyncio.get_running_loop()
         witness = await connect(port)
-        with socket.socket() as slow:
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
-            slow.setblocking(False)
+        with slow_reader() as slow:
             await loop.sock_connect(slow, ("127.0.0.1", port))
             await loop.sock_sendall(slow, framed(b"much"))
             for _ in range(3):
@@ -98,8 +101,7 @@ async def test_a_peer_that_takes_a_byte_now_and_then_is_idle() -> None:
                 clock.advance(IDLE_S / 2)
             assert await asked(*witness) == b"?"
             server.reap()
-            while server.connection_count > 1:
-                assert await asked(*witness) == b"?"
+            await only(witness, server)
         witness[1].close()
 
 
@@ -107,9 +109,6 @@ async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> Non
     """While it leaves an answer unread, nobody waits for the rest of its request."""
     clock = ManualClock()
     limits = ServerLimits(idle_ms_max=IDLE_S * 1000)
-
-    def much(frame: memoryview, peer: Peer) -> Answer:
-        return [framed(bytes(STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
 
     async with serving(much, limits, clock) as (server, port):
         witness = await connect(port)
@@ -120,8 +119,7 @@ async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> Non
             clock.advance(IDLE_S + 1)
             assert await asked(*witness) == b"?"
             server.reap()
-            while server.connection_count > 1:
-                assert await asked(*witness) == b"?"
+            await only(witness, server)
         witness[1].close()
 
 

@@ -28,6 +28,9 @@ MOMENT_S = 0.1
 """How long something is watched that must not happen."""
 
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
 async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
     """The answer to one request."""
     writer.write(framed(b"?"))
@@ -252,18 +255,25 @@ async def test_a_request_that_does_not_arrive_closes_its_connection() -> None:
             writer.close()
 
 
+async def ask_slowly(
+    writer: asyncio.StreamWriter, witness: Streams, server: Server, clock: ManualClock
+) -> None:
+    """1 MB by 5 kB a second; the witness shows that what was written has been received."""
+    writer.write(struct.pack(">i", 1_000_000))
+    for _ in range(20):
+        writer.write(bytes(50_000))
+        await writer.drain()
+        assert await asked(*witness) == b"?"
+        server.reap()
+        clock.advance(10)
+
+
 async def test_a_large_request_may_take_long_if_it_keeps_coming() -> None:
     clock = ManualClock()
     async with serving(echo, clock=clock) as (server, port):
         reader, writer = await connect(port)
         witness = await connect(port)
-        writer.write(struct.pack(">i", 1_000_000))
-        for _ in range(20):
-            writer.write(bytes(50_000))
-            await writer.drain()
-            assert await asked(*witness) == b"?"
-            server.reap()
-            clock.advance(10)  # 5 kB a second
+        await ask_slowly(writer, witness, server, clock)
         assert await asyncio.wait_for(read_frame(reader), SOON_S) == bytes(1_000_000)
         writer.close()
         witness[1].close()
