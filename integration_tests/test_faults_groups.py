@@ -104,7 +104,7 @@ def test_coordinator_paused_and_woken(rig: Rig) -> None:
 
 def test_coordinator_cut_from_zookeeper(rig: Rig) -> None:
     """Its members still reach it; after its session they go on with another broker, in the same
-    generation, and others join there."""
+    generation, and others join there, though they are given the address of the first alone."""
     with trial_of(rig, "group-coordinator-cut") as trial:
         trial.join("a", "c", session_ms=OUTLASTING_MS)
         trial.wait_until_shared()
@@ -118,7 +118,7 @@ def test_coordinator_cut_from_zookeeper(rig: Rig) -> None:
             trial.wait_for_commits()
             trial.run.wait(SESSION_S)
             assert trial.held == before
-            trial.join("b", "e", session_ms=OUTLASTING_MS)
+            trial.join("b", "e", session_ms=OUTLASTING_MS, by=coordinator)
             trial.wait_until_shared()
             trial.wait_for_commits()
         rig.cluster.heal()

@@ -4,16 +4,19 @@ decided when the link is back."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator
 
+import confluent_kafka
 import pytest
 
 from integration_tests.faults.replicas import files_of, log_end
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import PRODUCERS, READERS
 from integration_tests.faults.tormented import LAG_S, SESSION_S, Tormented
+from integration_tests.process import wait_until
 from pybroker.testing.history import measures
 from pybroker.testing.history.model import NANOSECONDS, History
 
@@ -29,6 +32,8 @@ many once more, as a busy machine may be late."""
 
 HELD_SECONDS_MAX = 2 * LAG_S + SESSION_S + 5.0
 """The lag time, half of it until it is looked at, or a session; and what a busy machine costs."""
+SENT_ON_SECONDS_MAX = 30.0
+"""Far below the five minutes after which clients look at their metadata by themselves."""
 SLOW_S = 0.25
 """So late is every piece while a follower catches up; to see who is in sync takes less."""
 
@@ -109,6 +114,50 @@ def test_leader_cut_from_zookeeper(rig: Rig) -> None:
     delays = measures.election_delay(history, begin, leader)
     assert delays
     assert all(delay < SESSION_S + 2 for delay in delays.values()), delays
+
+
+def reader_of(bootstrap: str, topic: str, partition: int) -> confluent_kafka.Consumer:
+    """Looks at its metadata every five minutes, if nothing makes it look."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "sent-on"})
+    consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
+    return consumer
+
+
+def wait_until_read(consumer: confluent_kafka.Consumer, offset: int) -> None:
+    """Until the consumer gets the record of that offset, or a later one."""
+
+    def read() -> bool:
+        found = [message.offset() for message in consumer.consume(500, 0.1) if not message.error()]
+        return any(each is not None and each >= offset for each in found)
+
+    wait_until(read, what=f"offset {offset} is read", seconds=SENT_ON_SECONDS_MAX)
+
+
+def test_clients_of_a_leader_that_is_cut_off_are_sent_on(rig: Rig) -> None:
+    """Those that read from it, and those that come and know nobody else: the controller tells it
+    nothing, so it asks the others who leads now."""
+    with rig.run("clients-sent-on") as run, contextlib.ExitStack() as clients:
+        run.wait_for_progress(10)
+        leader = run.leader()
+        address = rig.cluster.cluster.address(leader)
+        readers = {p: reader_of(address, run.topic, p) for p in led_by(run, leader)}
+        for reader in readers.values():
+            clients.callback(reader.close)
+            wait_until_read(reader, 0)
+        with run.fault("cut", leader):
+            rig.cluster.cut(leader, "zookeeper")
+            for partition in readers:
+                run.leader(partition, other_than=leader)
+            run.wait_for_progress(50)
+            for partition, reader in readers.items():
+                end = log_end(rig.cluster.log_dir(leader), (run.topic, partition))
+                newcomer = reader_of(address, run.topic, partition)
+                clients.callback(newcomer.close)
+                for each in (reader, newcomer):
+                    wait_until_read(each, end + 10)
+        rig.cluster.heal()
+        run.wait_for_full_isr()
+        run.finish()
 
 
 def test_isolate_and_heal(rig: Rig) -> None:

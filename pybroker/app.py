@@ -39,6 +39,7 @@ from pybroker.handlers.gate import Gate
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.handlers.metering import Metering
 from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
+from pybroker.hearsay import new_hearsay
 from pybroker.leader_channel import Follower, new_fetchers
 from pybroker.live_config import LiveConfig
 from pybroker.local_channel import LocalBrokerChannel, ProvenEpochs
@@ -113,6 +114,7 @@ class BrokerApp:
         )
         self.quarantine = self._new_quarantine()
         self._membership = self._new_membership(lost)
+        self._hearsay = new_hearsay(config, broker_id, self.metadata, self.replicas, world.clock)
         self.standing = self._new_standing()
         self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=world.blocking)
         self._full_disks = FullDisks(
@@ -160,6 +162,7 @@ class BrokerApp:
         self.groups.start()
         self._gate.let_brokers_in()
         self.standing.start()
+        self._hearsay.start()
         self.journal.start()
         self.controller.start()
         self._housekeeping.start()
@@ -194,6 +197,7 @@ class BrokerApp:
         await self.quarantine.stop()
         await self._directory_failures.stop()
         self.standing.stop()
+        await self._hearsay.stop()
         await self._membership.leave()
         await self.live.stop()
         await self._producer_ids.close()
@@ -317,6 +321,7 @@ class BrokerApp:
 
         def changed(level: Level) -> None:
             replicas.is_fenced = level is Level.NOTHING
+            self._hearsay.changed(level)
 
         return Standing(
             clock=world.clock,

@@ -16,6 +16,7 @@ PARTS_OF_APP: Final = (
     "pybroker.controlled_shutdown",
     "pybroker.controller_journal",
     "pybroker.coordination",
+    "pybroker.hearsay",
     "pybroker.lag_watch",
     "pybroker.leader_channel",
     "pybroker.live_config",

@@ -39,10 +39,12 @@ class Trial:
         self._partition = partition_of(self.group, OFFSETS_PARTITIONS)
         self.present: dict[str, Member] = {}
 
-    def join(self, *names: str, session_ms: int = 6_000) -> None:
+    def join(self, *names: str, session_ms: int = 6_000, by: int | None = None) -> None:
+        """`by` is the only broker whose address they are given, instead of all."""
+        bootstrap = None if by is None else self.run.cluster.cluster.address(by)
         for name in names:
             self.present[name] = self.members.join(
-                LIBRARIES[name], name, group=self.group, session_ms=session_ms
+                LIBRARIES[name], name, group=self.group, session_ms=session_ms, bootstrap=bootstrap
             )
 
     def leave(self, name: str) -> None:

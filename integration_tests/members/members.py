@@ -118,9 +118,10 @@ class Members:
         strategy: str = "range",
         static: bool = False,
         session_ms: int = 4_000,
+        bootstrap: str | None = None,
     ) -> Member:
         """A process that joins; it may take its time. `name` may be used again, and is the instance
-        of a static member.
+        of a static member. `bootstrap` is of this one, instead of that of all.
 
         Raises what says that the library is not on this machine (see `conftest.or_skip`)."""
         self._lives[name] += 1
@@ -128,7 +129,7 @@ class Members:
             library=library,
             client=f"{group}-{name}-{self._lives[name]}",
             group=group,
-            bootstrap=self.bootstrap,
+            bootstrap=bootstrap or self.bootstrap,
             topics=tuple(self.topics),
             folder=str(self.folder),
             strategy=strategy,

@@ -159,7 +159,10 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     offset, end = wanted.fetch_offset, log_.log_end_offset
     follower = reading.follower
     if follower is None:
-        if not partition.readable_end(reading.committed_only) <= offset <= end:
+        if (
+            _is_led_elsewhere(services, partition)
+            or not partition.readable_end(reading.committed_only) <= offset <= end
+        ):
             return False
     else:
         if offset != end:
@@ -198,6 +201,10 @@ def _read_partition(
         if reading.follower is None and wanted.fetch_offset > partition.log.log_end_offset:
             # Another leader may have it: told that it is out of range, a consumer would begin anew.
             require_certainty(services, partition)
+        if reading.follower is None and _is_led_elsewhere(services, partition):
+            raise BrokerError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"another broker leads {key} by now"
+            )
         if reading.follower is not None and diverging is None:
             _note_follower(services, partition, wanted, reading.follower, reading)
         answer.high_watermark = partition.high_watermark
@@ -218,6 +225,14 @@ def _read_partition(
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         reading.must_answer = True
     return answer
+
+
+def _is_led_elsewhere(services: Services, partition: Partition) -> bool:
+    """Whether a consumer would find a later leader: with this one it would wait for ever for what
+    that one has. As long as none is known, what is committed may be read on."""
+    return partition.is_replaced and services.metadata.is_led_after(
+        partition.topic_partition, partition.leader_epoch
+    )
 
 
 def _read_records(

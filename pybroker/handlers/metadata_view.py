@@ -1,5 +1,6 @@
 """What this broker knows of the cluster: live brokers, topics and who leads them, as the controller
-last said. Requests read it; only UpdateMetadata changes it.
+last said. Requests read it; UpdateMetadata changes it, and what other brokers say while the
+controller cannot be heard.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import (
@@ -59,6 +60,16 @@ class MetadataView:
         topic = self._topics.get(topic_partition.topic)
         return topic is not None and topic_partition.partition in topic.partitions
 
+    def is_led_after(self, topic_partition: TopicPartition, leader_epoch: int) -> bool:
+        """Whether a broker is known that leads the partition in a later leader epoch."""
+        topic = self._topics.get(topic_partition.topic)
+        facts = None if topic is None else topic.partitions.get(topic_partition.partition)
+        return (
+            facts is not None
+            and facts.state.leader_epoch > leader_epoch
+            and facts.state.leader in self._brokers
+        )
+
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         """The name of the topic that has this id, or None."""
         return self._names.get(topic_id)
@@ -82,13 +93,32 @@ class MetadataView:
         existing = self._all.after(command)
         if existing is not None:
             self._forget_others(existing)
-        self.version += 1
         if deleted:
             self.on_deleted(deleted)
-        for future in self._changed:
-            if not future.done():
-                future.set_result(None)
-        self._changed.clear()
+        self._has_changed()
+
+    def hear(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        leader: int,
+        leader_epoch: int,
+        isr: tuple[int, ...],
+    ) -> bool:
+        """Another broker says who leads. True if this is news, of the topic that is known here."""
+        topic = self._topics.get(topic_partition.topic)
+        facts = None if topic is None else topic.partitions.get(topic_partition.partition)
+        if (
+            topic is None
+            or facts is None
+            or topic.topic_id != topic_id
+            or leader_epoch <= facts.state.leader_epoch
+        ):
+            return False
+        state = replace(facts.state, leader=leader, leader_epoch=leader_epoch, isr=isr)
+        topic.partitions[topic_partition.partition] = replace(facts, state=state)
+        self._has_changed()
+        return True
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for changes until `condition` holds; False if it did not within `timeout_s`."""
@@ -107,6 +137,13 @@ class MetadataView:
             finally:
                 self._changed.discard(future)
         return True
+
+    def _has_changed(self) -> None:
+        self.version += 1
+        for future in self._changed:
+            if not future.done():
+                future.set_result(None)
+        self._changed.clear()
 
     def _learn(self, facts: PartitionFacts) -> None:
         name = facts.topic_partition.topic

@@ -108,8 +108,7 @@ def _take(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key.topic} is written by the broker only"
         )
     partition = services.replicas.leader(key)
-    if acks != -1:
-        require_standing(services, partition)
+    _require_place(services, partition, acks)
     data = memoryview(records) if records is not None else memoryview(b"")
     rules = partition.batch_rules(request.version)
     # A second batch for a partition stays behind the first.
@@ -163,10 +162,23 @@ def require_standing(services: Services, partition: Partition) -> None:
             f" {partition.topic_partition} any more",
         )
     if partition.is_replaced:
-        raise BrokerError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"another broker leads {partition.topic_partition} by now, as ZooKeeper says",
-        )
+        raise _replaced(partition)
+
+
+def _replaced(partition: Partition) -> BrokerError:
+    return BrokerError(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        f"another broker leads {partition.topic_partition} by now",
+    )
+
+
+def _require_place(services: Services, partition: Partition, acks: int) -> None:
+    """Before an append. With acks=all the in-sync replicas vouch for it together, unless it is
+    known that it would be in vain. Raises BrokerError NOT_LEADER_OR_FOLLOWER."""
+    if acks != -1:
+        require_standing(services, partition)
+    elif partition.is_replaced:
+        raise _replaced(partition)
 
 
 def require_certainty(services: Services, partition: Partition, *, leads_now: bool = False) -> None:
@@ -243,8 +255,7 @@ async def _check_and_finish(
             if services.clock.boottime() > services.standing.valid_until:
                 services.standing.look()
             partition = services.replicas.leader(key)
-            if message.acks != -1:
-                require_standing(services, partition)
+            _require_place(services, partition, message.acks)
             _append(services, message.acks, partition, stored, header, now_ms, result, progress)
         except (BrokerError, StorageError) as error:
             _refuse(services, key, result, error)
@@ -338,4 +349,8 @@ def _is_decided(services: Services, item: _Waiting) -> bool:
     if not partition.may_have_enough_replicas():
         _fail(key, item.result, BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         return True
-    return partition.high_watermark >= item.end_offset
+    if partition.high_watermark >= item.end_offset:
+        return True
+    if partition.is_replaced:
+        _fail(key, item.result, _replaced(partition))
+    return partition.is_replaced
