@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 import confluent_kafka
+import confluent_kafka.admin
 import pytest
+from confluent_kafka.cimpl import NewTopic
 
 from integration_tests.faults.replicas import files_of, log_end
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
@@ -133,14 +135,30 @@ def wait_until_read(consumer: confluent_kafka.Consumer, offset: int) -> None:
     wait_until(read, what=f"offset {offset} is read", seconds=SENT_ON_SECONDS_MAX)
 
 
+def create_by(bootstrap: str, topic: str) -> None:
+    """Until a client that knows this broker alone has made a topic."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+    wanted = NewTopic(topic, num_partitions=1, replication_factor=2)
+
+    def created() -> bool:
+        try:
+            admin.create_topics([wanted], operation_timeout=5)[topic].result()
+        except confluent_kafka.KafkaException as error:
+            return bool(error.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS)
+        return True
+
+    wait_until(created, what=f"{topic} is made", seconds=SENT_ON_SECONDS_MAX)
+
+
 def test_clients_of_a_leader_that_is_cut_off_are_sent_on(rig: Rig) -> None:
-    """Those that read from it, and those that come and know nobody else: the controller tells it
-    nothing, so it asks the others who leads now."""
+    """Those that read from it, and those that come and know nobody else: nobody tells it anything,
+    so it asks the others who leads now, and who is the controller that it was."""
     with rig.run("clients-sent-on") as run, contextlib.ExitStack() as clients:
         run.wait_for_progress(10)
-        leader = run.leader()
+        leader = run.controller()
         address = rig.cluster.cluster.address(leader)
         readers = {p: reader_of(address, run.topic, p) for p in led_by(run, leader)}
+        assert readers, "a broker in three leads one partition in four"
         for reader in readers.values():
             clients.callback(reader.close)
             wait_until_read(reader, 0)
@@ -155,6 +173,7 @@ def test_clients_of_a_leader_that_is_cut_off_are_sent_on(rig: Rig) -> None:
                 clients.callback(newcomer.close)
                 for each in (reader, newcomer):
                     wait_until_read(each, end + 10)
+            create_by(address, f"{run.topic}-too")
         rig.cluster.heal()
         run.wait_for_full_isr()
         run.finish()

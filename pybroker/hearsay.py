@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -29,7 +29,6 @@ from pybroker.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    MetadataResponseTopic,
 )
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ _ROUNDS_PER_SESSION: Final = 3
 _PAUSE_PER_ROUND: Final = 10
 """At least so many times as long as a round took is the pause after it."""
 
-Ask = Callable[[Broker, Sequence[str]], Awaitable[Sequence[MetadataResponseTopic]]]
+Ask = Callable[[Broker, Sequence[str]], Awaitable[MetadataResponse]]
 """Asks that broker about the topics of these names. Raises PybrokerError or OSError."""
 
 
@@ -118,9 +117,11 @@ class Hearsay:
                     self._heard(order[0].id, said)
                     break
 
-    def _heard(self, neighbour: int, said: Iterable[MetadataResponseTopic]) -> None:
+    def _heard(self, neighbour: int, said: MetadataResponse) -> None:
+        if said.controller_id != self._broker_id:
+            self._metadata.hear_controller(said.controller_id)
         lost: list[TopicPartition] = []
-        for topic in said:
+        for topic in said.topics:
             for each in topic.partitions:
                 key = TopicPartition(topic.name or "", each.partition_index)
                 if each.leader_id in (NO_LEADER, self._broker_id):
@@ -191,7 +192,7 @@ def new_hearsay(
 
 async def ask_neighbour(
     neighbour: Broker, names: Sequence[str], *, broker_id: int, listener: str, timeout_s: float
-) -> Sequence[MetadataResponseTopic]:
+) -> MetadataResponse:
     """Ask over the network, on that listener of the neighbour. Raises BrokerError, ClientError or
     OSError."""
     endpoint = neighbour.endpoint(listener)
@@ -204,7 +205,7 @@ async def ask_neighbour(
     )
     try:
         topics = [MetadataRequestTopic(name=name) for name in names]
-        answer = await connection.send(
+        return await connection.send(
             ApiKey.METADATA,
             MetadataRequest(topics=topics, allow_auto_topic_creation=False),
             MetadataResponse,
@@ -212,4 +213,3 @@ async def ask_neighbour(
         )
     finally:
         await connection.close()
-    return answer.topics

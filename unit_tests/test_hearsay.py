@@ -25,7 +25,13 @@ from pybroker.model import (
 )
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.standing import Level
-from pybroker.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from unit_tests.coordinator.controller.cluster import until
 from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, values_of
 
@@ -41,6 +47,7 @@ class Neighbours:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.leader, self.leader_epoch = OTHER, self.epoch + 1
+        self.controller = OTHER
         self.topic_id = bench.app.metadata.topics["t"].topic_id
         self.asked: list[tuple[int, Sequence[str]]] = []
         self.silent: set[int] = set()
@@ -63,7 +70,7 @@ class Neighbours:
         """That in which the broker was told to lead."""
         return self.bench.app.replicas.partition(T0).leader_epoch
 
-    async def ask(self, neighbour: Broker, names: Sequence[str]) -> list[MetadataResponseTopic]:
+    async def ask(self, neighbour: Broker, names: Sequence[str]) -> MetadataResponse:
         self.asked.append((neighbour.id, names))
         if neighbour.id in self.silent:
             raise OSError("no answer")
@@ -73,7 +80,8 @@ class Neighbours:
             leader_epoch=self.leader_epoch,
             isr_nodes=[self.leader],
         )
-        return [MetadataResponseTopic(name="t", topic_id=self.topic_id, partitions=[row])]
+        topic = MetadataResponseTopic(name="t", topic_id=self.topic_id, partitions=[row])
+        return MetadataResponse(controller_id=self.controller, topics=[topic])
 
     async def lead(self, leader_epoch: int) -> None:
         """The broker leads in that epoch, with another one in sync; clients were not told."""
@@ -215,3 +223,28 @@ async def test_what_was_committed_meanwhile_is_acknowledged(neighbours: Neighbou
         bench.app.replicas.follower_fetched(partition, FollowerFetch(OTHER, 2, 0), 0.0)
     partition.superseded(is_replaced=True)
     assert (await waiting).base_offset == 1
+
+
+async def controller_of(bench: Bench) -> int:
+    answer: MetadataResponse = await bench.ask(ApiKey.METADATA, 8, MetadataRequest(topics=[]))
+    return answer.controller_id
+
+
+async def test_a_controller_that_is_cut_off_names_its_successor(
+    neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wants to create a topic, and knows this broker only, would be sent to it for ever."""
+    bench = neighbours.bench
+    assert bench.app.controller.controller_id == BROKER_ID
+    await neighbours.rounds()
+    assert await controller_of(bench) == BROKER_ID, "it is heard, and knows better"
+    monkeypatch.setattr(bench.app.standing, "is_heard", False)
+    assert await controller_of(bench) == OTHER
+    for nobody_else in (BROKER_ID, -1, THIRD + 1):
+        neighbours.controller = nobody_else
+        await neighbours.rounds()
+        assert await controller_of(bench) == OTHER
+    view = bench.app.metadata
+    told = UpdateMetadata(THIRD, bench.app.controller.epoch, -1, (), tuple(view.brokers.values()))
+    view.apply(told)
+    assert await controller_of(bench) == BROKER_ID, "the controller speaks again"

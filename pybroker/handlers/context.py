@@ -216,6 +216,8 @@ class Services:
     def controller_id(self) -> int:
         """The controller's broker id as the protocol says it: -1 if there is none."""
         known = self.controller.controller_id
+        if not self.standing.is_heard and self.metadata.heard_controller is not None:
+            known = self.metadata.heard_controller
         return -1 if known is None else known
 
 

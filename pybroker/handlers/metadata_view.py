@@ -36,6 +36,8 @@ class MetadataView:
     def __init__(self) -> None:
         self.version = 0
         self._controller_epoch = -1
+        self.heard_controller: int | None = None
+        """Who is the controller, as another broker says; None once the controller itself speaks."""
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicView] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -82,6 +84,7 @@ class MetadataView:
                 f"controller epoch {command.controller_epoch} is below {self._controller_epoch}",
             )
         self._controller_epoch = command.controller_epoch
+        self.heard_controller = None
         self._brokers = {broker.id: broker for broker in command.brokers}
         deleted = set()
         for facts in command.partitions:
@@ -119,6 +122,12 @@ class MetadataView:
         topic.partitions[topic_partition.partition] = replace(facts, state=state)
         self._has_changed()
         return True
+
+    def hear_controller(self, broker_id: int) -> None:
+        """Another broker says who is the controller."""
+        if broker_id in self._brokers and broker_id != self.heard_controller:
+            self.heard_controller = broker_id
+            self._has_changed()
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for changes until `condition` holds; False if it did not within `timeout_s`."""
