@@ -37,7 +37,7 @@ PARTITIONS_PER_QUESTION: Final = 500
 """So many, with all of the last topic: no answer is to keep the event loop for long."""
 _ROUNDS_PER_SESSION: Final = 3
 _PAUSE_PER_ROUND: Final = 10
-"""At least so many times as long as a round took is the pause after it."""
+"""At least so many times as long as the answers of a round took is the pause after it."""
 
 Ask = Callable[[Broker, Sequence[str]], Awaitable[MetadataResponse]]
 """Asks that broker about the topics of these names. Raises PybrokerError or OSError."""
@@ -88,26 +88,28 @@ class Hearsay:
     async def _run(self) -> None:
         while True:
             await self._is_wanted.wait()
-            began = self._clock.monotonic()
+            took_s = 0.0
             try:
-                await self._round()
+                took_s = await self._round()
             except Exception:
                 log.exception("other brokers cannot be asked who leads")
-            took_s = self._clock.monotonic() - began
             pause_s = self._session_s / _ROUNDS_PER_SESSION
             await asyncio.sleep(max(pause_s, took_s * _PAUSE_PER_ROUND))
 
-    async def _round(self) -> None:
-        """Ask for all topics, the first neighbour that answers; the next one when it ceases to."""
+    async def _round(self) -> float:
+        """Ask for all topics, the first neighbour that answers; the next one when it ceases to. How
+        long (s) it took, without those who did not answer: waiting for them is no work."""
         me, brokers = self._broker_id, self._metadata.brokers
         others = [brokers[each] for each in sorted(brokers) if each != me]
         if not others:
-            return
+            return 0.0
+        took_s = 0.0
         first = self._turn % len(others)
         self._turn += 1
         order = others[first:] + others[:first]
         for names in list(_shares(self._metadata)):
             while order:
+                began = self._clock.monotonic()
                 try:
                     said = await self._ask(order[0], names)
                 except (PybrokerError, OSError) as error:
@@ -115,7 +117,9 @@ class Hearsay:
                     del order[0]
                 else:
                     self._heard(order[0].id, said)
+                    took_s += self._clock.monotonic() - began
                     break
+        return took_s
 
     def _heard(self, neighbour: int, said: MetadataResponse) -> None:
         if said.controller_id != self._broker_id:

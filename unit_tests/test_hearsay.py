@@ -44,13 +44,16 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 class Neighbours:
     """Two other brokers that `bench` knows, and what they say of topic t."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, clock: ManualClock) -> None:
         self.bench = bench
+        self.clock = clock
         self.leader, self.leader_epoch = OTHER, self.epoch + 1
         self.controller = OTHER
         self.topic_id = bench.app.metadata.topics["t"].topic_id
         self.asked: list[tuple[int, Sequence[str]]] = []
         self.silent: set[int] = set()
+        self.patience_s = 0.0
+        """So long a silent one is waited for."""
         view = bench.app.metadata
         brokers = [view.brokers[BROKER_ID]]
         brokers += [Broker(each, (Endpoint("PLAINTEXT", "h", each),)) for each in (OTHER, THIRD)]
@@ -62,7 +65,7 @@ class Neighbours:
             replicas=bench.app.replicas,
             ask=self.ask,
             session_s=0.0,
-            clock=bench.clock,
+            clock=clock,
         )
 
     @property
@@ -73,6 +76,7 @@ class Neighbours:
     async def ask(self, neighbour: Broker, names: Sequence[str]) -> MetadataResponse:
         self.asked.append((neighbour.id, names))
         if neighbour.id in self.silent:
+            self.clock.advance(self.patience_s)
             raise OSError("no answer")
         row = MetadataResponsePartition(
             partition_index=0,
@@ -106,10 +110,11 @@ class Neighbours:
 
 @pytest.fixture
 async def neighbours(tmp_path: Path) -> AsyncIterator[Neighbours]:
-    async with Bench(tmp_path, clock=ManualClock(NOW_MS)) as bench:
+    clock = ManualClock(NOW_MS)
+    async with Bench(tmp_path, clock=clock) as bench:
         await bench.create("t")
         await bench.produce("t", batch(b"a"))
-        yield Neighbours(bench)
+        yield Neighbours(bench, clock)
 
 
 async def test_a_later_leader_is_where_clients_are_sent(
@@ -167,6 +172,15 @@ async def test_neighbours_are_asked_in_turn_and_the_next_where_one_is_silent(
     await neighbours.rounds(3)
     assert neighbours.told() == OTHER
     assert {who for who, _ in neighbours.asked} == {OTHER, THIRD}
+
+
+async def test_who_does_not_answer_keeps_nobody_from_being_asked_soon(
+    neighbours: Neighbours,
+) -> None:
+    """The pause grows with what there is to ask, not with how long a silent neighbour takes."""
+    neighbours.silent, neighbours.patience_s = {OTHER}, 60.0
+    await neighbours.rounds(5)
+    assert [who for who, _ in neighbours.asked[:5]] == [OTHER, THIRD, THIRD, OTHER, THIRD]
 
 
 async def test_nobody_is_asked_but_by_who_is_cut_off(neighbours: Neighbours) -> None:
