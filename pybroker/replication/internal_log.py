@@ -129,7 +129,7 @@ class InternalLog:
         self._look()
         partition = self._require()
         if partition.is_replaced:
-            raise self._not_led("another broker leads it by now, as ZooKeeper says")
+            raise self._not_led("another broker leads it by now")
         builder = BatchBuilder(self._codec)
         for record in records:
             builder.append(timestamp_ms, record.key, record.value)

@@ -379,6 +379,8 @@ class IsrChanges:
                 reason,
             )
             partition.superseded(is_replaced=is_replaced)
+            if is_replaced:
+                self._replicas.produces.disturbed(change.topic_partition)
 
     def _changed(
         self, change: IsrChange, state: PartitionState, version: int, outcome: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -228,6 +229,18 @@ async def test_a_later_leader_epoch_ends_the_writing(leading: Leading) -> None:
     assert not leading.partition().is_replaced
     await leading.pass_time(LATE_S, 2)
     await leading.until_stored(ME, 2)
+
+
+async def test_who_waits_for_a_leader_that_was_replaced_is_told_at_once(leading: Leading) -> None:
+    await leading.lead()
+    leading.replicas.append()
+    produces = leading.replicas.manager.produces
+    waiting = asyncio.ensure_future(produces.wait([T0], missing_bytes=1, timeout_s=math.inf))
+    await until(lambda: len(produces))
+    await leading.meddle(leader=2, leader_epoch=1, isr=(2, ME))
+    await leading.pass_time(LATE_S, 2)
+    await until(lambda: leading.partition().is_replaced)
+    await until(waiting.done)
 
 
 async def test_a_deleted_topic_ends_the_writing(leading: Leading) -> None:
