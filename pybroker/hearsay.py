@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -134,7 +135,7 @@ class Hearsay:
                 news = self._metadata.hear(
                     key, topic.topic_id, each.leader_id, each.leader_epoch, isr
                 )
-                if news and self._has_lost(key, each.leader_epoch):
+                if news and self._has_lost(key, topic.topic_id, each.leader_epoch):
                     lost.append(key)
         if lost:
             log.warning(
@@ -144,11 +145,14 @@ class Hearsay:
                 neighbour,
             )
 
-    def _has_lost(self, key: TopicPartition, leader_epoch: int) -> bool:
-        """Whether the replica here still led before that epoch; then nothing new is written."""
+    def _has_lost(self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int) -> bool:
+        """Whether the replica here still led before that epoch; then nothing new is written. It may
+        be of the next topic of that name already."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
-        if partition is None or not partition.is_leader or partition.leader_epoch >= leader_epoch:
+        if partition is None or not partition.is_leader or partition.topic_id != topic_id:
+            return False
+        if partition.leader_epoch >= leader_epoch:
             return False
         partition.superseded(is_replaced=True)
         for waiting in (replicas.produces, replicas.fetches):

@@ -160,6 +160,22 @@ async def test_a_leader_that_was_told_to_lead_since_takes_no_notice(neighbours: 
     assert values_of(await neighbours.bench.fetch("t", 0)) == [b"a"]
 
 
+async def test_what_is_said_of_a_topic_says_nothing_of_the_next_of_its_name(
+    neighbours: Neighbours,
+) -> None:
+    """The controller says first who leads, and then where clients are sent to; the answer was
+    given before."""
+    bench = neighbours.bench
+    view, controller_epoch = bench.app.metadata, bench.app.controller.epoch
+    state = PartitionState(OTHER, neighbours.epoch, (OTHER,), controller_epoch)
+    before = PartitionFacts(T0, IDS["u"], state, 0, (OTHER,))
+    brokers = tuple(view.brokers.values())
+    view.apply(UpdateMetadata(BROKER_ID, controller_epoch, -1, (before,), brokers))
+    neighbours.topic_id = IDS["u"]
+    await neighbours.rounds()
+    assert (await bench.produce("t", batch(b"b"), acks=-1)).base_offset == 1
+
+
 async def test_neighbours_are_asked_in_turn_and_the_next_where_one_is_silent(
     neighbours: Neighbours,
 ) -> None:
