@@ -132,10 +132,10 @@ class Hearsay:
                 if each.leader_id in (NO_LEADER, self._broker_id):
                     continue
                 isr = tuple(each.isr_nodes)
-                news = self._metadata.hear(
+                is_meant = self._metadata.hear(
                     key, topic.topic_id, each.leader_id, each.leader_epoch, isr
                 )
-                if news and self._has_lost(key, topic.topic_id, each.leader_epoch):
+                if is_meant and self._has_lost(key, topic.topic_id, each.leader_epoch):
                     lost.append(key)
         if lost:
             log.warning(
@@ -146,18 +146,20 @@ class Hearsay:
             )
 
     def _has_lost(self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int) -> bool:
-        """Whether the replica here still led before that epoch; then nothing new is written. It may
-        be of the next topic of that name already."""
+        """Whether the replica here led before that epoch and did not know that it does not any
+        more; now it does, and nothing new is written. It may be of the next topic of that name
+        already."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
         if partition is None or not partition.is_leader or partition.topic_id != topic_id:
             return False
         if partition.leader_epoch >= leader_epoch:
             return False
+        is_new = not partition.is_replaced
         partition.superseded(is_replaced=True)
         for waiting in (replicas.produces, replicas.fetches):
             waiting.disturbed(key)
-        return True
+        return is_new
 
 
 def _shares(metadata: MetadataView) -> Iterator[list[str]]:

@@ -35,7 +35,7 @@ from pybroker.wire.messages.metadata import (
 from unit_tests.coordinator.controller.cluster import until
 from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, values_of
 
-OTHER, THIRD = BROKER_ID + 1, BROKER_ID + 2
+OTHER, THIRD, NEWCOMER = BROKER_ID + 1, BROKER_ID + 2, BROKER_ID + 3
 T0 = TopicPartition("t", 0)
 IDS = {name: uuid.UUID(int=ord(name)) for name in "uvw"}
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -197,6 +197,38 @@ async def test_who_does_not_answer_keeps_nobody_from_being_asked_soon(
     neighbours.silent, neighbours.patience_s = {OTHER}, 60.0
     await neighbours.rounds(5)
     assert [who for who, _ in neighbours.asked[:5]] == [OTHER, THIRD, THIRD, OTHER, THIRD]
+
+
+async def test_a_leader_of_whom_nothing_is_known_hides_none_that_is_known(
+    neighbours: Neighbours,
+) -> None:
+    """A broker that came when this one was cut off already: the leader before knows it."""
+    await neighbours.rounds()
+    neighbours.leader, neighbours.leader_epoch = NEWCOMER, neighbours.leader_epoch + 1
+    await neighbours.rounds()
+    assert neighbours.told() == OTHER
+    assert code(await neighbours.bench.fetch("t", 0)) is NOT_LEADER
+
+
+async def test_a_leader_of_whom_nothing_is_known_has_taken_the_place_too(
+    neighbours: Neighbours,
+) -> None:
+    neighbours.leader = NEWCOMER
+    await neighbours.rounds()
+    assert code(await neighbours.bench.produce("t", batch(b"b"), acks=-1)) is NOT_LEADER
+    assert values_of(await neighbours.bench.fetch("t", 0)) == [b"a"]
+
+
+async def test_who_is_told_late_to_lead_in_an_earlier_epoch_is_replaced_still(
+    neighbours: Neighbours,
+) -> None:
+    """The command was on its way when the session ended."""
+    epoch = neighbours.epoch
+    neighbours.leader_epoch = epoch + 2
+    await neighbours.rounds()
+    await neighbours.lead(epoch + 1)
+    await neighbours.rounds()
+    assert code(await neighbours.bench.fetch("t", 0)) is NOT_LEADER
 
 
 async def test_nobody_is_asked_but_by_who_is_cut_off(neighbours: Neighbours) -> None:

@@ -108,19 +108,17 @@ class MetadataView:
         leader_epoch: int,
         isr: tuple[int, ...],
     ) -> bool:
-        """Another broker says who leads. True if this is news, of the topic that is known here."""
+        """Another broker says who leads. Taken down if it is news of a leader that clients can be
+        sent to: the one before knows the others. Whether it is about the topic that is known here.
+        """
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
-        if (
-            topic is None
-            or facts is None
-            or topic.topic_id != topic_id
-            or leader_epoch <= facts.state.leader_epoch
-        ):
+        if topic is None or facts is None or topic.topic_id != topic_id:
             return False
-        state = replace(facts.state, leader=leader, leader_epoch=leader_epoch, isr=isr)
-        topic.partitions[topic_partition.partition] = replace(facts, state=state)
-        self._has_changed()
+        if leader_epoch > facts.state.leader_epoch and leader in self._brokers:
+            state = replace(facts.state, leader=leader, leader_epoch=leader_epoch, isr=isr)
+            topic.partitions[topic_partition.partition] = replace(facts, state=state)
+            self._has_changed()
         return True
 
     def hear_controller(self, broker_id: int) -> None:
