@@ -151,15 +151,18 @@ class Hearsay:
         already."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
-        if partition is None or not partition.is_leader or partition.topic_id != topic_id:
+        if (
+            partition is None
+            or not partition.is_leader
+            or partition.is_replaced
+            or partition.topic_id != topic_id
+            or partition.leader_epoch >= leader_epoch
+        ):
             return False
-        if partition.leader_epoch >= leader_epoch:
-            return False
-        is_new = not partition.is_replaced
         partition.superseded(is_replaced=True)
         for waiting in (replicas.produces, replicas.fetches):
             waiting.disturbed(key)
-        return is_new
+        return True
 
 
 def _shares(metadata: MetadataView) -> Iterator[list[str]]:
