@@ -60,6 +60,7 @@ def test_without_a_quorum_nobody_serves(ensemble: Ensemble) -> None:
     (last,) = ensemble.running
     assert ensemble.members[last].mode() == ""
     ensemble.restart(lost[0])
+    ensemble.wait_for_quorum()
     assert {ensemble.members[n].mode() for n in (last, lost[0])} == {"leader", "follower"}
 
 

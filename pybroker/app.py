@@ -96,7 +96,7 @@ class BrokerApp:
         self._registered = self._broker
         self._fetchers = self._new_fetchers()
         self.replicas = self._new_replicas()
-        self._claims = Claims(world.coord, self.replicas)
+        self._claims = Claims(world.coord, self.replicas, self._incarnation)
         self._isr_changes = IsrChanges(
             coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
         )

@@ -104,13 +104,15 @@ class Reason(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StateWrite:
     """Store `state` in the partition's state node: set it at `expected_version`, or create it when
-    that is NO_VERSION. `unclean`: committed records may be given up by this."""
+    that is NO_VERSION. `unclean`: committed records may be given up by this. `incarnations`: of
+    brokers, by id, that must not have begun anew."""
 
     topic_partition: TopicPartition
     state: PartitionState
     expected_version: int
     reason: Reason
     unclean: bool = False
+    incarnations: tuple[tuple[int, int], ...] = ()
 
     @property
     def creates(self) -> bool:

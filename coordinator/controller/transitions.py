@@ -34,7 +34,7 @@ from pybroker.coordinator.controller.writes import (
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ConnectionLoss, CoordError, NodeExists
 from pybroker.model import NO_LEADER, TopicPartition
-from pybroker.ports import Coord, CoordOp, CreateOp, NodeStat, SetOp
+from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 logger = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
@@ -218,8 +218,9 @@ def _state_write(write: StateWrite, text: bytes, receipt: CoordOp | None) -> Wri
     path = paths.partition_state(write.topic_partition)
     if write.creates:
         return Write((CreateOp(path, text),))
-    stored = SetOp(path, text, write.expected_version)
-    return Write((stored,) if receipt is None else (stored, receipt))
+    checks = [CheckOp(paths.incarnation(id), version) for id, version in write.incarnations]
+    receipts = [] if receipt is None else [receipt]
+    return Write((SetOp(path, text, write.expected_version), *receipts, *checks))
 
 
 def _version(outcome: WriteOutcome) -> int:

@@ -20,13 +20,15 @@ from pybroker.ports import Coord
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The replica's log ends at `end`, its last batch is of leader epoch `epoch`. `leader_epoch`:
-    that of the partition's state to which this is the answer. `topic_id`: NO_TOPIC_ID where the
-    replica does not know it."""
+    that of the partition's state to which this is the answer. `incarnation`: that of the broker
+    (KIP-903); one that has begun anew since may have lost what it claimed. `topic_id`: NO_TOPIC_ID
+    where the replica does not know it."""
 
     replica: int
     epoch: int
     end: int
     leader_epoch: int
+    incarnation: int
     topic_id: uuid.UUID = NO_TOPIC_ID
 
 
@@ -39,6 +41,7 @@ def encode_claim(claim: Claim) -> bytes:
             "epoch": claim.epoch,
             "end": str(claim.end),
             "leader_epoch": claim.leader_epoch,
+            "incarnation": claim.incarnation,
             "topic_id": encode_uuid(claim.topic_id),
         }
     )
@@ -57,6 +60,7 @@ def decode_claim(path: str, data: bytes) -> Claim:
         epoch=fields.integer("epoch"),
         end=fields.number_in_text("end"),
         leader_epoch=fields.integer("leader_epoch"),
+        incarnation=fields.integer("incarnation"),
         topic_id=topic_id,
     )
 

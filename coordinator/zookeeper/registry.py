@@ -193,6 +193,13 @@ async def end_earlier_lives(coord: Coord, broker_id: int) -> None:
             return
 
 
+async def read_incarnation(coord: Coord, broker_id: int) -> int:
+    """How often the broker has begun anew, -1 if it never was there. Raises CoordError."""
+    with suppress(NoNode):
+        return (await coord.get(paths.incarnation(broker_id)))[1].version
+    return -1
+
+
 async def _adopt(coord: Coord, broker: Broker, registered: NodeStat) -> Broker:
     """Our registration is there. Nobody else raises the incarnation while it is."""
     _, incarnation = await coord.get(paths.incarnation(broker.id))

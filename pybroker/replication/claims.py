@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pybroker.coordinator.zookeeper import paths
@@ -24,9 +25,15 @@ _RETRY_S: Final = 0.5
 class Claims:
     """Runs between `start` and `stop`."""
 
-    def __init__(self, coord: Coord, replicas: ReplicaManager) -> None:
+    def __init__(
+        self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
+    ) -> None:
+        """`incarnation` of this broker, or -1 while that is not known."""
         self._coord = coord
         self._replicas = replicas
+        self._incarnation = incarnation
+        self._told: dict[TopicPartition, Claim] = {}
+        """What the controller was told last: it need not be told again."""
         self._asked: dict[TopicPartition, None] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -50,42 +57,52 @@ class Claims:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            claimed = [key for key in list(self._asked) if await self._claim(key)]
-            if claimed:
-                await self._tell(claimed)
+            claims = {key: await self._claim(key) for key in list(self._asked)}
+            written = {key: claim for key, claim in claims.items() if claim is not None}
+            if written:
+                await self._tell(written)
             if self._asked:
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()
 
-    async def _claim(self, key: TopicPartition) -> bool:
-        """Write the claim, if it is still asked for; whether that was done."""
+    async def _claim(self, key: TopicPartition) -> Claim | None:
+        """Write the claim, if it is still asked for; None where that was not done."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
         if partition is None or state is None or not is_orphaned(state):
             self._asked.pop(key, None)
-            return False
+            self._told.pop(key, None)
+            return None
+        incarnation = self._incarnation()
+        if incarnation < 0:
+            return None
         claim = Claim(
             replica=self._replicas.broker_id,
             epoch=partition.log.latest_epoch,
             end=partition.log.log_end_offset,
             leader_epoch=state.leader_epoch,
+            incarnation=incarnation,
             topic_id=partition.topic_id or NO_TOPIC_ID,
         )
+        if self._told.get(key) == claim:
+            self._asked.pop(key, None)
+            return None
         try:
             await write_claim(self._coord, key, claim)
         except CoordError as error:
             log.info("claim not written partition=%s error=%r", key, error)
-            return False
+            return None
         log.info("claim partition=%s epoch=%d log_end=%d", key, claim.epoch, claim.end)
-        return True
+        return claim
 
-    async def _tell(self, keys: list[TopicPartition]) -> None:
+    async def _tell(self, claims: Mapping[TopicPartition, Claim]) -> None:
         """Let the controller look at them, as at a changed ISR."""
         try:
-            notice = encode_partitions(keys)
+            notice = encode_partitions(claims)
             await self._coord.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
         except CoordError as error:
-            log.info("claims not told partitions=%d error=%r", len(keys), error)
+            log.info("claims not told partitions=%d error=%r", len(claims), error)
             return
-        for key in keys:
+        self._told.update(claims)
+        for key in claims:
             self._asked.pop(key, None)

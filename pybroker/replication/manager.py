@@ -380,6 +380,8 @@ class ReplicaManager:
                 self.high_watermark_moved(partition, before, partition.told_again(facts))
                 if partition.is_leader and not partition.may_have_enough_replicas():
                     self.produces.disturbed(key)
+                if is_orphaned(facts.state):
+                    self.on_orphaned(partition)
         except BrokerError as error:
             state_change.warning("command refused partition=%s error=%s", key, error)
             return error.code

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pybroker.errors import PybrokerError
-from pybroker.testing.simulation.kinds import BY_NAME, Kind, is_target
+from pybroker.testing.simulation.kinds import BY_NAME, Harm, Kind, Target, is_target
 
 TITLE: Final = "# a schedule of pybroker's simulation, form 1"
 
@@ -71,6 +71,14 @@ class Options:
     """How long faults may come."""
     planted: str = ""
     """The planted bug that is switched on, or nothing."""
+
+
+def fits(kind: Kind, options: Options) -> bool:
+    """Not where it would have to destroy what was promised to be kept. What one machine may lose
+    is counted during the run (`nemesis.py`); all at once keep what they synced, and no more."""
+    if kind.needs_groups and not options.groups:
+        return False
+    return kind.harm is not Harm.UNSYNCED or kind.target is not Target.ALL or bool(options.flush)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pybroker.testing.simulation.kinds import BY_NAME
-from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule
+from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule, fits
 
 Fails = Callable[[Schedule], bool]
 _DIGITS: Final = 3
@@ -50,9 +50,9 @@ class _Search:
         self._tried = {str(schedule)}
 
     def is_better(self, schedule: Schedule) -> bool:
-        """Try it, and keep it if it fails."""
+        """Try it, and keep it if it fails; not what must lose something without any mistake."""
         text = str(schedule)
-        if text in self._tried:
+        if text in self._tried or not _is_fair(schedule):
             return False
         if self.runs >= self._runs_max:
             raise _Spent
@@ -62,6 +62,10 @@ class _Search:
             self.best = schedule
             return True
         return False
+
+
+def _is_fair(schedule: Schedule) -> bool:
+    return all(fits(BY_NAME[event.kind], schedule.options) for event in schedule.events)
 
 
 def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:

@@ -1,7 +1,8 @@
 """From a seed to a schedule.
 
 Each seed picks a few kinds of faults and how often they come (swarm testing): what all kinds
-together hide, because one keeps undoing what another needs, some subset shows.
+together hide, because one keeps undoing what another needs, some subset shows. Some seeds have a
+plot beside that (`plots.py`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from pybroker.testing.simulation.kinds import BY_NAME, KINDS, Harm, Kind, Target
-from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule
+from pybroker.testing.simulation.kinds import BY_NAME, KINDS, Kind, Target
+from pybroker.testing.simulation.plots import with_plot
+from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule, fits
 
 _KINDS_MOST: Final = 6
 _EVENTS_PER_KIND: Final = (1, 1, 2, 2, 3, 5)
@@ -57,8 +59,8 @@ _SEGMENT_BYTES_TO_GO: Final = 1_024
 
 def generate(seed: str, *, kinds: tuple[Kind, ...] = KINDS) -> Schedule:
     """The schedule of that seed: always the same."""
-    options = _options(seed)
-    picked = _picked(seed, [kind for kind in kinds if _fits(kind, options)])
+    options, told = with_plot(seed, _options(seed))
+    picked = _picked(seed, [kind for kind in kinds if fits(kind, options)])
     times: list[float] = []
     events: list[FaultEvent] = []
     for kind in picked:
@@ -67,7 +69,7 @@ def generate(seed: str, *, kinds: tuple[Kind, ...] = KINDS) -> Schedule:
             at = _time(rng, options, times)
             times.append(at)
             events.append(_event(kind, at, rng, options))
-    return Schedule(seed, options).with_events(events)
+    return Schedule(seed, options).with_events([*events, *told])
 
 
 def _options(seed: str) -> Options:
@@ -80,14 +82,6 @@ def _options(seed: str) -> Options:
     if rng.random() < _GROUPS:
         drawn |= {name: rng.choice(values) for name, values in _GROUP_OPTIONS}
     return Options(**drawn)  # type: ignore[arg-type]
-
-
-def _fits(kind: Kind, options: Options) -> bool:
-    """Not where it would have to destroy what was promised to be kept. What one machine may lose
-    is counted during the run (`nemesis.py`); all at once keep what they synced, and no more."""
-    if kind.needs_groups and not options.groups:
-        return False
-    return kind.harm is not Harm.UNSYNCED or kind.target is not Target.ALL or bool(options.flush)
 
 
 def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:

@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from pybroker.coordinator.controller import suspects
 from pybroker.coordinator.controller.decisions import Circumstances
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus, Reason
 from pybroker.coordinator.controller.suspects import decide_longest
@@ -19,7 +20,9 @@ from pybroker.coordinator.zookeeper.claims import (
     write_claim,
 )
 from pybroker.coordinator.zookeeper.loss_receipts import POWER_LOSS, decode_receipts
-from pybroker.model import NO_LEADER, PartitionState
+from pybroker.coordinator.zookeeper.registry import ensure, read_incarnation
+from pybroker.model import NO_LEADER, NO_TOPIC_ID, PartitionState
+from pybroker.ports import Coord
 from unit_tests.coordinator.controller.cluster import Cluster, key, until
 
 KEY = key("orders-0")
@@ -33,23 +36,28 @@ def partition(state: PartitionState = ORPHANED) -> Partition:
 
 def claims(*ends: tuple[int, int, int], leader_epoch: int = 5) -> dict[int, Claim]:
     """Of (replica, epoch, end)."""
-    return {who: Claim(who, epoch, end, leader_epoch) for who, epoch, end in ends}
+    return {who: Claim(who, epoch, end, leader_epoch, 10 + who) for who, epoch, end in ends}
 
 
 @pytest.mark.parametrize(
-    ("ends", "leader"),
+    ("ends", "isr"),
     [
-        (((1, 4, 10), (2, 4, 12), (3, 4, 11)), 2),
-        (((1, 4, 10), (2, 3, 90), (3, 4, 9)), 1),
-        (((1, 4, 10), (2, 4, 10), (3, 4, 10)), 1),
-        (((1, -1, 0), (2, -1, 0), (3, 0, 1)), 3),
-        (((1, 4, 10), (2, 6, 4), (3, 4, 12)), 3),
+        (((1, 4, 10), (2, 4, 12), (3, 4, 11)), (2,)),
+        (((1, 4, 10), (2, 3, 90), (3, 4, 9)), (1,)),
+        (((1, 4, 10), (2, 4, 10), (3, 4, 10)), (1, 2, 3)),
+        (((1, 3, 10), (2, 4, 10), (3, 4, 10)), (2, 3)),
+        (((1, -1, 0), (2, -1, 0), (3, 0, 1)), (3,)),
+        (((1, 4, 10), (2, 6, 4), (3, 4, 12)), (3,)),
     ],
 )
-def test_the_longest_log_leads(ends: tuple[tuple[int, int, int], ...], leader: int) -> None:
+def test_the_longest_log_leads(
+    ends: tuple[tuple[int, int, int], ...], isr: tuple[int, ...]
+) -> None:
+    """Who has the same is in sync: the leader alone could be lost a moment later."""
     write = decide_longest(partition(), claims(*ends), NOW)
     assert write is not None
-    assert write.state == PartitionState(leader, 6, (leader,), 7)
+    assert write.state == PartitionState(isr[0], 6, isr, 7)
+    assert write.incarnations == tuple((replica, 10 + replica) for replica in isr)
     assert (write.reason, write.unclean, write.expected_version) == (Reason.POWER_LOSS, True, 4)
 
 
@@ -76,7 +84,7 @@ def test_nobody_leads_before_all_are_back_and_have_answered(
 
 
 def test_a_claim_survives_its_node() -> None:
-    claim = Claim(3, 4, 1 << 40, 5, uuid.UUID(int=1 << 90))
+    claim = Claim(3, 4, 1 << 40, 5, 8, uuid.UUID(int=1 << 90))
     assert decode_claim("/", encode_claim(claim)) == claim
 
 
@@ -84,10 +92,81 @@ async def test_claims_in_zookeeper(cluster: Cluster) -> None:
     coord = cluster.tool
     assert await read_claim(coord, KEY, 3) is None
     for end in (7, 8):
-        await write_claim(coord, KEY, Claim(3, 4, end, 5))
-    assert await read_claim(coord, KEY, 3) == Claim(3, 4, 8, 5)
+        await write_claim(coord, KEY, Claim(3, 4, end, 5, 1))
+    assert await read_claim(coord, KEY, 3) == Claim(3, 4, 8, 5, 1)
     await coord.set(paths.suspect(KEY, 3), b"garbage")
     assert await read_claim(coord, KEY, 3) is None
+
+
+async def claim(
+    cluster: Cluster, replica: int, end: int, topic_id: uuid.UUID = NO_TOPIC_ID
+) -> None:
+    """As the broker does after the power loss."""
+    await ensure(cluster.tool, paths.incarnation(replica))
+    incarnation = await read_incarnation(cluster.tool, replica)
+    await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1, incarnation, topic_id))
+
+
+async def notify(cluster: Cluster) -> None:
+    """The controller has looked at the claims that there are."""
+    notice = schemas.encode_partitions([KEY])
+    await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
+    await until(
+        lambda: not any(p.startswith(paths.ISR_CHANGE_PREFIX) for p in cluster.tree.paths())
+    )
+
+
+async def orphan(cluster: Cluster) -> None:
+    """Brokers 2 and 3 had orders-0, of which nobody is known to have anything."""
+    for broker_id in (1, 2, 3):
+        await cluster.member(broker_id)
+    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
+    await cluster.create("orders", {0: (2, 3)})
+    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    path = paths.partition_state(KEY)
+    orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
+    await cluster.write_json(path, orphaned)
+
+
+def leader_of(cluster: Cluster) -> int | None:
+    state = cluster.state("orders-0")
+    return None if state is None else state.leader
+
+
+async def test_a_broker_that_began_anew_has_not_what_it_claimed_before(cluster: Cluster) -> None:
+    """Its disk may have been replaced."""
+    await orphan(cluster)
+    await claim(cluster, 3, 6)
+    await cluster.tool.set(paths.incarnation(3), b"")
+    await claim(cluster, 2, 5)
+    await notify(cluster)
+    assert leader_of(cluster) == NO_LEADER
+    await claim(cluster, 3, 0)
+    await notify(cluster)
+    await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=2")
+
+
+async def test_a_broker_that_begins_anew_during_the_election_does_not_lead(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller has read its claim, and has not heard of it yet."""
+    await orphan(cluster)
+    await claim(cluster, 3, 6)
+    await claim(cluster, 2, 5)
+
+    async def read_before_it_is_raised(coord: Coord, broker_id: int) -> int:
+        known = await read_incarnation(coord, broker_id)
+        if broker_id == 3:
+            await cluster.tool.set(paths.incarnation(3), b"")
+        return known
+
+    with monkeypatch.context() as patched:
+        patched.setattr(suspects, "read_incarnation", read_before_it_is_raised)
+        await notify(cluster)
+    assert leader_of(cluster) == NO_LEADER
+    await claim(cluster, 3, 4)
+    await notify(cluster)
+    await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=2")
 
 
 async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Cluster) -> None:
@@ -104,7 +183,7 @@ async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Clust
     for replica, end, topic_id in ((2, 5, now), (3, 9, earlier), (3, 6, now)):
         state = cluster.state("orders-0")
         assert state is not None and state.leader == NO_LEADER
-        await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1, topic_id))
+        await claim(cluster, replica, end, topic_id)
         await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
         await until(
             lambda: not any(p.startswith(paths.ISR_CHANGE_PREFIX) for p in cluster.tree.paths())
@@ -129,7 +208,7 @@ async def test_a_new_controller_counts_what_was_claimed_before(cluster: Cluster)
     orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
     await cluster.write_json(path, orphaned)
     for replica, end in ((2, 5), (3, 6)):
-        await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1))
+        await claim(cluster, replica, end)
     await first.kill()
     await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
 
@@ -149,7 +228,7 @@ async def test_the_longest_is_elected_whichever_reply_is_lost(
     orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
     await cluster.write_json(path, orphaned)
     for replica, end in ((2, 5), (3, 6)):
-        await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1))
+        await claim(cluster, replica, end)
     first.lose_request(position, applied=applied)
     notice = schemas.encode_partitions([KEY])
     await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)

@@ -1,0 +1,91 @@
+"""Faults that belong together, in an order and at distances that dice hardly ever throw.
+
+Some mistakes show only where several things befall one broker within a moment. A plot is such a
+sequence; whom it befalls, when, how often and how hard is left to the dice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from pybroker.testing.simulation.schedule import FaultEvent, Options
+
+SHARE: Final = 0.12
+"""How many seeds have a plot beside their other faults."""
+_DIGITS: Final = 3
+_LOST: Final = ("wipe", "power", "kill")
+_ENDS_OF_SESSION: Final = ("expire", "expire", "zk-expire-write", "expire-offsets")
+
+
+def with_plot(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
+    """The options, with groups where the plot needs them, and the faults of the plot of that seed;
+    most seeds have none. The dice are of their own, so that all else is as it would be without."""
+    rng = random.Random(f"{seed}/plot")
+    if rng.random() >= SHARE:
+        return options, ()
+    needs_groups, plot = rng.choice(_PLOTS)
+    if needs_groups:
+        groups = max(options.groups, 1)
+        options = dataclasses.replace(options, groups=groups, members=4, records_per_s=20.0)
+    told = (event for event in plot(rng, options) if event.at <= options.faults_s)
+    return options, tuple(told)
+
+
+def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
+    """Who coordinates, or leads, loses its session, and hears of it late: what it asks ZooKeeper
+    for is still under way, and arrives when another has taken its place."""
+    victim = f"coordinator/{rng.randrange(options.groups)}" if options.groups else "controller"
+    victim = rng.choice((victim, victim, f"leader/{rng.randrange(options.partitions)}"))
+    at = rng.uniform(0, options.faults_s / 4)
+    while at < options.faults_s:
+        slow = (("usual_s", rng.uniform(0.2, 0.5)), ("most_s", rng.uniform(0.5, 1.5)))
+        yield _fault(at, "slow-zookeeper", victim, lasts_s=rng.uniform(1.0, 2.5), parameters=slow)
+        ends_at = at + rng.uniform(0.05, 0.5)
+        if rng.random() < 0.8:  # its clients look for another one
+            yield _fault(ends_at - 0.005, "reset", victim)
+        kinds = _ENDS_OF_SESSION if options.groups else _ENDS_OF_SESSION[:-1]
+        yield _fault(ends_at, rng.choice(kinds), victim)
+        at += rng.uniform(1.5, 2.5)
+
+
+def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
+    """Who was out of the ISR has caught up, and is started anew, perhaps with nothing, before its
+    leader has heard that ZooKeeper has it among those in sync."""
+    partition = rng.randrange(options.partitions)
+    follower = str(rng.randint(1, options.brokers))
+    away_s = options.lag_s * rng.uniform(1.5, 3.0)
+    at = rng.uniform(0, max(options.faults_s - away_s - 1.0, 0.1))
+    yield _fault(at, "isolate-from-peers", follower, lasts_s=away_s)
+    back_at = at + away_s
+    slow = (("usual_s", rng.uniform(0.1, 0.5)), ("most_s", rng.uniform(0.5, 1.5)))
+    leader = f"leader/{partition}"
+    yield _fault(back_at - 0.2, "slow-zookeeper", leader, lasts_s=3.5, parameters=slow)
+    lost_at = back_at + rng.uniform(0.05, 0.8)
+    yield _fault(lost_at, rng.choice(_LOST), follower, lasts_s=rng.uniform(0.05, 0.5))
+    yield _fault(lost_at, "cut", f"{leader}-{follower}", lasts_s=rng.uniform(0.5, 3.5))
+
+
+_PLOTS: Final[tuple[tuple[bool, Callable[[random.Random, Options], Iterator[FaultEvent]]], ...]] = (
+    (True, _replaced_unawares),
+    (True, _replaced_unawares),
+    (False, _replaced_unawares),
+    (False, _begins_anew),
+    (False, _begins_anew),
+)
+"""Each with whether it needs groups of consumers."""
+
+
+def _fault(
+    at: float,
+    kind: str,
+    target: str,
+    *,
+    lasts_s: float = 0.0,
+    parameters: tuple[tuple[str, float], ...] = (),
+) -> FaultEvent:
+    begin = round(at, _DIGITS)
+    rounded = tuple((name, round(value, _DIGITS)) for name, value in parameters)
+    return FaultEvent(begin, kind, target, max(begin, round(at + lasts_s, _DIGITS)), rounded)

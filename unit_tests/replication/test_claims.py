@@ -1,0 +1,82 @@
+"""What a replica says it has, when nobody is known to have everything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.claims import Claim, read_claim
+from pybroker.coordinator.zookeeper.registry import read_incarnation
+from pybroker.model import (
+    NO_LEADER,
+    LeaderAndIsr,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+)
+from unit_tests.coordinator.controller.cluster import until
+from unit_tests.handlers.bench import BROKER_ID, Bench, batch
+
+KEY = TopicPartition("t", 0)
+OTHER = BROKER_ID + 1
+ORPHANED_IN = 7
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with Bench(tmp_path) as started:
+        await started.create("t")
+        await started.produce("t", batch(b"a"))
+        yield started
+
+
+async def orphan(bench: Bench) -> None:
+    """The broker is told that nobody leads, and nobody counts."""
+    replicas, epoch = bench.app.replicas, bench.app.controller.epoch
+    topic_id = replicas.partition(KEY).topic_id
+    assert topic_id is not None
+    state = PartitionState(NO_LEADER, ORPHANED_IN, (), epoch)
+    facts = PartitionFacts(KEY, topic_id, state, 3, (BROKER_ID, OTHER))
+    command = LeaderAndIsr(BROKER_ID, epoch, replicas.broker_epoch, (facts,))
+    await replicas.leader_and_isr(command)
+
+
+async def claimed(bench: Bench, incarnation: int) -> Claim:
+    """The claim, as soon as it is one of that incarnation."""
+    found: list[Claim | None] = [None]
+    while found[-1] is None or found[-1].incarnation != incarnation:
+        await asyncio.sleep(0)
+        found.append(await read_claim(bench.coord, KEY, BROKER_ID))
+    return found[-1]
+
+
+async def test_who_is_registered_anew_claims_again(bench: Bench) -> None:
+    """What was claimed before counts no more: the session may have ended with the machine."""
+    await orphan(bench)
+    before = await read_incarnation(bench.coord, BROKER_ID)
+    claim = await claimed(bench, before)
+    assert (claim.epoch, claim.end, claim.leader_epoch) == (0, 1, ORPHANED_IN)
+    epoch = bench.app.controller.epoch
+    bench.coord.expire()
+    await until(lambda: bench.app.controller.epoch > epoch and bench.app.standing.is_full)
+    await orphan(bench)
+    now = await read_incarnation(bench.coord, BROKER_ID)
+    assert now > before
+    assert (await claimed(bench, now)).end == 1
+
+
+async def test_who_is_told_the_same_again_says_nothing_new(bench: Bench) -> None:
+    await orphan(bench)
+    await claimed(bench, await read_incarnation(bench.coord, BROKER_ID))
+    path = paths.suspect(KEY, BROKER_ID)
+    node = bench.tree.node(path)
+    assert node is not None
+    await orphan(bench)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    again = bench.tree.node(path)
+    assert again is not None and again[1].version == node[1].version
