@@ -345,6 +345,7 @@ class BrokerApp:
     def _incarnation_raised(self, incarnation: int) -> None:
         newest = max(incarnation, self._registered.incarnation)
         self._registered = replace(self._registered, incarnation=newest)
+        self._claims.again()
 
     def _broker_of(self, broker_id: int) -> Broker | None:
         return self.metadata.brokers.get(broker_id)

@@ -49,6 +49,11 @@ class Claims:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def again(self) -> None:
+        """The broker has another incarnation: what was claimed in the one before does not hold."""
+        self._asked.update(dict.fromkeys(self._told))
+        self._wake.set()
+
     def _orphaned(self, partition: Partition) -> None:
         self._asked[partition.topic_partition] = None
         self._wake.set()

@@ -80,3 +80,14 @@ async def test_who_is_told_the_same_again_says_nothing_new(bench: Bench) -> None
         await asyncio.sleep(0)
     again = bench.tree.node(path)
     assert again is not None and again[1].version == node[1].version
+
+
+async def test_who_raises_its_own_incarnation_claims_again(bench: Bench) -> None:
+    """Another replica of it steps aside in use; this one is as it was, and not told again."""
+    await orphan(bench)
+    before = await read_incarnation(bench.coord, BROKER_ID)
+    await claimed(bench, before)
+    stat = await bench.coord.set(paths.incarnation(BROKER_ID), b"")
+    bench.app._incarnation_raised(stat.version)
+    assert stat.version > before
+    assert (await claimed(bench, stat.version)).end == 1
