@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from pybroker.testing.history.checker import RULES, check, repeated, report
-from pybroker.testing.history.model import NANOSECONDS, EarlyEnd
 from unit_tests.history import test_group_rules, test_promises
 from unit_tests.history.script import T0, Script, value
 
@@ -428,63 +427,3 @@ def test_a_report_counts_everything_and_shows_the_first() -> None:
     assert "acked-present: 50 violations" in text
     assert "acked-present t-0@4: " in text
     assert "t-0@30" not in text
-
-
-def replaced_in_silence(script: Script, **more: int) -> list[str]:
-    """Broker 1 led while two values were stored; 3, the controller, that it does not hear of, makes
-    2 the leader, to whom a third value is sent."""
-    script.office(1, 3)
-    script.state(version=0, leader=1, epoch=0)
-    texts = script.sent(2)
-    script.silence(more.get("silent", 1), 3)
-    script.wait(2000)
-    script.state(version=1, leader=2, epoch=1)
-    texts.append(script.send(2, 2))
-    script.latest(3)
-    return texts
-
-
-def ends_told_by_who_cannot_know(script: Script) -> None:
-    replaced_in_silence(script)
-    script.latest(2)
-    script.silence(1, 3, "ok")
-    script.latest(2)
-    script.wait(4000)
-    script.latest(3)
-
-
-def test_who_was_replaced_out_of_reach_may_tell_the_end_that_it_knew() -> None:
-    script = Script()
-    ends_told_by_who_cannot_know(script)
-    assert list(RULES["monotone-watermarks"](script.history())) == []
-
-
-@pytest.mark.parametrize(
-    ("broker", "before_s", "after_s", "is_explained"),
-    [(1, 1, 1, True), (2, 1, 1, False), (1, 1, -1, False), (1, -1, 1, False)],
-)
-def test_who_could_not_know_that_its_session_had_been_ended_may_do_so_too(
-    broker: int, before_s: int, after_s: int, is_explained: bool
-) -> None:
-    """From then until it hears of it."""
-    script = Script()
-    replaced_in_silence(script, silent=2)
-    script.latest(2)
-    history = script.history()
-    state, answer = history.states[-1], history.latest[-1]
-    begin, end = state.at - before_s * NANOSECONDS, answer.asked + after_s * NANOSECONDS
-    history.early_ends.append(EarlyEnd(broker, begin, end))
-    assert (list(RULES["monotone-watermarks"](history)) == []) is is_explained
-
-
-@pytest.mark.parametrize("case", ["below what it knew", "long after it was told", "in reach"])
-def test_but_nothing_else_of_that_is_explained(case: str) -> None:
-    script = Script()
-    replaced_in_silence(script, silent=2 if case == "in reach" else 1)
-    if case == "long after it was told":
-        script.silence(1, 3, "ok")
-        script.wait(4000)
-    script.latest(1 if case == "below what it knew" else 2)
-    found = list(RULES["monotone-watermarks"](script.history()))
-    assert {violation.rule for violation in found} == {"monotone-watermarks"}, found
-    assert "the end goes back from 3" in found[0].text

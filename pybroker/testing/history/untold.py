@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Final
 
 from pybroker.testing.history.model import NANOSECONDS, UNTOLD, History, Latest, State
-from pybroker.testing.history.values import TopicPartition
+from pybroker.testing.history.values import PAST, TopicPartition
 
 SEEN_LATE_NS: Final = NANOSECONDS
 """A state was written at most so long before somebody saw it."""
@@ -37,7 +37,7 @@ class Untold:
         knowledge; and the end is not below what was known by then."""
         return any(
             answer.offset > self._top(answer.partition, state.at - SEEN_LATE_NS)
-            for loser, state in self._replaced[answer.partition]
+            for loser, state in self._replaced[_named(answer.partition)]
             if self._out_of_reach(loser, state, answer) or self._is_unaware(loser, state, answer)
         )
 
@@ -59,13 +59,14 @@ class Untold:
         )
 
     def _replacements(self) -> dict[TopicPartition, list[tuple[int, State]]]:
-        """Who led before, and the first state with another leader."""
+        """Who led before, and the first state with another leader, by the name that it has in all
+        of its lives: which of them an answer is about, its time says."""
         found: dict[TopicPartition, list[tuple[int, State]]] = defaultdict(list)
         last: dict[TopicPartition, State] = {}
         for state in sorted(self._history.states, key=lambda state: state.at):
             before = last.get(state.partition)
             if before is not None and before.leader not in (-1, state.leader):
-                found[state.partition].append((before.leader, state))
+                found[_named(state.partition)].append((before.leader, state))
             last[state.partition] = state
         return found
 
@@ -74,6 +75,12 @@ class Untold:
         times, tops = self._known.get(partition, ([], []))
         place = bisect_left(times, before)
         return tops[place - 1] if place else UNTOLD
+
+
+def _named(partition: TopicPartition) -> TopicPartition:
+    """As clients name it, without the era or life that `eras` has added."""
+    topic, index = partition
+    return topic.partition(PAST)[0], index
 
 
 def _what_was_known(history: History) -> dict[TopicPartition, tuple[list[int], list[int]]]:
