@@ -14,6 +14,7 @@ from pybroker.coordinator.zookeeper.schemas import encode_partitions
 from pybroker.errors import CoordError
 from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
 from pybroker.ports import Coord
+from pybroker.replication.isr_notifications import PARTITIONS_MAX
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.partition import Partition
 
@@ -62,10 +63,13 @@ class Claims:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            claims = {key: await self._claim(key) for key in list(self._asked)}
-            written = {key: claim for key, claim in claims.items() if claim is not None}
-            if written:
-                await self._tell(written)
+            asked = list(self._asked)
+            for start in range(0, len(asked), PARTITIONS_MAX):
+                some = asked[start : start + PARTITIONS_MAX]
+                claims = {key: await self._claim(key) for key in some}
+                written = {key: claim for key, claim in claims.items() if claim is not None}
+                if written:
+                    await self._tell(written)
             if self._asked:
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.claims import Claim, read_claim
-from pybroker.coordinator.zookeeper.registry import read_incarnation
+from pybroker.coordinator.zookeeper.registry import create_parents, read_incarnation
+from pybroker.coordinator.zookeeper.schemas import decode_partitions
 from pybroker.model import (
     NO_LEADER,
     LeaderAndIsr,
@@ -18,6 +22,9 @@ from pybroker.model import (
     PartitionState,
     TopicPartition,
 )
+from pybroker.replication.claims import Claims
+from pybroker.replication.manager import ReplicaManager
+from pybroker.testing.coord import MemoryCoord, MemoryTree
 from unit_tests.coordinator.controller.cluster import until
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch
 
@@ -91,3 +98,27 @@ async def test_who_raises_its_own_incarnation_claims_again(bench: Bench) -> None
     bench.app._incarnation_raised(stat.version)
     assert stat.version > before
     assert (await claimed(bench, stat.version)).end == 1
+
+
+async def test_no_notice_is_too_large_however_many_partitions_wait(tmp_path: Path) -> None:
+    """ZooKeeper refuses a large one, and the controller would never hear of any claim."""
+    coord = MemoryCoord(MemoryTree(SystemClock()))
+    await coord.start()
+    await create_parents(coord)
+    state = PartitionState(NO_LEADER, ORPHANED_IN, (), 1)
+    log = SimpleNamespace(latest_epoch=0, log_end_offset=1)
+    waiting = SimpleNamespace(state=state, log=log, topic_id=None)
+    keys = [TopicPartition("t" * 249, number) for number in range(2_100)]
+    replicas = SimpleNamespace(partitions=dict.fromkeys(keys, waiting), broker_id=BROKER_ID)
+    claims = Claims(coord, cast(ReplicaManager, replicas), lambda: 3)
+    for key in keys:
+        replicas.on_orphaned(SimpleNamespace(topic_partition=key))
+    claims.start()
+    await until(lambda: not claims._asked)
+    await claims.stop()
+    told: list[TopicPartition] = []
+    for name in await coord.children(paths.ISR_CHANGES):
+        path = f"{paths.ISR_CHANGES}/{name}"
+        told += decode_partitions(path, (await coord.get(path))[0])
+    assert sorted(told) == keys
+    await coord.close()
