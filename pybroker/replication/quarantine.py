@@ -160,14 +160,14 @@ class Quarantine:
         """Whether nothing is left to be done for that replica."""
         damage = self._damaged[key]
         opened = self._logs.log(key)
-        if opened is None or opened.failure is not None:
-            # Nothing is copied into it; all other replicas here go by the incarnation, too.
-            self._raised(self._stored_incarnation)
-            return True
-        if damage.is_whole and opened.damage is None:
-            return True  # it is the only replica, and believed
         live = self._live()
         try:
+            if opened is None or opened.failure is not None:
+                # Nothing is copied into it; all other replicas here go by the incarnation, too.
+                await self._hear_incarnation()
+                return True
+            if damage.is_whole and opened.damage is None:
+                return True  # it is the only replica, and believed
             if not live or not await self._step_aside(key, damage, live):
                 return False
             self._logs.incomplete.replaceable.add(key)

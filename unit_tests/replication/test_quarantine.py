@@ -224,6 +224,33 @@ async def test_a_disk_that_fails_meanwhile_does_not_keep_the_others_out(
     assert broker.incarnations[-1] == stat.version
 
 
+async def test_a_disk_that_fails_behind_a_lost_reply_leaves_no_incarnation_unknown(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other replica here would join an ISR any more, and no claim of this broker would count."""
+    await broker.begin(state(2, (2, ME)))
+    await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
+    write = broker.coord.multi
+
+    async def write_and_lose(ops: Sequence[CoordOp]) -> list[OpResult]:
+        await write(ops)
+        monkeypatch.undo()
+        opened = broker.replicas.logs.log(T0)
+        assert opened is not None
+        opened.fail(StorageError("Input/output error"))
+        raise ConnectionLoss("the reply is lost")
+
+    monkeypatch.setattr(broker.coord, "multi", write_and_lose)
+    broker.quarantine.start()
+    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+    await broker.until(lambda: broker.coord.multi == write)
+    broker.quarantine._wake.set()
+    await broker.until(lambda: not broker.quarantine.waiting)
+    _, stat = await broker.coord.get(paths.incarnation(ME))
+    assert stat.version == 1
+    assert broker.incarnations[-1] == stat.version
+
+
 async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker: Broker) -> None:
     """When another replica is there. Where it does not count it has nothing to leave."""
     await broker.begin(state(ME, (ME, 2)))
