@@ -22,7 +22,7 @@ import aiokafka.abc
 import confluent_kafka
 import kafka
 
-from integration_tests.outside_members import KAFKA_PYTHON_POLL_MS
+from integration_tests.kafka_python import polled
 
 SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 500
@@ -100,7 +100,7 @@ def kafka_python(wish: Wish) -> None:
     )
     consumer.subscribe([wish.topic], listener=KafkaPythonListener())
     while not leaving:
-        for records in consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS).values():
+        for records in polled(consumer).values():
             for record in records:
                 try:
                     consumer.commit()

@@ -18,15 +18,12 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
 from integration_tests import maven
+from integration_tests.kafka_python import polled
 from integration_tests.process import ChildProcess
 
 HEARTBEAT_MS: Final = 200
 SESSION_MS: Final = 10_000
 STOP_SECONDS: Final = 60
-KAFKA_PYTHON_POLL_MS: Final = 1000
-"""Far from its 100 ms between two questions for metadata. kafka-python 3.0.12 forgets a rebalance
-that new metadata of the leader began when `poll` times out between its SyncGroup and the answer:
-it then neither takes its partitions nor sends heartbeats."""
 Reads = Counter[tuple[int, int]]
 """How often each (partition, offset) was read."""
 
@@ -136,7 +133,7 @@ class KafkaPythonMember(_Threaded):
         consumer.subscribe([self._topic])
         try:
             while not self._stop.is_set():
-                for key, records in consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS).items():
+                for key, records in polled(consumer).items():
                     self._reads.update((key.partition, record.offset) for record in records)
                 self._assigned = [item.partition for item in consumer.assignment()]
         finally:

@@ -29,16 +29,13 @@ import kafka.errors
 import kafka.structs
 
 import pybroker.client
+from integration_tests.kafka_python import polled
 from integration_tests.members.diary import Diary
 from integration_tests.members.settings import MemberSettings, decode
 from pybroker.client.errors import ClientError
 from pybroker.testing.history.values import TopicPartition
 
 POLL_MS: Final = 100
-KAFKA_PYTHON_POLL_MS: Final = 1_000
-"""A leader (3.0.12) waits for ever if its poll ends between its assignment, with which it counts as
-joined, and the answer to SyncGroup. The first metadata makes it join again some 100 ms after the
-start."""
 _GENERATION_AT: Final = len("CGMDv2:")
 
 
@@ -201,7 +198,7 @@ class _KafkaPython:
 
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
-            for place, records in self.consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS).items():
+            for place, records in polled(self.consumer).items():
                 self.diary.processed(
                     (place.topic, place.partition), [record.offset for record in records]
                 )
