@@ -23,8 +23,8 @@ LIBRARIES: Final = {
     "d": "kafka-python",
     "e": "confluent-kafka",
 }
-"""kafka-python's does not look for a coordinator while the one that it knows stands still: it
-connects to this one for ever."""
+"""kafka-python's does not look for a coordinator while the one that it knows stands still, or is
+dead: it connects to this one for long."""
 OUTLASTING_MS: Final = 30_000
 """A session that no client takes for over while another broker takes its coordinator's place."""
 
