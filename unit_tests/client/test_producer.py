@@ -329,7 +329,7 @@ async def test_send_waits_for_memory() -> None:
 
 
 async def test_what_can_never_be_sent_is_refused_at_once() -> None:
-    async with FakeBroker({"t": 1}) as broker, producer(broker, max_block_ms=50) as target:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, max_block_ms=1_000) as target:
         with pytest.raises(RecordTooLarge):
             await target.send("t", b"x" * 2_000_000)
         with pytest.raises(TypeError):
