@@ -170,24 +170,13 @@ async def test_a_broker_that_begins_anew_during_the_election_does_not_lead(
 
 
 async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Cluster) -> None:
-    for broker_id in (1, 2, 3):
-        await cluster.member(broker_id)
-    await until(lambda: "brokers 1,2,3" in cluster.lines(3))
-    await cluster.create("orders", {0: (2, 3)})
-    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
-    path = paths.partition_state(KEY)
-    orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
-    await cluster.write_json(path, orphaned)
-    notice = schemas.encode_partitions([KEY])
+    await orphan(cluster)
     earlier, now = uuid.UUID(int=7), cluster.topic_id("orders")
     for replica, end, topic_id in ((2, 5, now), (3, 9, earlier), (3, 6, now)):
         state = cluster.state("orders-0")
         assert state is not None and state.leader == NO_LEADER
         await claim(cluster, replica, end, topic_id)
-        await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
-        await until(
-            lambda: not any(p.startswith(paths.ISR_CHANGE_PREFIX) for p in cluster.tree.paths())
-        )
+        await notify(cluster)
     await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
     node = cluster.tree.node(paths.loss(KEY))
     assert node is not None
