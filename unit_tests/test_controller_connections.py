@@ -82,6 +82,30 @@ async def test_a_broker_that_reads_nothing_is_not_waited_for(
     await until(lambda: receiver.open == 0)
 
 
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_channel_ends_though_each_turn_of_the_loop_takes_longer_than_the_limit(
+    receiver: Receiver,
+    busy: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a disk where each write stops the event loop: the time is over, the channel had no
+    turn. A limit of 0 s is over at each turn."""
+    monkeypatch.setattr("pybroker.coordinator.controller.channel.CLOSE_LIMIT_S", 0.0)
+    work = PendingWork(receiver.broker, controller_id=1, controller_epoch=1)
+    work.set_brokers((receiver.broker,))
+    channel = channel_to(receiver.broker)
+    sender = BrokerSender(receiver.broker, channel, work, lambda event: None, Backoff())
+    sender.start()
+    await until(lambda: len(receiver.told.commands) == 1)
+    if busy:
+        work.set_brokers(())
+        sender.wake()
+    await sender.close()
+    assert "channel_not_closed" not in caplog.text
+    await until(lambda: receiver.open == 0)
+
+
 def huge(number: int) -> PartitionFacts:
     """About 8 KiB."""
     return PartitionFacts(

@@ -47,6 +47,9 @@ NEWER_IS_KNOWN: Final = frozenset(
 IS_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 CLOSE_LIMIT_S: Final = 1.0
 """How long a channel that does not end is waited for: the partitions of a lost broker are."""
+_CLOSE_LOOKS: Final = 20
+"""That limit is counted in so many parts, so that an event loop which comes to a stop uses up one
+of them, however long: a channel that had no turn is not one that does not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +244,10 @@ class BrokerSender:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            _, unfinished = await asyncio.wait([task], timeout=CLOSE_LIMIT_S)
-            if unfinished:
+            for _ in range(_CLOSE_LOOKS):
+                if not task.done():
+                    await asyncio.wait([task], timeout=CLOSE_LIMIT_S / _CLOSE_LOOKS)
+            if not task.done():
                 logger.error(
                     "channel_not_closed broker=%d after_s=%g", self.broker.id, CLOSE_LIMIT_S
                 )
