@@ -53,7 +53,7 @@ pytestmark = pytest.mark.ours
 
 SEEDS: Final = 4
 STEPS: Final = 120
-SECONDS_MAX: Final = 10
+SECONDS_MAX: Final = 30
 LOOKS: Final = 3
 TOPIC: Final = "load"
 OVERRIDES: Final = {

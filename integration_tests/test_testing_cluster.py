@@ -280,7 +280,7 @@ def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signal
     run.signal(number)
     run.wait()
     wait_until(
-        lambda: not processes_using(tmp_path), what="brokers and ZooKeeper are gone", seconds=10
+        lambda: not processes_using(tmp_path), what="brokers and ZooKeeper are gone", seconds=30
     )
 
 

@@ -19,7 +19,7 @@ from pybroker.client import TopicPartition as OurPartition
 from pybroker.testing.history.ops import OpsLog
 
 READ_SECONDS_MAX: Final = 30.0
-SETTLE_SECONDS_MAX: Final = 5.0
+SETTLE_SECONDS_MAX: Final = 20.0
 _SETTLE_STEP_S: Final = 0.1
 
 Rows = list[list[object]]

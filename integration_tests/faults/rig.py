@@ -44,9 +44,9 @@ from pybroker.testing.history.ops import OpsLog
 
 PARTITIONS: Final = 4
 REPLICAS: Final = 3
-HEAL_SECONDS_MAX: Final = 40.0
+HEAL_SECONDS_MAX: Final = 60.0
 FLUSH_SECONDS_MAX: Final = 60.0
-READ_SECONDS_MAX: Final = 10.0
+READ_SECONDS_MAX: Final = 30.0
 _EVIDENCE: Final = "pybroker-faults-"
 _ERROR: Final = re.compile(r"^\[[^]]*\] (ERROR|CRITICAL|FATAL)\b|^Traceback |^Task exception was")
 _ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")
@@ -196,7 +196,7 @@ class Run:
         self,
         count: int = 10,
         *,
-        seconds: float = 30.0,
+        seconds: float = 60.0,
         clients: Collection[str] | None = None,
     ) -> None:
         """Until every producer (or these) has `count` more acknowledgements in each partition."""
