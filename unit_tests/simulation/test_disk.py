@@ -374,6 +374,23 @@ def test_bits_flip_where_they_are_told_to() -> None:
     assert disk.flip_random(".timeindex") is None
 
 
+def test_a_disk_tells_where_a_bit_is_wrong_still() -> None:
+    disk, view = new_disk()
+    names = ("cut", "deleted", "kept", "moved", "replaced", "turned")
+    for name in names:
+        view.replace(f"/data/{name}", bytes(10))
+        disk.flip(f"/data/{name}", 8 * 9)
+    assert disk.flipped() == [f"/data/{name}" for name in names]
+    written_anew = view.open("/data/cut")
+    written_anew.truncate(9)
+    written_anew.append(bytes(1))
+    view.unlink("/data/deleted")
+    view.rename("/data/moved", "/data/there")
+    view.replace("/data/replaced", bytes(10))
+    disk.flip("/data/turned", 8 * 9)
+    assert disk.flipped() == ["/data/kept", "/data/there"]
+
+
 def test_reads_miss_the_cache_now_and_then() -> None:
     _, view = new_disk()
     file = written(view, "/data/a", b"x" * 100)

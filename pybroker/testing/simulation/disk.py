@@ -47,6 +47,8 @@ class SimDisk:
         """How much longer work that waits for the disk takes, at most."""
         self.faults = DiskFaults()
         self._changes = 0
+        self._flipped: dict[tuple[int, int], tuple[FileNode, int, int]] = {}
+        """By file and place, what a byte was and what it is since."""
         self._views: list[DiskView] = []
         self.luck = world.rng(f"cache of disk {name}").random
         self._rng = world.rng(f"disk {name}")
@@ -132,9 +134,12 @@ class SimDisk:
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, f"{path} is no file of the disk {self.name}")
         node.settle()
+        place, was = bit // 8, node.data[bit // 8]
         for content in (node.data, node.durable):
-            if bit // 8 < len(content) or content is node.data:
-                content[bit // 8] ^= 1 << bit % 8
+            if place < len(content) or content is node.data:
+                content[place] ^= 1 << bit % 8
+        _, right, _ = self._flipped.get((id(node), place), (node, was, was))
+        self._flipped[id(node), place] = node, right, node.data[place]
         self.world.note(f"{self.name} flips {path} bit {bit}")
 
     def flip_random(self, ending: str) -> tuple[str, int] | None:
@@ -149,6 +154,17 @@ class SimDisk:
         bit = self._rng.randrange(len(node.data) * 8)
         self.flip(path, bit)
         return path, bit
+
+    def flipped(self) -> list[str]:
+        """The paths of files in which a bit that was turned over still is as it was then."""
+        there = [
+            node
+            for (_, place), (node, right, wrong) in self._flipped.items()
+            if place < len(node.data) and right != wrong == node.data[place]
+        ]
+        if not there:
+            return []
+        return [path for path, found in self.files() if any(found is node for node in there)]
 
     def files(self) -> list[tuple[str, FileNode]]:
         """Path and node of every file, by path."""
