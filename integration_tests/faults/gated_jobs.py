@@ -205,7 +205,10 @@ def driver_of(work: Work, environment: Mapping[str, str] | None = None) -> Child
 
 
 def is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # gone between the two
+        return False
 
 
 def python_at(gate: Gate, moment: str, run: job_gate.Run, driver: int) -> psutil.Process:
@@ -219,8 +222,16 @@ def python_at(gate: Gate, moment: str, run: job_gate.Run, driver: int) -> psutil
 def python_below(driver: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
     """Spark's Python processes below the driver: the daemons, and the workers that they forked."""
     found = spark_cluster.python_workers_of(driver)
-    daemons = [process for process in found if process.parent() not in found]
+    daemons = [process for process in found if _parent(process) not in found]
     return daemons, [process for process in found if process not in daemons]
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    """None where the process is gone meanwhile."""
+    try:
+        return process.parent()
+    except psutil.NoSuchProcess:
+        return None
 
 
 def kill_all(processes: Sequence[psutil.Process]) -> None:
