@@ -14,7 +14,7 @@ import confluent_kafka.admin
 import pytest
 from confluent_kafka.cimpl import NewTopic
 
-from integration_tests.faults.replicas import files_of, log_end
+from integration_tests.faults.replicas import files_in_use, log_end
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import PRODUCERS, READERS
 from integration_tests.faults.tormented import LAG_S, SESSION_S, Tormented
@@ -260,7 +260,7 @@ def test_bridge_partition(rig: Rig) -> None:
 
 def epoch_start(rig: Rig, topic: str, partition: int, leader: int) -> int:
     """Where the records of the leader's epoch begin in its log."""
-    found = files_of(rig.cluster.log_dir(leader), (topic, partition), stopped=False)
+    found = files_in_use(rig.cluster.log_dir(leader), (topic, partition))
     return int(found["epochs"][-1][1])
 
 

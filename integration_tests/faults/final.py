@@ -111,14 +111,19 @@ def read_files(
     for partition, end in ends.items():
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         while True:
-            found = {
-                broker: replicas.files_of(log_dir, (topic, partition), stopped=stopped)
-                for broker, log_dir in log_dirs.items()
-            }
-            first, *others = (row["batches"] for row in found.values())
-            alike = all(other == first for other in others)
-            if alike or stopped or time.monotonic() > deadline:
-                break
+            is_over = stopped or time.monotonic() > deadline
+            try:
+                found = {
+                    broker: replicas.files_of(log_dir, (topic, partition), stopped=stopped)
+                    for broker, log_dir in log_dirs.items()
+                }
+            except (replicas.DamagedFile, FileNotFoundError):
+                if is_over:
+                    raise
+            else:
+                first, *others = (row["batches"] for row in found.values())
+                if is_over or all(other == first for other in others):
+                    break
             time.sleep(_SETTLE_STEP_S)
         for broker, row in found.items():
             log.write("final", "files", "ok", broker=broker, **{**row, "hw": end})

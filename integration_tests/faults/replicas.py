@@ -10,6 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, Final
 
+from integration_tests.process import wait_until
 from pybroker.model import TopicPartition
 from pybroker.records.batch import crc_matches, iter_headers
 from pybroker.records.record import decode_records
@@ -98,5 +99,21 @@ def _told(entry: ProducerEntry) -> str:
 
 def log_end(log_dir: Path, partition: tuple[str, int]) -> int:
     """The offset behind the last record in a broker's files."""
-    batches = files_of(log_dir, partition, stopped=False)["batches"]
+    batches = files_in_use(log_dir, partition)["batches"]
     return batches[-1][1] + 1 if batches else 0
+
+
+def files_in_use(log_dir: Path, partition: tuple[str, int]) -> dict[str, Any]:
+    """As `files_of` of a broker that writes: as soon as no batch is half written, or gone with its
+    segment while it was looked for."""
+    found: list[dict[str, Any]] = []
+
+    def read() -> bool:
+        try:
+            found.append(files_of(log_dir, partition, stopped=False))
+        except (DamagedFile, FileNotFoundError):
+            return False
+        return True
+
+    wait_until(read, what=f"{log_dir} holds whole batches of {partition}")
+    return found[0]

@@ -208,5 +208,4 @@ class Tormented:
         shutil.rmtree(self.log_dir(broker))
 
     def _session_file(self, broker: int, name: str) -> Path:
-        (path,) = self.log_dir(broker).rglob(name)
-        return path
+        return self.log_dir(broker) / name
