@@ -3,6 +3,7 @@ again: records are refused or go to brokers with room, and nothing has to be res
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,11 +56,23 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
 def fill(cluster: Tormented, broker: int) -> None:
     """Take nearly all room of the broker's disk."""
     log_dir = cluster.log_dir(broker)
+    assert log_dir.is_mount()
+    with ballast(cluster, broker).open("wb") as file:
+        wait_until(lambda: took_the_rest(file.fileno(), log_dir), what=f"{log_dir} is full")
+
+
+def took_the_rest(ballast: int, log_dir: Path) -> bool:
+    """Whether the broker has not written more meanwhile than was to be left."""
     status = os.statvfs(log_dir)
     free_bytes = status.f_bavail * status.f_frsize
-    assert log_dir.is_mount() and free_bytes < DISK_BYTES
-    with ballast(cluster, broker).open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, free_bytes - LEFT_BYTES)
+    assert free_bytes < DISK_BYTES
+    try:
+        os.posix_fallocate(ballast, 0, max(free_bytes - LEFT_BYTES, 1))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
 
 
 def ballast(cluster: Tormented, broker: int) -> Path:
