@@ -14,6 +14,7 @@ from pybroker.testing.history.checker import check
 
 pytestmark = pytest.mark.ours
 
+REFUSALS = ("NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
 PLAIN = ("one-in-flight", "five-in-flight")
 """An idempotent producer whose records are given up stops for good, in every client."""
 
@@ -29,9 +30,10 @@ def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
     return Rig(cluster.fit(), tmp_path_factory.mktemp("ops"))
 
 
-def leave_one_after_another(run: Run) -> list[int]:
+def leave_one_after_another(run: Run, *, probed: bool = False) -> list[int]:
     """Kill two brokers, each when the one before has left every ISR, and then the last one; gives
-    them in that order. Between the first and the second, records were acknowledged."""
+    them in that order. Between the first and the second, records were acknowledged; `probed`: the
+    last one has refused some."""
     order = list(run.cluster.brokers)
     for number, broker in enumerate(order[:2]):
         with run.fault("kill9", broker):
@@ -40,7 +42,7 @@ def leave_one_after_another(run: Run) -> list[int]:
         run.wait_for_isr(rest)
         if number == 0:
             run.wait_for_progress(10)
-    run.wait(1.0)
+    run.wait_for_refusals("prober", REFUSALS) if probed else run.wait(1.0)
     with run.fault("kill9", order[2]):
         run.cluster.kill9(order[2])
     return order
@@ -53,7 +55,7 @@ def test_unclean_election_off(rig: Rig) -> None:
     clients = (*PLAIN, "idempotent", "ours", "hasty", "prober", *READERS)
     with rig.run("unclean-election-off", clients=clients) as run:
         run.wait_for_progress(10)
-        first, second, last = leave_one_after_another(run)
+        first, second, last = leave_one_after_another(run, probed=True)
         rig.cluster.start(first)
         run.wait(2 * SESSION_S)
         states = run.watch.all()
@@ -65,7 +67,7 @@ def test_unclean_election_off(rig: Rig) -> None:
         rig.cluster.start(last)
         history = run.finish()
     told = {s.error for s in history.sends.values() if s.identity.producer == "prober"}
-    assert told & {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"}, told
+    assert told & {*REFUSALS}, told
 
 
 def test_unclean_election_on(rig: Rig) -> None:

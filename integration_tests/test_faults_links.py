@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -80,11 +81,17 @@ def test_leader_cut_from_peers(rig: Rig) -> None:
         run.wait_for_progress(10)
         leader = a_leader_without_office(run)
         with run.fault("cut", leader):
+            noticed = time.monotonic() + NOTICED_S
             rig.cluster.cut(leader, *(b for b in rig.cluster.brokers if b != leader))
             for partition in led_by(run, leader):
                 run.wait_for_state(partition, lambda s: s.isr == (leader,), "the leader is alone")
             alone = led_by(run, leader)
-            run.wait(3.0)
+            run.wait(max(noticed - time.monotonic(), 0.0))
+            # Those that wait for an answer to all that they have sent send nothing any more.
+            run.wait_for_progress(
+                10, clients=["five-in-flight"], partitions={*range(PARTITIONS)} - {*alone}
+            )
+            run.wait_for_refusals("prober", REFUSALS)
         rig.cluster.heal()
         run.wait_for_full_isr()
         history = run.finish()

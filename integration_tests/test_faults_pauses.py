@@ -103,7 +103,8 @@ def test_producers_that_do_not_wait_for_followers_are_found_out(rig: Rig) -> Non
         for broker in rig.cluster.brokers:
             if broker != leader:
                 rig.cluster.pause(broker)
-        run.wait(0.7)
+        for _ in range(2):  # what is acknowledged the second time was sent while they stood still
+            run.wait_for_progress(1, clients=["one-in-flight"], partitions=[0])
         with run.fault("kill9", leader):
             rig.cluster.kill9(leader)
         for broker in rig.cluster.brokers:

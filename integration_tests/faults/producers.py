@@ -48,6 +48,8 @@ class ProducerClient(Protocol):
 
     acked: Counter[int]
     """Acknowledged values by partition."""
+    failed: Counter[str]
+    """Values that were given up, by what was said of them."""
 
     def stop(self) -> None:
         """Sends no more; returns when everything sent has an outcome, or `FLUSH_S` are over."""
@@ -63,6 +65,7 @@ class _Values:
         self._counter = 0
         self.unanswered = 0
         self.acked: Counter[int] = Counter()
+        self.failed: Counter[str] = Counter()
         log.write(
             name, "producer", "info",
             incarnation=settings.incarnation,
@@ -88,8 +91,9 @@ class _Values:
         self.acked[partition] += 1
         self._write("ok", v=value, off=offset)
 
-    def failed(self, value: str, error: str, *, definite: bool) -> None:
+    def given_up(self, value: str, error: str, *, definite: bool) -> None:
         self.unanswered -= 1
+        self.failed[error] += 1
         self._write("fail" if definite else "info", v=value, err=error)
 
     def _write(self, kind: str, **more: object) -> None:
@@ -107,7 +111,7 @@ class ConfluentProducer:
         self._believes_refusals = name == "prober"
         # Not "one-in-flight": that is one a connection, and while a leader moves there are two.
         self._values = _Values(name, settings, log, keeps_order=name == "idempotent")
-        self.acked = self._values.acked
+        self.acked, self.failed = self._values.acked, self._values.failed
         self._stopping = threading.Event()
         self._producer = confluent_kafka.Producer(
             {
@@ -161,7 +165,7 @@ class ConfluentProducer:
             self._values.stored(partition, value, -1 if offset is None else offset)
             return
         definite = self._believes_refusals and error.code() == KafkaError.NOT_ENOUGH_REPLICAS
-        self._values.failed(value, error.name(), definite=definite)
+        self._values.given_up(value, error.name(), definite=definite)
 
 
 def _logger(settings: Settings, name: str) -> logging.Logger:
@@ -180,7 +184,7 @@ class OurProducer:
         self._settings = settings
         self._per_tick = max(1, round(settings.rate * TICK_S))
         self._values = _Values(name, settings, log, keeps_order=True)
-        self.acked = self._values.acked
+        self.acked, self.failed = self._values.acked, self._values.failed
         self._stopping = threading.Event()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._run()), name=name, daemon=True
@@ -218,13 +222,13 @@ class OurProducer:
                 self._settings.topic, value.encode(), partition=partition
             )
         except ClientError as error:
-            self._values.failed(value, str(error), definite=error.definite)
+            self._values.given_up(value, str(error), definite=error.definite)
         else:
             delivery.add_done_callback(lambda done: self._delivered(partition, value, done))
 
     def _delivered(self, partition: int, value: str, done: asyncio.Future[RecordMetadata]) -> None:
         if done.cancelled():
-            self._values.failed(value, "cancelled", definite=False)
+            self._values.given_up(value, "cancelled", definite=False)
             return
         error = done.exception()
         if error is None:
@@ -232,7 +236,7 @@ class OurProducer:
         else:
             definite = isinstance(error, ClientError) and error.definite
             cause = f" ({error.__cause__})" if error.__cause__ else ""
-            self._values.failed(value, f"{error}{cause}", definite=definite)
+            self._values.given_up(value, f"{error}{cause}", definite=definite)
 
 
 KINDS: Final[Mapping[str, Callable[[str, Settings, OpsLog], ProducerClient]]] = {

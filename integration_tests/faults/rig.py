@@ -54,10 +54,12 @@ _ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Acknowledged values by producer and partition, delivered ones by reader."""
+    """Acknowledged values by producer and partition, delivered ones by reader, and those that were
+    given up by producer and what it was told."""
 
     acked: Mapping[str, Mapping[str, int]]
     delivered: Mapping[str, int]
+    failed: Mapping[str, Mapping[str, int]]
 
 
 class Rig:
@@ -189,8 +191,8 @@ class Run:
 
     def progress(self) -> Progress:
         line = self._workload().ask("progress", "^progress ")
-        acked, delivered = json.loads(line.partition(" ")[2])
-        return Progress(acked, delivered)
+        acked, delivered, failed = json.loads(line.partition(" ")[2])
+        return Progress(acked, delivered, failed)
 
     def wait_for_progress(
         self,
@@ -198,8 +200,10 @@ class Run:
         *,
         seconds: float = 60.0,
         clients: Collection[str] | None = None,
+        partitions: Collection[int] = range(PARTITIONS),
     ) -> None:
-        """Until every producer (or these) has `count` more acknowledgements in each partition."""
+        """Until every producer (or these) has `count` more acknowledgements in each partition (or
+        in these)."""
         before = self.progress().acked
         names = [name for name in before if clients is None or name in clients]
 
@@ -208,10 +212,21 @@ class Run:
             return all(
                 now[name].get(str(partition), 0) - before[name].get(str(partition), 0) >= count
                 for name in names
-                for partition in range(PARTITIONS)
+                for partition in partitions
             )
 
-        wait_until(enough, what=f"{names} go on in all partitions", seconds=seconds)
+        wait_until(enough, what=f"{names} go on in {[*partitions]}", seconds=seconds)
+
+    def wait_for_refusals(self, producer: str, errors: Collection[str], count: int = 10) -> None:
+        """Until the producer was told so many more times that a value was refused, in these
+        words."""
+
+        def refused() -> int:
+            told = self.progress().failed[producer]
+            return sum(told.get(error, 0) for error in errors)
+
+        enough = refused() + count
+        wait_until(lambda: refused() >= enough, what=f"{producer} is told {[*errors]}")
 
     # ---- who leads
 

@@ -3,8 +3,8 @@
     python -m integration_tests.faults.workload SETTINGS
 
 Lines on its standard input ask it: `progress` (the acknowledged values of each producer by
-partition, and what each reader was given, as JSON), `stop-producers`, `stop`. It ends with `stop`,
-or when its input ends.
+partition, what each reader was given, and what each producer was told of values that it gave up, as
+JSON), `stop-producers`, `stop`. It ends with `stop`, or when its input ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def main() -> int:
             case "progress":
                 acked = {name: sender.acked for name, sender in senders.items()}
                 delivered = {name: reader.delivered for name, reader in readers.items()}
-                _say("progress " + json.dumps([acked, delivered]))
+                failed = {name: dict(sender.failed) for name, sender in senders.items()}
+                _say("progress " + json.dumps([acked, delivered, failed]))
             case "stop-producers":
                 _stop(senders.values())
                 _say("producers stopped")
