@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -130,14 +130,29 @@ class KafkaPythonMember(_Threaded):
 
     def _work(self) -> None:
         consumer = kafka.KafkaConsumer(**self._options)
-        consumer.subscribe([self._topic])
+        consumer.subscribe([self._topic], listener=_Assigned(self._assigned))
         try:
             while not self._stop.is_set():
                 for key, records in polled(consumer).items():
                     self._reads.update((key.partition, record.offset) for record in records)
-                self._assigned = [item.partition for item in consumer.assignment()]
         finally:
             consumer.close()
+
+
+class _Assigned(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    """Notes in `mine` what kafka-python has been given, in the middle of a poll."""
+
+    def __init__(self, mine: list[int]) -> None:
+        self._mine = mine
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self._mine += [item.partition for item in assigned if item.partition not in self._mine]
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        gone = {item.partition for item in revoked}
+        self._mine[:] = [number for number in self._mine if number not in gone]
+
+    on_partitions_lost = on_partitions_revoked
 
 
 class JavaMember:
