@@ -1,7 +1,7 @@
 """A member of a group as a process of its own, for tests that kill it: confluent-kafka,
 kafka-python or aiokafka, by one vocabulary.
 
-    python -m integration_tests.group_member CLIENT BOOTSTRAP GROUP TOPIC [INSTANCE]
+    python -m integration_tests.group_member CLIENT BOOTSTRAP GROUP TOPIC SESSION_MS [INSTANCE]
 
 It prints a JSON line for everything that happens to it: {"assigned": [partitions]}, {"revoked":
 [...]}, {"read": [partition, offset]} (committed by then), {"error": text}. SIGTERM lets it leave.
@@ -24,8 +24,19 @@ import kafka
 
 from integration_tests.kafka_python import polled
 
-SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 500
+PASSING: Final = frozenset(
+    {
+        confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+        confluent_kafka.KafkaError.NOT_COORDINATOR,
+        confluent_kafka.KafkaError.REQUEST_TIMED_OUT,
+        confluent_kafka.KafkaError._TIMED_OUT,
+        confluent_kafka.KafkaError._TRANSPORT,
+        confluent_kafka.KafkaError._WAIT_COORD,
+    }
+)
+"""What a commit of librdkafka fails with while its coordinator is being replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,7 @@ class Wish:
     bootstrap: str
     group: str
     topic: str
+    session_ms: int
     instance: str | None
 
 
@@ -52,7 +64,7 @@ def confluent(wish: Wish) -> None:
         "group.id": wish.group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": SESSION_MS,
+        "session.timeout.ms": wish.session_ms,
         "heartbeat.interval.ms": HEARTBEAT_MS,
     }
     if wish.instance is not None:
@@ -71,13 +83,24 @@ def confluent(wish: Wish) -> None:
         if message.error() is not None:
             say(error=str(message.error()))
             continue
+        if has_committed(consumer, message):
+            say(read=[message.partition(), message.offset()])
+    consumer.close()
+
+
+def has_committed(consumer: confluent_kafka.Consumer, message: confluent_kafka.Message) -> bool:
+    """Tried again while another coordinator takes over. False: somebody else has the partition now,
+    and reads the record again."""
+    while not leaving:
         try:
             consumer.commit(message=message, asynchronous=False)
         except confluent_kafka.KafkaException as error:
             say(error=str(error))
+            if error.args[0].code() not in PASSING:
+                return False
         else:
-            say(read=[message.partition(), message.offset()])
-    consumer.close()
+            return True
+    return False
 
 
 class KafkaPythonListener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
@@ -95,20 +118,32 @@ def kafka_python(wish: Wish) -> None:
         group_instance_id=wish.instance,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=wish.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
     )
     consumer.subscribe([wish.topic], listener=KafkaPythonListener())
     while not leaving:
         for records in polled(consumer).values():
             for record in records:
-                try:
-                    consumer.commit()
-                except kafka.errors.KafkaError as error:
-                    say(error=repr(error))
-                else:
+                if has_committed_all(consumer):
                     say(read=[record.partition, record.offset])
     consumer.close()
+
+
+def has_committed_all(consumer: kafka.KafkaConsumer) -> bool:
+    """As `has_committed`: like `poll`, `commit` raises what befell its connection to a broker that
+    is dead."""
+    while not leaving:
+        try:
+            consumer.commit()
+        except kafka.errors.RetriableError as error:
+            say(error=repr(error))
+        except kafka.errors.KafkaError as error:
+            say(error=repr(error))
+            return False
+        else:
+            return True
+    return False
 
 
 class AioKafkaListener(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[misc]
@@ -126,7 +161,7 @@ async def aiokafka_member(wish: Wish) -> None:
         group_instance_id=wish.instance,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=wish.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
     )
     consumer.subscribe([wish.topic], listener=AioKafkaListener())
@@ -148,8 +183,8 @@ leaving: list[int] = []
 
 
 def main(client: str, *words: str) -> None:
-    bootstrap, group, topic, *instance = words
-    wish = Wish(bootstrap, group, topic, instance[0] if instance else None)
+    bootstrap, group, topic, session_ms, *instance = words
+    wish = Wish(bootstrap, group, topic, int(session_ms), instance[0] if instance else None)
     signal.signal(signal.SIGTERM, lambda number, _: leaving.append(number))
     match client:
         case "confluent-kafka":

@@ -4,6 +4,7 @@ back, and the coordinator is killed under them."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
 import uuid
@@ -32,6 +33,10 @@ CLIENTS: Final = ("confluent-kafka", "kafka-python", "aiokafka")
 PARTITIONS: Final = 4
 ALL: Final = frozenset(range(PARTITIONS))
 SECONDS_MAX: Final = 60
+SHORT_MS: Final = 6_000
+"""A session that is over soon after its member died."""
+LONG_MS: Final = 60_000
+"""One that lasts until a broker, or the next life of a static member, has started."""
 OPTIONS: Final = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
@@ -44,9 +49,23 @@ class Member:
     """A process that is a member; see `group_member`."""
 
     def __init__(
-        self, client: str, bootstrap: str, group: str, topic: str, instance: str = ""
+        self,
+        client: str,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        *,
+        session_ms: int,
+        instance: str = "",
     ) -> None:
-        words = [client, bootstrap, group, topic, *([instance] if instance else [])]
+        words = [
+            client,
+            bootstrap,
+            group,
+            topic,
+            str(session_ms),
+            *([instance] if instance else []),
+        ]
         self.process = ChildProcess(
             [sys.executable, "-m", "integration_tests.group_member", *words]
         )
@@ -93,8 +112,12 @@ class Group:
         for answer in admin.create_topics([wanted]).values():
             answer.result(SECONDS_MAX)
 
-    def join(self, client: str, instance: str = "") -> Member:
-        member = Member(client, self.bootstrap, self.name, self.topic, instance)
+    def join(self, client: str, instance: str = "", *, session_ms: int = LONG_MS) -> Member:
+        member = Member(
+            *(client, self.bootstrap, self.name, self.topic),
+            session_ms=session_ms,
+            instance=instance,
+        )
         self._stack.callback(member.process.close)
         return member
 
@@ -181,9 +204,10 @@ def wait_until_read(records: set[tuple[int, int]], *members: Member) -> None:
 def test_members_share_leave_and_die(client: str, broker: Broker, groups: Groups) -> None:
     group = groups(broker.bootstrap)
     group.make_topic()
-    first = group.join(client)
+    join = functools.partial(group.join, client, session_ms=SHORT_MS)
+    first = join()
     wait_until_shared(first)
-    second = group.join(client)
+    second = join()
     wait_until_shared(first, second)
     wait_until_read(group.produce(), first, second)
 
@@ -191,7 +215,7 @@ def test_members_share_leave_and_die(client: str, broker: Broker, groups: Groups
     wait_until_shared(first)
     wait_until_read(group.produce(), first)
 
-    third = group.join(client)
+    third = join()
     wait_until_shared(first, third)
     third.process.kill9()  # nobody hears of it until its session is over
     wait_until_shared(first)
