@@ -71,6 +71,8 @@ CONFIG: Final = {
     "offsets.topic.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
     "offsets.retention.check.interval.ms": 500,
+    # A broker that has not heard from ZooKeeper for two thirds of it takes no commits.
+    "zookeeper.session.timeout.ms": 30_000,
 }
 MEMBER_APIS: Final = (
     ApiKey.FIND_COORDINATOR,
@@ -119,11 +121,14 @@ class Bystander:
     def __init__(self, cluster: Cluster) -> None:
         self._bootstrap = cluster.bootstrap
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._behaves = threading.Event()
         self.error: BaseException | None = None
 
     def __enter__(self) -> Bystander:
+        """Returns when it has committed: its group has a node from then on."""
         self._thread.start()
+        wait_until(lambda: self._behaves.is_set() or self.error, what="a well-behaved member")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -150,6 +155,7 @@ class Bystander:
             code = only_code(connection.ask(8, wanted, OffsetCommitResponse))
             assert code is ErrorCode.NONE
             assert fetched(connection, "well-behaved") == done
+            self._behaves.set()
         assert leave(connection, "well-behaved", me.member_id) == [ErrorCode.NONE]
 
 
