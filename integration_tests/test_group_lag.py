@@ -49,6 +49,16 @@ class Pair:
         pages = (site.samples() for site in self.sites)
         return [page[key] for page in pages if key in page]
 
+    def wait_for_lags(self) -> None:
+        """Until the pages tell how far all groups are behind: for the first who asks, a broker
+        looks for two seconds only."""
+
+        def told() -> bool:
+            names = [name for site in self.sites for name, _ in site.samples()]
+            return names.count("kafka_consumergroup_lag") == 2 * len(GROUPS)
+
+        wait_until(told, what="the lags of all groups")
+
 
 @pytest.fixture
 def pair(zookeeper: ApacheZooKeeper, tmp_path: Path) -> Iterator[Pair]:
@@ -97,6 +107,7 @@ async def groups_with_lag(bootstrap: str) -> dict[str, GroupLag]:
 
 def test_lag_on_the_pages_of_two_brokers(pair: Pair) -> None:
     seen = asyncio.run(groups_with_lag(pair.bootstrap))
+    pair.wait_for_lags()
     coordinators: set[int] = set()
     for number, group in enumerate(GROUPS):
         lags = seen[group].check().partitions

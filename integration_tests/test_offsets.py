@@ -111,9 +111,9 @@ def test_the_classic_nodes_are_read_and_edited_with_zookeeper_shell(start: Start
         path = "/consumers/a%2Fb/offsets/t/0"
         assert shell(cluster, "get", path) == "5"
         shell(cluster, "set", path, "3")
-        assert client.try_fetch(0, 1) == {0: (3, ""), 1: (-1, "")}
+        assert client.fetch_with_text(0, 1) == {0: (3, ""), 1: (-1, "")}
         client.commit({0: 6})
-        assert client.try_fetch(0) == {0: (6, "at 6")}
+        assert client.fetch_with_text(0) == {0: (6, "at 6")}
         shell(cluster, "delete", path)
         assert client.fetch(0) == {0: -1}
         client.commit({0: 7})
@@ -242,7 +242,9 @@ def test_the_offsets_of_a_topic_go_with_it(start: Starter, storage: str) -> None
             assert [each.error_code for each in answer.responses] == [ErrorCode.NONE]
             wait_until(lambda: client.fetch(0, 1) == {0: -1, 1: -1}, what="the offsets are gone")
             assert second.fetch(0) == {0: 7}
-        assert not tree(cluster.zookeeper, "/consumers/g/offsets/t")
+        wait_until(  # what held the nodes goes after them
+            lambda: not tree(cluster.zookeeper, "/consumers/g/offsets/t"), what="no node is left"
+        )
         create_topic(connection, "t", partitions=3)
         assert client.fetch(0) == {0: -1}
 
