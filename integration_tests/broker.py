@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -124,11 +125,12 @@ class PybrokerProcess:
 
     def zookeepers(self) -> list[psutil.Process]:
         """The ZooKeeper servers that run on our data directory."""
-        return [p for p in processes_using(self.data) if "java" in p.name()]
+        return processes_using(self.data, "java")
 
     def close(self) -> None:
         if self._process is not None:
             self._process.close()
             self._forget()
         for orphan in processes_using(self.data):
-            orphan.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # ZooKeeper dies with its broker
+                orphan.kill()

@@ -64,13 +64,16 @@ def answers(port: int) -> bool:
     return True
 
 
-def processes_using(folder: Path) -> list[psutil.Process]:
-    """The processes whose command line names `folder` (a directory that the test made)."""
+def processes_using(folder: Path, program: str = "") -> list[psutil.Process]:
+    """The processes whose command line names `folder` (a directory that the test made), and whose
+    name has `program` in it. Any of them may have ended when the caller looks at it."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and any(
-                str(folder) in argument for argument in process.cmdline()
+            if (
+                process.status() != psutil.STATUS_ZOMBIE
+                and any(str(folder) in argument for argument in process.cmdline())
+                and program in process.name()
             ):
                 found.append(process)
         except psutil.Error:
