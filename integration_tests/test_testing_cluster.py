@@ -37,8 +37,15 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def known_brokers(address: str) -> set[int]:
     """Whom a broker tells its clients of."""
     with Connection(address) as connection:
-        connection.set_timeout(NO_ANSWER_S)
         return {broker.node_id for broker in metadata(connection).brokers}
+
+
+def assert_silent(address: str) -> None:
+    """A broker that can be connected to does not answer."""
+    with Connection(address) as connection:
+        connection.set_timeout(NO_ANSWER_S)
+        with pytest.raises(OSError, match="timed out"):
+            metadata(connection)
 
 
 def registered(cluster: Cluster) -> set[int]:
@@ -76,8 +83,7 @@ def test_an_operators_stop_ends_well(running: Cluster) -> None:
 
 def test_a_paused_broker_says_nothing_until_it_is_resumed(running: Cluster) -> None:
     running.pause(3)
-    with pytest.raises(OSError, match="timed out"):
-        known_brokers(running.address(3))
+    assert_silent(running.address(3))
     running.resume(3)
     running.wait_until_ready()
 
@@ -112,8 +118,7 @@ def test_a_broker_cut_from_zookeeper_loses_its_session_and_comes_back(running: C
 
 def test_clients_may_be_cut_off(running: Cluster) -> None:
     running.cut(1, "clients")
-    with pytest.raises(OSError, match="timed out"):
-        known_brokers(running.address(1))
+    assert_silent(running.address(1))
     assert known_brokers(running.address(2)) == {1, 2, 3}
     running.heal()
     assert known_brokers(running.address(1)) == {1, 2, 3}
@@ -152,9 +157,15 @@ async def test_a_follower_cut_from_its_leader_leaves_the_replicas_in_sync_and_re
     async with Producer(running.bootstrap, acks="all") as producer:
         delivery = await producer.send(topic, b"kept")
         await delivery  # as soon as the one that is cut off has left
-    stored = await asyncio.to_thread(running.partition, topic, 0)
-    assert stored is not None
-    assert (stored.leader, sorted(stored.isr)) == (leader, sorted({1, 2, 3} - {follower}))
+
+    def only_the_follower_has_left() -> bool:
+        stored = running.partition(topic, 0)
+        assert stored is not None
+        assert stored.leader == leader
+        assert follower not in stored.isr
+        return len(stored.isr) == 2  # the third may lag for a moment, too
+
+    await asyncio.to_thread(wait_until, only_the_follower_has_left, what="two are in sync")
     await asyncio.to_thread(running.heal)
     await asyncio.to_thread(running.wait_until_in_sync, topic)
 
@@ -164,10 +175,10 @@ def test_what_cannot_be_is_said(running: Cluster, tmp_path: Path) -> None:
         running.pause(4)
     with pytest.raises(ClusterError, match="'zookeper' is neither a broker"):
         running.cut(1, "zookeper")
-    with pytest.raises(ClusterError, match=r"not within 0.2 s: replicas in sync of nowhere"):
-        running.wait_until_in_sync("nowhere", seconds=0.2)
+    with pytest.raises(ClusterError, match=r"not within 2 s: replicas in sync of nowhere"):
+        running.wait_until_in_sync("nowhere", seconds=2)
     with pytest.raises(ClusterError, match="the leader of nowhere-0 is a broker that runs"):
-        running.leader("nowhere", 0, seconds=0.2)
+        running.leader("nowhere", 0, seconds=2)
     with pytest.raises(ClusterError, match=r"the cluster itself sets broker\.id"):
         Cluster(config={"broker.id": 5})
     cluster = Cluster(data=tmp_path)
