@@ -26,6 +26,7 @@ from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import SessionExpired, StartupError
 from pybroker.ports import SessionEvent
 from unit_tests.coordinator.coord_contract import (
+    PATIENCE_S,
     CoordContract,
     Heard,
     refused,
@@ -55,15 +56,16 @@ class TestKazooCoord(CoordContract):
 
 async def test_a_loop_that_has_stopped_loses_its_session(server: EmbeddedZooKeeper) -> None:
     """Although kazoo's thread goes on; and the loop gets another session when it goes on, too."""
-    coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=1000)
+    coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=4000)
     await coord.start()
     heard = Heard()
     coord.add_listener(heard)
     await coord.create("/of-a-wedged-loop", ephemeral=True)
     gone = threading.Event()
     with session_at(server.connect) as other:
-        other.exists("/of-a-wedged-loop", watch=lambda _: gone.set())
-        assert gone.wait(10), "the session outlived the loop"
+        if other.exists("/of-a-wedged-loop", watch=lambda _: gone.set()) is None:
+            gone.set()
+        assert gone.wait(PATIENCE_S), "the session outlived the loop"
     await heard.next(SessionEvent.CONNECTED)
     assert heard.events[-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
     assert coord.generation == 2
@@ -106,7 +108,7 @@ async def test_server_that_grants_less_is_believed(server: EmbeddedZooKeeper) ->
 
 async def test_silent_server_is_noticed(server: EmbeddedZooKeeper) -> None:
     """A stopped server keeps its connections open; only the missing answers tell."""
-    coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=1000)
+    coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=3000)
     heard = Heard()
     coord.add_listener(heard)
     await coord.start()

@@ -38,7 +38,7 @@ class Observed:
             folder / "data",
             overrides={
                 "pybroker.http.listener": f"127.0.0.1:{self.site.port}",
-                "zookeeper.session.timeout.ms": "3000",
+                "zookeeper.session.timeout.ms": "6000",
             },
             arguments=["--log-dir", str(self.logs)],
         )
@@ -135,7 +135,7 @@ def test_connections_are_counted_while_they_are_open(observed: Observed) -> None
 def test_the_options_in_force_are_shown(observed: Observed) -> None:
     document = json.loads(observed.site.ask("/config")[1])
     found = {option["name"]: option for option in document["options"]}
-    assert found["zookeeper.session.timeout.ms"]["value"] == "3000"
+    assert found["zookeeper.session.timeout.ms"]["value"] == "6000"
     assert found["zookeeper.session.timeout.ms"]["source"] == "given at the start"
     assert found["num.partitions"] == {
         "name": "num.partitions",

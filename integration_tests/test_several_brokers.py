@@ -25,7 +25,8 @@ from pybroker.testing import sockets
 pytestmark = pytest.mark.ours
 
 ALL_STARTED: Final = "all 3 brokers started"
-STOP_SECONDS_MAX: Final = 20.0
+STOP_SECONDS_MAX: Final = 60.0
+"""A broker that takes longer to stop is killed, and the exit code is 1."""
 
 
 class Starter(Protocol):
@@ -60,7 +61,7 @@ def start(data: Path, port: int) -> Iterator[Starter]:
     yield run
     for process in started:
         process.close()
-    wait_until(lambda: not processes_using(data), what="nothing of it runs any more", seconds=10)
+    wait_until(lambda: not processes_using(data), what="nothing of it runs any more")
 
 
 def known_brokers(port: int) -> set[int]:
@@ -198,7 +199,7 @@ def test_nothing_outlives_a_killed_supervisor(start: Starter, data: Path) -> Non
     process.wait_for_line(ALL_STARTED)
     assert len(processes_using(data)) == 5
     process.kill9()
-    wait_until(lambda: not processes_using(data), what="brokers and ZooKeeper gone", seconds=10)
+    wait_until(lambda: not processes_using(data), what="brokers and ZooKeeper gone")
     start().wait_for_line(ALL_STARTED)
 
 

@@ -98,7 +98,7 @@ def test_lines_go_in_and_come_out(shell: Shell, topic: str) -> None:
     everything = [
         f"--property=print.{what}=true" for what in ("key", "offset", "partition", "headers")
     ]
-    rich = shell.consume(topic, "--timeout-ms", "1500", *everything)
+    rich = shell.consume(topic, "--timeout-ms", "5000", *everything)
     assert rich.out == b"Partition:0\tOffset:0\th:1\tk\tv\nPartition:0\tOffset:1\th:2\tl\tw \xff\n"
     last = shell("console-consumer", "--topic", topic, "--partition", "0", "--offset", "1",
                  "--max-messages", "1", "--format", "json")  # fmt: skip
