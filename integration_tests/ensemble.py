@@ -20,8 +20,8 @@ from pybroker.coordinator.zookeeper.java import server_command
 from pybroker.testing.place import Place
 from pybroker.testing.sockets import free_ports
 
-_ELECTION_SECONDS_MAX: Final = 30.0
-_ANSWER_SECONDS_MAX: Final = 1.0
+_ELECTION_SECONDS_MAX: Final = 60.0
+_ANSWER_SECONDS_MAX: Final = 4.0
 TICK_S: Final = 0.5
 _SERVER: Final = f"""\
 standaloneEnabled=false

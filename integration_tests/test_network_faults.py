@@ -14,7 +14,7 @@ import pytest
 from integration_tests.apache import session_at
 from integration_tests.ensemble import Ensemble
 from integration_tests.namespaces import Network
-from integration_tests.process import ChildProcess
+from integration_tests.process import ChildProcess, wait_until
 from pybroker.testing.place import Place
 
 pytestmark = pytest.mark.ours
@@ -49,7 +49,7 @@ def test_an_ensemble_outlives_its_leader_and_takes_it_back(ensemble: Ensemble) -
     new = ensemble.leader()
     assert new != old
     ensemble.restart(old)
-    assert ensemble.members[old].mode() == "follower"
+    wait_until(lambda: ensemble.members[old].mode() == "follower", what="it follows")
     with session_at(ensemble.members[old].address) as session:
         session.sync("/")
         assert session.get("/kept")[0] == b"kept"
@@ -60,8 +60,10 @@ def test_without_a_quorum_nobody_serves(ensemble: Ensemble) -> None:
     (last,) = ensemble.running
     assert ensemble.members[last].mode() == ""
     ensemble.restart(lost[0])
-    ensemble.wait_for_quorum()
-    assert {ensemble.members[n].mode() for n in (last, lost[0])} == {"leader", "follower"}
+    wait_until(
+        lambda: {ensemble.members[n].mode() for n in (last, lost[0])} == {"leader", "follower"},
+        what="two make a quorum",
+    )
 
 
 def test_a_paused_leader_is_replaced(ensemble: Ensemble) -> None:
@@ -70,6 +72,7 @@ def test_a_paused_leader_is_replaced(ensemble: Ensemble) -> None:
     others = [number for number in ensemble.running if number != old]
     new = ensemble.leader(others)
     ensemble.resume(old)
+    wait_until(lambda: ensemble.members[old].mode() == "follower", what="it follows")
     assert ensemble.leader() == new
 
 
@@ -131,5 +134,5 @@ def test_an_ensemble_on_machines_of_its_own(network: Network, tmp_path: Path) ->
         others = [number for number in places if number != old]
         new = ensemble.leader(others)
         network.heal()
-        ensemble.wait_for_quorum()
+        wait_until(lambda: ensemble.members[old].mode() == "follower", what="it follows")
         assert ensemble.leader() == new
