@@ -36,6 +36,8 @@ Peer = Callable[["Wire"], Awaitable[None]]
 PATIENCE_S = 30.0
 AT_ONCE_S = 0.2
 """How long somebody is waited for who says nothing."""
+SOON_S = 1.0
+"""How long somebody is waited for who answers."""
 
 
 class Wire:
@@ -347,11 +349,11 @@ async def test_who_gives_up_does_not_end_a_connection_that_answers() -> None:
 
     async with serving(peer) as port:
         connection = await connect(port)
-        impatient = asyncio.ensure_future(ask(connection, AT_ONCE_S))
+        impatient = asyncio.ensure_future(ask(connection, SOON_S))
         await asyncio.sleep(0)
         impatient.cancel()
         assert (await ask(connection)).cluster_id == "c"
-        ended, _ = await asyncio.wait([connection._read_task], timeout=2 * AT_ONCE_S)
+        ended, _ = await asyncio.wait([connection._read_task], timeout=SOON_S + AT_ONCE_S)
         assert not ended and connection.usable
         await connection.close()
 

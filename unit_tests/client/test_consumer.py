@@ -293,7 +293,7 @@ async def test_offsets_are_looked_up_by_time_and_at_both_ends() -> None:
 
 
 async def test_a_topic_that_does_not_exist_is_told_in_time() -> None:
-    async with FakeBroker({}) as broker, consumer(broker, default_api_timeout_ms=30) as target:
+    async with FakeBroker({}) as broker, consumer(broker, default_api_timeout_ms=500) as target:
         with pytest.raises(TopicUnavailable):
             await target.partitions_for("nosuch")
         with pytest.raises(ResponseError, match="UNKNOWN_TOPIC_OR_PARTITION"):

@@ -317,7 +317,7 @@ async def test_an_id_that_nobody_gives_does_not_hold_up_the_deadline() -> None:
 
 async def test_send_waits_for_memory() -> None:
     async with FakeBroker({"t": 1}) as broker:
-        options = {"buffer_memory": 1_000, "max_block_ms": 100, "linger_ms": 0}
+        options = {"buffer_memory": 1_000, "max_block_ms": 1_000, "linger_ms": 0}
         async with producer(broker, **options) as target:
             assert await send_all(target, [b"x" * 500 for _ in range(20)]) == list(range(20))
             broker.will(ApiKey.PRODUCE, NEVER_ANSWER)

@@ -85,7 +85,7 @@ async def test_reading_goes_on_after(code: ErrorCode) -> None:
         log.fetch_limit = 1
         holding(log, *(batch(b"%d" % number) for number in range(10)))
         broker.partition_faults.extend([code, ErrorCode.NONE, ErrorCode.NONE, code, code])
-        found = await read(broker, 0, 10)
+        found = await read(broker, 0, 10, patience=Patience())
         assert (found.failed, found.offsets) == (None, list(range(10)))
 
 

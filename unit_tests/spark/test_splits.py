@@ -93,7 +93,7 @@ def offsets(item: PartitionRange) -> list[tuple[int, int]]:
 async def test_a_broker_that_has_just_died_is_not_waited_for_to_tell_its_sizes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(splits, "SIZES_LIMIT_MS", 50)
+    monkeypatch.setattr(splits, "SIZES_LIMIT_MS", 1_000)
     logs = [DescribeLogDirsPartition(partition_index=0, partition_size=4_000)]
     sizes = DescribeLogDirsResult(topics=[DescribeLogDirsTopic(name="t", partitions=logs)])
     async with FakeBroker({"t": 1}) as broker:

@@ -142,7 +142,7 @@ async def test_input_is_not_read_far_ahead() -> None:
 @pytest.mark.parametrize("sync", [True, False])
 async def test_every_line_becomes_a_record(sync: bool) -> None:
     async with FakeBroker({"t": 1}) as broker:
-        producer = Producer(broker.address, linger_ms=0 if sync else 500)
+        producer = Producer(broker.address, linger_ms=0 if sync else 60_000)
         reader = line_format({"parse.key": "true"})
         assert await send_lines(producer, "t", reader, pieces(b"k\tv\n", b"l\tw"), sync=sync) == 0
         records = [
@@ -250,9 +250,9 @@ async def run_printer(
 ) -> list[bytes]:
     output = io.BytesIO()
     policy = start if isinstance(start, str) else "latest"
-    reader = consumer(broker, auto_offset_reset=policy, default_api_timeout_ms=500)
+    reader = consumer(broker, auto_offset_reset=policy, default_api_timeout_ms=1_000)
     printer = Printer(reader, output, line_style({}).format)
-    wanted: dict[str, Any] = {"timeout_ms": 400, "partition": 0, "start": start} | limits
+    wanted: dict[str, Any] = {"timeout_ms": 1_000, "partition": 0, "start": start} | limits
     await printer.run(Wish("t", **wanted))
     return output.getvalue().splitlines()
 

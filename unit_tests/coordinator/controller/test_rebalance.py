@@ -105,7 +105,7 @@ async def test_a_replica_that_has_caught_up_gets_it(cluster: Cluster) -> None:
 async def test_a_partition_whose_isr_is_just_changing_waits(cluster: Cluster) -> None:
     """Its write is refused at the first look, and made at the next."""
     await displaced(cluster, [2, 1])
-    await cluster.member(3, rebalance=RebalanceSettings(10, interval_s=0.1, first_check_s=0.05))
+    await cluster.member(3, rebalance=RebalanceSettings(10, interval_s=0.1, first_check_s=1.0))
     await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
     path = STATE.format(0)
     await cluster.write_json(path, {**cluster.json(path), "isr": [1, 2]})
