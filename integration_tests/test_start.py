@@ -34,6 +34,8 @@ from pybroker.testing.sockets import free_ports
 pytestmark = pytest.mark.ours
 
 STOP_SECONDS_MAX: Final = 15.0
+SLOW_ZOOKEEPER: Final = "the session was not closed in order: the server is silent"
+"""One that was stopped already would refuse connections, of which other lines tell."""
 LONGEST_SESSION: Final = {"zookeeper.session.timeout.ms": "60000"}
 AT_ONCE_SECONDS_MAX: Final = 30.0
 """Half of it: nobody has waited for its end."""
@@ -214,8 +216,11 @@ def test_a_broker_id_in_use_is_told_and_its_owner_goes_on(
 def assert_ends_cleanly(broker: PybrokerProcess, process: ChildProcess, begin: float) -> None:
     assert process.wait() == 0, process.output
     assert time.monotonic() - begin < STOP_SECONDS_MAX
-    farewell = process.output.partition("shutting down")[2]
-    assert "WARN" not in farewell and "ERROR" not in farewell, "ZooKeeper was stopped too early"
+    farewell = process.output.partition("shutting down")[2].splitlines()
+    complaints = [
+        line for line in farewell if re.search("WARN|ERROR", line) and SLOW_ZOOKEEPER not in line
+    ]
+    assert complaints == [], "ZooKeeper was stopped too early"
     assert broker.zookeepers() == []
 
 
