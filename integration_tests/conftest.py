@@ -7,6 +7,7 @@ asks for what Kafka really does; tests marked `ours` are skipped then.
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
@@ -147,6 +148,15 @@ def connector(spark: SparkSession) -> SparkSession:
     if reason:
         pytest.skip(reason)
     return spark
+
+
+@pytest.fixture
+def ctrl_c_heeded() -> Iterator[None]:
+    """What a terminal starts heeds it; what a script starts in the background inherits that it is
+    ignored, and hands that on to what it starts itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -276,6 +276,7 @@ def test_modules_of_the_users_are_not_taken_for_pythons(tmp_path: Path) -> None:
     assert (run.wait(), run.output) == (0, "[1]")
 
 
+@pytest.mark.usefixtures("ctrl_c_heeded")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signals) -> None:
     program = (

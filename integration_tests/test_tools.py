@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -140,15 +139,6 @@ def test_offsets(shell: Shell, topic: str) -> None:
         1,
         "Error occurred: Could not match any topic-partitions with the specified filters\n",
     )
-
-
-@pytest.fixture
-def ctrl_c_heeded() -> Iterator[None]:
-    """What a terminal starts heeds it; what a script starts in the background inherits that it is
-    ignored, and hands that on to what it starts itself."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("ctrl_c_heeded")
