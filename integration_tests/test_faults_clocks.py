@@ -16,13 +16,16 @@ import pytest
 from integration_tests.faults import clocks
 from integration_tests.faults.clocks import WallClocks
 from integration_tests.faults.rig import PARTITIONS, Rig
-from integration_tests.faults.tormented import SESSION_S, Tormented
+from integration_tests.faults.tormented import Tormented
 from pybroker.records.batch import iter_headers
 from pybroker.testing.history import measures
 
 pytestmark = pytest.mark.ours
 
 HOUR_S: Final = 3600.0
+SESSION_S: Final = 9.0
+LAG_S: Final = 6.0
+"""Far less than clocks jump, and more than a busy machine keeps a broker from being heard of."""
 STAMPED_BY_BROKER: Final = {"message.timestamp.type": "LogAppendTime"}
 STANDING: Final = "standing answers="
 """In a broker's log: it may vouch for less, or for more, than before."""
@@ -35,7 +38,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
     if reason is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("clocks")
-    with Tormented(folder, clocks=WallClocks(folder, Tormented.brokers)) as started:
+    config = {
+        "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
+        "replica.lag.time.max.ms": int(LAG_S * 1000),
+    }
+    walls = WallClocks(folder, Tormented.brokers)
+    with Tormented(folder, config=config, clocks=walls) as started:
         yield started
 
 

@@ -9,20 +9,23 @@ import pytest
 
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import PRODUCERS, READERS
-from integration_tests.faults.tormented import LAG_S, SESSION_S, Tormented
+from integration_tests.faults.tormented import SESSION_S, Tormented
 from pybroker.testing.history import measures
 from pybroker.testing.history.model import NANOSECONDS, History
 
 pytestmark = pytest.mark.ours
 
 ELECTION_SECONDS_MAX = SESSION_S + 2.0
+LAG_S = 5.0
+"""Who is waited for is waited for so long; no busy machine holds acknowledgements up for that."""
 PAUSE_S = 0.6
 """Too short for anybody to lag, long enough for producers to send more."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
-    with Tormented(tmp_path_factory.mktemp("kills")) as started:
+    config = {"replica.lag.time.max.ms": int(LAG_S * 1000)}
+    with Tormented(tmp_path_factory.mktemp("kills"), config=config) as started:
         yield started
 
 
