@@ -7,18 +7,23 @@ the fixture of our own broker (`integration_tests.broker`).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import kazoo.client  # type: ignore[import-untyped]
 
 from integration_tests import maven
 from integration_tests.process import ChildProcess, answers, wait_until
 from integration_tests.wire_client import Connection, metadata
+from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
+from pybroker.coordinator.zookeeper.handshake import SessionKey, close_session
 from pybroker.testing.sockets import free_ports
 
+_CLOSE_SECONDS_MAX: Final = 5.0
 QUIET: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaServer=info",
@@ -36,6 +41,25 @@ def session_at(connect: str) -> Iterator[kazoo.client.KazooClient]:
     finally:
         client.stop()
         client.close()
+
+
+def end_session(connect: str, key: Mapping[str, Any]) -> int:
+    """End the session of a broker at once, as ZooKeeper does with one that it has not heard of.
+    `key` is as the broker keeps it in a file. Gives the session's id."""
+    session = SessionKey(int(key["id"]), bytes.fromhex(key["password"]))
+    hosts = parse_connect_string(connect).hosts
+
+    def was_gone() -> bool:
+        """Else it is taken over and closed, unless the broker is quicker and takes it back."""
+        closing = close_session(hosts, session, timeout_s=_CLOSE_SECONDS_MAX)
+        with ThreadPoolExecutor(1) as thread:  # a tap is called where an event loop runs
+            try:
+                return not thread.submit(asyncio.run, closing).result()
+            except OSError:
+                return False
+
+    wait_until(was_gone, what=f"session {session.id:#x} ends")
+    return session.id
 
 
 class ApacheZooKeeper:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka
-import kazoo.client  # type: ignore[import-untyped]
 import kazoo.exceptions  # type: ignore[import-untyped]
 import pytest
 
-from integration_tests.apache import ApacheZooKeeper
+from integration_tests.apache import ApacheZooKeeper, end_session
 from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker
 from integration_tests.process import wait_until
@@ -35,13 +34,7 @@ def sessions_of(data: Path) -> list[dict[str, Any]]:
 
 def expire_session(broker: Broker, zookeeper: ApacheZooKeeper) -> None:
     """Close the broker's session from outside, as ZooKeeper does when it hears nothing."""
-    key = sessions_of(broker.data)[-1]
-    client = kazoo.client.KazooClient(
-        zookeeper.connect, client_id=(key["id"], bytes.fromhex(key["password"]))
-    )
-    client.start()
-    client.stop()
-    client.close()
+    end_session(zookeeper.connect, sessions_of(broker.data)[-1])
 
 
 class Registration:

@@ -3,7 +3,6 @@ ensemble of three, with a session and a lag time of a few seconds and small segm
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Collection, Mapping
@@ -12,9 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-import kazoo.client  # type: ignore[import-untyped]
-import kazoo.exceptions  # type: ignore[import-untyped]
-
+from integration_tests.apache import end_session
 from integration_tests.ensemble import Ensemble
 from integration_tests.faults.clocks import WallClocks
 from pybroker.testing.cluster import Cluster
@@ -185,15 +182,8 @@ class Tormented:
         """End the broker's session, or the one for offsets, at once, as ZooKeeper does with one
         that it has not heard of. Gives its id."""
         name = _OFFSETS_SESSION_FILE if of_offsets else _SESSION_FILE
-        told = json.loads(self._session_file(broker, name).read_text())["sessions"][-1]
-        client = kazoo.client.KazooClient(
-            self.zookeeper, client_id=(told["id"], bytes.fromhex(told["password"]))
-        )
-        with contextlib.suppress(kazoo.exceptions.KazooException):
-            client.start()
-        client.stop()
-        client.close()
-        return int(told["id"])
+        told = json.loads(self._session_file(broker, name).read_text())
+        return end_session(self.zookeeper, told["sessions"][-1])
 
     # files
 
