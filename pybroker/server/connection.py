@@ -275,22 +275,21 @@ class Connection(asyncio.BufferedProtocol):
         self._request = None
         self._buffer.release()
         self._give_memory()
-        if self._transport is None:
+        error = None if request.cancelled() else request.exception()
+        if error is not None and not isinstance(error, MalformedInput | CloseConnection):
+            self._fail(error)
             return
+        if self._transport is None:
+            return  # nobody is left to be told
         if request.cancelled():
             # Not by us, who are still connected: the peer would wait for ever.
             self._draining = True
             self.abort()
             return
-        error = request.exception()
-        if error is None:
-            self._write(request.result())
-        elif isinstance(error, MalformedInput | CloseConnection):
+        if error is not None:
             self._refuse(error)
             return
-        else:
-            self._fail(error)
-            return
+        self._write(request.result())
         if self._draining:
             self.close()
         else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -238,6 +240,33 @@ async def test_a_peer_that_leaves_cancels_its_request(how: str) -> None:
             reset_on_close(writer)
         writer.close()
         await asyncio.wait_for(cancelled.wait(), 30)
+
+
+async def test_a_request_that_is_refused_when_its_peer_has_left_is_nobodys_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    started = asyncio.Event()
+    refused = asyncio.Event()
+
+    async def refuse_at_last() -> Answer:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            refused.set()
+            raise CloseConnection("too late") from None
+        return None
+
+    async with serving(lambda frame, peer: refuse_at_last()) as (server, port):
+        _, writer = await connect(port)
+        writer.write(framed(b"x"))
+        await started.wait()
+        reset_on_close(writer)
+        writer.close()
+        await asyncio.wait_for(refused.wait(), 30)
+        assert server.connection_count == 0
+    gc.collect()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
