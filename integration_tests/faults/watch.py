@@ -1,15 +1,16 @@
 """What ZooKeeper says of a topic, followed from outside: leaders, in-sync replicas, the controller.
 
-The follower is a thread that reads again and again and writes down each new version; in between
-anybody may ask for what it is now.
+The follower is a thread that reads again and again and writes down each new version, with the time
+at which that was stored; in between anybody may ask for what it is now.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import kazoo.client  # type: ignore[import-untyped]
@@ -34,6 +35,8 @@ class PartitionNow:
     eligible: tuple[int, ...]
     version: int
     controller_epoch: int
+    written: int = field(compare=False)
+    """When, in ns of the monotonic clock, as ZooKeeper says: who looks may be late."""
 
 
 class Watch:
@@ -76,6 +79,7 @@ class Watch:
             eligible=tuple(told.get("eligible", ())),
             version=stat.version,
             controller_epoch=told["controller_epoch"],
+            written=time.monotonic_ns() - (time.time_ns() - stat.mtime * 1_000_000),
         )
 
     def all(self) -> dict[int, PartitionNow]:
@@ -144,6 +148,7 @@ class Watch:
             isr=list(state.isr),
             eligible=list(state.eligible),
             controller_epoch=state.controller_epoch,
+            written=state.written,
         )  # fmt: skip
 
     def _note_controller(self) -> None:

@@ -38,6 +38,16 @@ def test_an_election_takes_until_another_leads() -> None:
         measures.fault(history, "kill9", 1)
 
 
+def test_an_election_is_over_when_it_is_stored_however_late_that_is_seen() -> None:
+    script = Script()
+    script.state(version=0, leader=1, epoch=0)
+    begin = script.add("nemesis", "fault", "invoke", what="kill9", target="1")
+    script.wait(5000)
+    script.state(version=1, leader=2, epoch=1)
+    script.ops[-1]["written"] = begin + 4 * MS
+    assert measures.election_delay(script.history(), begin, 1) == {T0: pytest.approx(0.004)}
+
+
 def test_answers_and_acknowledgements_of_a_time() -> None:
     script = Script()
     script.send(0, 0)

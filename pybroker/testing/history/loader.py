@@ -142,6 +142,7 @@ def _state(history: History, op: Op) -> None:
             eligible=tuple(op["eligible"]),
             controller_epoch=op["controller_epoch"],
             at=op["t"],
+            written=op.get("written"),
         )
     )
 

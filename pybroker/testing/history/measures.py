@@ -46,10 +46,11 @@ def election_delay(history: History, since: int, loser: int) -> dict[TopicPartit
     led: dict[TopicPartition, int] = {}
     found: dict[TopicPartition, float] = {}
     for state in sorted(history.states, key=lambda state: state.at):
-        if state.at <= since:
+        written = state.at if state.written is None else state.written
+        if written <= since:
             led[state.partition] = state.leader
         elif led.get(state.partition) == loser and state.leader not in (loser, -1):
-            found.setdefault(state.partition, (state.at - since) / NANOSECONDS)
+            found.setdefault(state.partition, (written - since) / NANOSECONDS)
     return found
 
 

@@ -156,6 +156,8 @@ class State:
     """When it was first seen, a moment after it was written."""
     office_epoch: int = UNTOLD
     """The controller epoch that was in force when it was written, where that is known."""
+    written: int | None = None
+    """When it was written, where ZooKeeper has said that: whoever looks may be late."""
 
 
 @dataclass(frozen=True, slots=True)

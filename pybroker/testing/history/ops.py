@@ -22,7 +22,8 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     files      ok              tp, broker, start, hw, producers [text...],
                                epochs [[epoch, offset]...],
                                batches [[first, last, epoch, digest, producer]...]
-    state      ok              tp, leader, epoch, isr, eligible, version, controller_epoch
+    state      ok              tp, leader, epoch, isr, eligible, version, controller_epoch, and
+                               perhaps written (ns): it is seen later
     controller ok              epoch, broker
     fault      invoke, ok      what, target
     topic      ok              name, min_isr, replicas {partition: [broker...]}   it was created
