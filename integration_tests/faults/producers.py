@@ -203,6 +203,7 @@ class OurProducer:
             request_timeout_ms=3_000,
             delivery_timeout_ms=PATIENCE_MS,
             max_block_ms=PATIENCE_MS,
+            bootstrap_timeout_ms=PATIENCE_MS,
             socket_connection_setup_timeout_ms=2_000,
             reconnect_backoff_max_ms=500,
             metadata_max_age_ms=2_000,
