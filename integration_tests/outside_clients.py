@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from integration_tests import maven, npm
-from integration_tests.process import ChildProcess
+from integration_tests.process import ChildProcess, wait_until
 from integration_tests.samples import (
     PLAIN_SAMPLES,
     SAMPLES,
@@ -54,7 +54,8 @@ class Kcat:
         self._bootstrap = bootstrap
 
     def _run(self, arguments: Sequence[str], text: bytes = b"") -> bytes:
-        command = [self._program, "-b", self._bootstrap, *arguments]
+        patience = ["-m", str(SECONDS_MAX)]  # for metadata and the like it has 5 s
+        command = [self._program, "-b", self._bootstrap, *patience, *arguments]
         done = subprocess.run(
             command, input=text, capture_output=True, timeout=SECONDS_MAX, check=False
         )
@@ -63,14 +64,13 @@ class Kcat:
 
     def create_topic(self, topic: str) -> None:
         """kcat has no command for that: asking for a topic creates it."""
-        for _ in range(SECONDS_MAX):
-            answer = json.loads(
-                self._run(["-L", "-J", "-X", "allow.auto.create.topics=true", "-t", topic])
-            )
-            (found,) = answer["topics"]
-            if "error" not in found and found["partitions"]:
-                return
-        raise AssertionError(f"kcat did not get the topic created: {answer}")
+        words = ["-L", "-J", "-X", "allow.auto.create.topics=true", "-t", topic]
+
+        def is_there() -> bool:
+            (found,) = json.loads(self._run(words))["topics"]
+            return "error" not in found and bool(found["partitions"])
+
+        wait_until(is_there, what=f"kcat gets {topic} created", seconds=SECONDS_MAX)
 
     def produce(
         self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool

@@ -55,6 +55,8 @@ SEEDS: Final = 4
 STEPS: Final = 120
 SECONDS_MAX: Final = 30
 LOOKS: Final = 3
+SESSION_MS: Final = 1_800_000
+"""As long as may be: two brokers do not count the time in step."""
 TOPIC: Final = "load"
 OVERRIDES: Final = {
     "offsets.topic.num.partitions": "1",
@@ -246,7 +248,7 @@ class Play:
         if self._rng.random() < 0.05:
             label = self._rng.choice(("", "bogus"))
         kind = "connect" if self._rng.random() < 0.03 else "consumer"
-        session_ms = 1 if self._rng.random() < 0.03 else 60_000
+        session_ms = 1 if self._rng.random() < 0.03 else SESSION_MS
         metadata = self._rng.choice((b"", b"", b"more"))
         names = self._rng.choice(PROTOCOLS)
 
@@ -254,7 +256,7 @@ class Play:
             request = JoinGroupRequest(
                 group_id=self._group,
                 session_timeout_ms=session_ms,
-                rebalance_timeout_ms=60_000,
+                rebalance_timeout_ms=SESSION_MS,
                 member_id=side.member_id(label),
                 group_instance_id=instance,
                 protocol_type=kind,
