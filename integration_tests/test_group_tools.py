@@ -16,11 +16,19 @@ import pytest
 from integration_tests.apache import ApacheKafka
 from integration_tests.apache_tools import Ran, Tools, assert_same
 from integration_tests.broker import Broker, PybrokerProcess
+from integration_tests.process import wait_until
 
 ORDER: Final = "order of groups"
 ROWS: Final = "rows of tables"
 ERRORS: Final = "errors of groups"
 SECONDS_MAX: Final = 60
+MODULE_MS_MAX: Final = 3_600_000
+LOADING: Final = {
+    confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    confluent_kafka.KafkaError.NOT_COORDINATOR,
+}
+"""What librdkafka asks again for a moment only, and then tells."""
 QUICK: Final = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
 LONG: Final = "a-topic-with-a-name-that-is-longer-than-most"
 
@@ -42,6 +50,7 @@ class Cluster:
                 "client.id": "reader",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
+                "max.poll.interval.ms": MODULE_MS_MAX,  # a member is not polled any more
                 **options,
             }
         )
@@ -51,7 +60,18 @@ class Cluster:
     def commit(self, group: str, *offsets: tuple[str, int, int]) -> None:
         """As a consumer that is no member of the group."""
         rows = [confluent_kafka.TopicPartition(*row) for row in offsets]
-        self.consumer(group).commit(offsets=rows, asynchronous=False)
+        committing = self.consumer(group)
+
+        def is_done() -> bool:
+            try:
+                committing.commit(offsets=rows, asynchronous=False)
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() not in LOADING:
+                    raise
+                return False
+            return True
+
+        wait_until(is_done, what=f"the commit of {group}", seconds=SECONDS_MAX)
 
     def join(self, group: str, *topics: str, **options: object) -> confluent_kafka.Consumer:
         """A member that has been assigned its partitions."""
