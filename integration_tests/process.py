@@ -26,7 +26,7 @@ import psutil
 from pybroker.testing.sockets import free_ports
 
 START_SECONDS_MAX: Final = 60.0
-STOP_SECONDS_MAX: Final = 30.0
+STOP_SECONDS_MAX: Final = 60.0
 _POLL_SECONDS: Final = 0.02
 
 

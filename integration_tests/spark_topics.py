@@ -19,7 +19,7 @@ from integration_tests.samples import Headers, Sample
 from pybroker.client import Admin
 from pybroker.model import TopicPartition
 
-SECONDS_MAX: Final = 30
+SECONDS_MAX: Final = 60
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

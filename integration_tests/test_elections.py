@@ -216,7 +216,7 @@ def test_files_that_both_refuse(tools: Tools, content: str, says: str, tmp_path:
 def test_a_stop_hands_a_thousand_partitions_over(cluster: Cluster, topic: str) -> None:
     create(cluster, topic, dict.fromkeys(range(PARTITIONS_MANY), (2, 3, 1)))
     told = cluster.log_text(2).count("controlled shutdown done")
-    cluster.terminate(2)
+    cluster.terminate(2, seconds=PATIENCE_S)
     assert cluster.log_text(2).count("controlled shutdown done") == told + 1
     assert set(leaders(cluster, topic, PARTITIONS_MANY)) == {3}
     cluster.restart(2)
@@ -285,7 +285,7 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> dict[int, tuple[i
     )
     found: dict[int, tuple[int, int]] = {}
     ends = {
-        number: consumer.get_watermark_offsets(ConfluentPartition(topic, number), timeout=10)[1]
+        number: consumer.get_watermark_offsets(ConfluentPartition(topic, number), timeout=60)[1]
         for number in range(partitions)
     }
     consumer.assign([ConfluentPartition(topic, number, 0) for number in range(partitions)])

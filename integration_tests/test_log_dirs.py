@@ -297,7 +297,7 @@ def test_a_move_ends_with_its_topic(disks: Disks) -> None:
             produce(connection, "short", batch_of(b"x" * 500_000))
         assert move(connection, "short", disks.path("b")) == ErrorCode.NONE
     tool("topics", "--bootstrap-server", disks.broker.bootstrap, "--delete", "--topic", "short")
-    wait_until(lambda: not list(disks.home.glob("*/short-0*")), what="nothing is left", seconds=30)
+    wait_until(lambda: not list(disks.home.glob("*/short-0*")), what="nothing is left")
 
 
 # directories that cannot be used

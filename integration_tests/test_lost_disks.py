@@ -44,7 +44,7 @@ def test_an_eligible_replica_with_an_empty_directory_does_not_lead(cluster: Clus
     shutil.rmtree(cluster.log_dir(2))
     cluster.kill(1)
     cluster.restart(2)
-    wait_until(lambda: has_no_leader(cluster), what="broker 2 refuses to lead", seconds=30)
+    wait_until(lambda: has_no_leader(cluster), what="broker 2 refuses to lead")
     for broker in (1, 3):
         cluster.restart(broker)
     cluster.wait_until_in_sync(TOPIC)
@@ -58,7 +58,7 @@ def test_a_loss_that_was_accepted_costs_nothing_that_others_have(cluster: Cluste
     gone = cluster.log_dir(2)
     shutil.rmtree(gone)
     cluster.restart(2)
-    wait_until(lambda: has_no_leader(cluster), what="broker 2 refuses to lead", seconds=30)
+    wait_until(lambda: has_no_leader(cluster), what="broker 2 refuses to lead")
     cluster.terminate(2)
     (gone / "pybroker.accept-loss").write_text(f"{gone}\n")
     cluster.restart(2)

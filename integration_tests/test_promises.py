@@ -129,7 +129,7 @@ def read_on(consumer: Consumer, until: threading.Event, history: History) -> Non
 
 def read_all(bootstrap: str) -> list[tuple[int, bytes]]:
     consumer = consumer_of(bootstrap)
-    _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=10)
+    _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=60)
     found: list[tuple[int, bytes]] = []
     deadline = time.monotonic() + 60
     while len(found) < end and time.monotonic() < deadline:

@@ -56,14 +56,14 @@ def test_breaks_it(pybroker_cluster):
 def test_finds_it_whole(pybroker_cluster):
     assert pybroker_cluster.running == [1, 2, 3]
     assert [pybroker_cluster.pid(broker) for broker in (2, 3)] == pids[1:]
-    pybroker_cluster.wait_until_ready(seconds=5)
-    pybroker_cluster.controller(seconds=5)
+    pybroker_cluster.wait_until_ready(seconds=20)
+    pybroker_cluster.controller(seconds=20)
 
 def test_stops_it(pybroker_cluster):
     pybroker_cluster.stop()
 
 def test_finds_it_running(pybroker_cluster):
-    pybroker_cluster.wait_until_ready(seconds=5)
+    pybroker_cluster.wait_until_ready(seconds=20)
 """,
     )
     assert code == 0, output

@@ -97,7 +97,7 @@ def consume_with_confluent(bootstrap: str, topic: str, count: int) -> list[bytes
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         found: list[bytes] = []
         while len(found) < count:
-            messages = consumer.consume(min(10_000, count - len(found)), timeout=10)
+            messages = consumer.consume(min(10_000, count - len(found)), timeout=60)
             assert messages, f"read only {len(found)} of {count}"
             for message in messages:
                 value = message.value()

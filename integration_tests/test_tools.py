@@ -12,7 +12,7 @@ import pytest
 
 from integration_tests.broker import Broker, pybroker_command
 
-SECONDS_MAX = 30
+SECONDS_MAX = 60
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from pybroker.wire.schema import Message
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 ANSWER_SECONDS_MAX: Final = 20.0
-CLOSE_SECONDS_MAX: Final = 5.0
+CLOSE_SECONDS_MAX: Final = 20.0
 
 
 class ConnectionClosed(Exception):
@@ -137,7 +137,7 @@ class Connection:
         return self.receive(version, response, self.send(version, request))
 
     def is_closed_by_broker(self) -> bool:
-        """Whether the broker closes the connection, without a further byte, within a few
+        """Whether the broker closes the connection, without a further byte, within some
         seconds."""
         self._socket.settimeout(CLOSE_SECONDS_MAX)
         try:

@@ -33,7 +33,7 @@ from pybroker.ports import (
     WatchKind,
 )
 
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 
 
 class Client(Coord, Protocol):
