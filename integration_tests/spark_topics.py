@@ -121,9 +121,10 @@ def produce(
     samples: Iterable[tuple[int, Sample]],
     *,
     codec: str = "none",
-    linger_ms: int = 100,
+    linger_ms: int = 5_000,
 ) -> None:
-    """Samples by partition, in order; returns when all are acknowledged."""
+    """Samples by partition, in order; returns when all are acknowledged. They stand in one batch a
+    partition, if that holds them: flushing does not wait for `linger_ms`."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
 
 
 def partition_folder(data: Path, topic: str, partition: int = 0) -> Path:
-    """The directory of a partition, wherever below the data directory the logs are."""
-    found = [path for path in data.rglob(f"{topic}-{partition}") if path.is_dir()]
+    """The directory of a partition, wherever below the data directory the logs are. (Walking
+    passes over what goes meanwhile, such as directories of topics that were deleted.)"""
+    folders = (Path(folder) for folder, _, _ in os.walk(data))
+    found = [folder for folder in folders if folder.name == f"{topic}-{partition}"]
     assert len(found) == 1, f"{topic}-{partition} below {data}: {found}"
     return found[0]
 

@@ -19,6 +19,7 @@ from integration_tests.broker import Broker
 from integration_tests.process import wait_until
 from integration_tests.samples import CODECS, FIRST_TIMESTAMP_MS, SAMPLES, Sample
 from integration_tests.spark_topics import KafkaRow, expected_rows, kafka_rows, numbered
+from integration_tests.stored import partition_folder
 from integration_tests.test_documents import program
 from integration_tests.topic_model import TopicModel
 from pybroker.spark import snapshot
@@ -349,7 +350,8 @@ def test_a_damaged_batch_and_another_topic_are_named(
         batch = numbered(range(start, start + 100), partitions=2)
         spark_topics.produce(broker.bootstrap, topic, batch)
     frame = load(subscribe=topic, kafkaConsumer__pollTimeoutMs=2_000)
-    (segment,) = broker.data.glob(f"**/{topic}-1/*.log")
+    folder = partition_folder(broker.data, topic, 1)
+    (segment,) = folder.glob("*.log")
     stored = bytearray(segment.read_bytes())
     stored[len(stored) // 2] ^= 1
     segment.write_bytes(stored)
@@ -357,7 +359,7 @@ def test_a_damaged_batch_and_another_topic_are_named(
     assert line.startswith(f"{topic}-1@50: ")
     assert "\n" not in line
     spark_topics.delete(broker.bootstrap, topic)
-    wait_until(lambda: not list(broker.data.glob(f"**/{topic}-1")), what="the topic is deleted")
+    wait_until(lambda: not folder.exists(), what="the topic is deleted")
     spark_topics.create(broker.bootstrap, topic, 2)
     line = fault_of(frame.collect)  # of whichever task is first
     assert line.startswith((f"{topic}-0@0: the topic was deleted", f"{topic}-1@0: the topic was"))
