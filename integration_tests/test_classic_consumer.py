@@ -48,7 +48,9 @@ QUICK: Final[Mapping[str, str]] = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(1, data=tmp_path_factory.mktemp("cluster")) as cluster:
+    # The broker never dies: it keeps its session, and makes topics, through a slow moment.
+    config = {"zookeeper.session.timeout.ms": 18_000}
+    with Cluster(1, data=tmp_path_factory.mktemp("cluster"), config=config) as cluster:
         yield cluster
 
 

@@ -36,6 +36,8 @@ pytestmark = pytest.mark.ours
 
 STORAGES = ("zookeeper", "kafka")
 CONFIG = {"offsets.topic.num.partitions": 2}
+ALONE = {"zookeeper.session.timeout.ms": 18_000}
+"""Nobody waits for the end of its session, and no slow moment ends it."""
 Starter = Callable[..., Cluster]
 
 
@@ -45,7 +47,8 @@ def start() -> Iterator[Starter]:
     started: list[Cluster] = []
 
     def start(brokers: int, **config: object) -> Cluster:
-        cluster = Cluster(brokers, config={**CONFIG, **config})
+        patience = ALONE if brokers == 1 else {}
+        cluster = Cluster(brokers, config={**CONFIG, **patience, **config})
         started.append(cluster)
         cluster.start()
         with Connection(cluster.address(cluster.controller())) as connection:
