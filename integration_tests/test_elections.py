@@ -51,9 +51,15 @@ def tools(jars: str, cluster: Cluster) -> Iterator[Tools]:
         yield tools
 
 
+def patient_admin(cluster: Cluster) -> Admin:
+    """It has time to create and delete a thousand partitions, also while a broker opens them."""
+    limit_ms = int(2_000 * PATIENCE_S)
+    return Admin(cluster.bootstrap, request_timeout_ms=limit_ms, default_api_timeout_ms=limit_ms)
+
+
 def create(cluster: Cluster, name: str, assignment: Mapping[int, tuple[int, ...]]) -> None:
     async def work() -> None:
-        async with Admin(cluster.bootstrap) as admin:
+        async with patient_admin(cluster) as admin:
             for result in await admin.create_topics([NewTopic(name, assignments=assignment)]):
                 result.check()
 
@@ -63,7 +69,7 @@ def create(cluster: Cluster, name: str, assignment: Mapping[int, tuple[int, ...]
 
 def delete(cluster: Cluster, name: str) -> None:
     async def work() -> None:
-        async with Admin(cluster.bootstrap) as admin:
+        async with patient_admin(cluster) as admin:
             for result in await admin.delete_topics([name]):
                 result.check()
 
