@@ -362,7 +362,9 @@ class GroupCoordinator:
         try:
             await self.context.committed(end)
         except BrokerError as error:
-            if error.code is ErrorCode.NOT_COORDINATOR:
+            # While it has not ended, it has to go on, whatever it was told: a broker that was away
+            # for a moment may lead on as before.
+            if self._has_ended:
                 return
             self._say(logging.WARNING, f"group not committed group={group.group_id} error={error}")
             code = self._code_of_uncommitted()

@@ -13,7 +13,7 @@ order in which they were seen. Commands (`=` sets what is not as usual):
     wait 10                time passes
     late 10                time passes in which the broker does not run
     hold | release         nothing is committed from now on; everything is
-    give-up                what is not committed by now has taken too long
+    give-up [CODE]         what is not committed by now has taken too long, or gets this error
     cut-off | reached      ZooKeeper is not heard from: another broker may coordinate
     refuse CODE            the next append fails
     fail-over              the next leader takes over, over the same log
@@ -125,14 +125,14 @@ class Impatient:
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
         self._waits: set[asyncio.Task[None]] = set()
-        self._given_up: set[asyncio.Task[None]] = set()
+        self._given_up: dict[asyncio.Task[None], ErrorCode] = {}
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._shard, name)
 
-    def give_up(self) -> None:
+    def give_up(self, code: ErrorCode) -> None:
         for wait in self._waits:
-            self._given_up.add(wait)
+            self._given_up[wait] = code
             wait.cancel()
 
     async def committed(self, offset: int) -> None:
@@ -143,7 +143,7 @@ class Impatient:
         except asyncio.CancelledError:
             if wait not in self._given_up:
                 raise
-            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it takes too long") from None
+            raise BrokerError(self._given_up[wait], "it is not committed") from None
         finally:
             self._waits.discard(wait)
 
@@ -388,7 +388,8 @@ class Stage:
         self.shard.log.is_heard = True
 
     async def _on_give_up(self, words: Words) -> None:
-        self._impatient.give_up()
+        code = words.plain[0] if words.plain else "COORDINATOR_NOT_AVAILABLE"
+        self._impatient.give_up(ErrorCode[code])
 
     async def _on_refuse(self, words: Words) -> None:
         self.shard.log.refuse(ErrorCode[words.plain[0]])
