@@ -12,44 +12,80 @@ FRAMES ?= 200000
 SEED ?=
 SEEDS ?= 200
 SCHEDULE ?=
+# Tests run in several processes (docs/testing.rst says which tests stay together). Unit tests use
+# the processor, so there is one process a core; the others mostly wait, so there are more.
+CORES := $(shell nproc)
+PROCESSES ?= $(shell expr 2 '*' $(CORES) + 1)
+REPORT := --durations=30 --durations-min=1 -o tmp_path_retention_policy=failed
+UNIT := -n $(CORES) --dist loadfile $(REPORT)
+REAL := -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(REPORT)
 # Unit tests of whole clusters and of the model, which take their time: a stage of their own.
 SIMULATED := unit_tests/simulation unit_tests/replication/test_model.py
-# Unit tests run in several processes, the tests of a file in one (TESTS="-n 0": all in one). What
-# they write is small and often synced: it is kept in memory where 500 MB are free.
+# What unit tests write is small and often synced: it is kept in memory where 500 MB are free.
 IN_MEMORY := $(shell [ -w /dev/shm ] && \
   [ "$$(df -Pk /dev/shm | awk 'END { print $$4 }')" -gt 500000 ] && echo TMPDIR=/dev/shm)
-PARALLEL := -n logical --maxprocesses 4 --dist loadfile -o tmp_path_retention_policy=failed
+STAGES := check simulation conformance clients tools groups brokers packaging spark faults \
+  spark-faults docker
+STAGE ?= $(STAGES)
 
-.PHONY: run test lint test-unit test-simulation test-integration test-faults explore simulate fuzz bench docs install clean
+.PHONY: run check test test-all lint test-unit test-seeds test-mutants test-real explore simulate \
+  fuzz bench docs install clean
 
 run: $(VENV)/.installed-embedded
 	$(BIN)/pybroker start $(ARGS)
 
-test: lint test-unit test-simulation test-integration test-faults
+# Under two minutes; needs no outside program.
+check: lint test-unit
+
+# Some twenty minutes on two idle cores: every API, tool, family of clients and promise once.
+test: check test-seeds test-mutants test-real
+
+# Everything, stage by stage; STAGE="spark faults" runs these two. A stage that fails does not keep
+# the next ones from running.
+test-all: $(VENV)/.installed-test
+	@failed=; for stage in $(STAGE); do \
+	  echo "== stage $$stage at $$(date +%T), load $$(cut -d ' ' -f 1-3 /proc/loadavg)"; \
+	  $(MAKE) --no-print-directory stage-$$stage || failed="$$failed $$stage"; \
+	done; \
+	echo "== end at $$(date +%T), load $$(cut -d ' ' -f 1-3 /proc/loadavg)"; \
+	test -z "$$failed" || { echo "these stages failed:$$failed" >&2; exit 1; }
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(CORES)
 
 test-unit: $(VENV)/.installed-test
-	$(IN_MEMORY) $(BIN)/pytest unit_tests $(PARALLEL) $(addprefix --ignore=,$(SIMULATED)) $(TESTS)
+	$(IN_MEMORY) $(BIN)/pytest unit_tests $(UNIT) $(addprefix --ignore=,$(SIMULATED)) $(TESTS)
 
 # The property tests with other examples than those that `make test-unit` repeats.
 explore: $(VENV)/.installed-test
 	$(IN_MEMORY) $(BIN)/pytest $$(grep -rl "^from hypothesis" unit_tests --include='test_*.py') \
-	  $(PARALLEL) --hypothesis-profile=explore $(TESTS)
+	  $(UNIT) --hypothesis-profile=explore $(TESTS)
+
+test-seeds: $(VENV)/.installed-test
+	$(BIN)/python -m pybroker.testing.simulation --seeds 60
+
+# Each planted bug is found by the schedule that is pinned for it.
+test-mutants: $(VENV)/.installed-test
+	$(BIN)/pytest unit_tests/simulation -m mutants $(UNIT) $(TESTS)
+
+# Real processes, real clients, real ZooKeeper.
+test-real: $(VENV)/.installed-test
+	$(BIN)/pytest integration_tests -m "not long" $(REAL) $(TESTS)
+
+stage-check: check
 
 # Seeds, what they rest on, and the bugs that they have found or have to find.
-test-simulation: simulate
-	$(BIN)/pytest $(SIMULATED) $(TESTS)
+stage-simulation: simulate
+	$(BIN)/pytest $(SIMULATED) $(UNIT) $(TESTS)
 
-test-integration: $(VENV)/.installed-test
-	$(BIN)/pytest integration_tests --ignore-glob='*/test_faults_*.py' $(TESTS)
+stage-docker: $(VENV)/.installed-test
+	$(BIN)/pytest integration_tests --stage docker $(REPORT) $(TESTS)
 
-# Brokers, links, disks, ZooKeeper and jobs that fail under load: about a quarter of an hour.
-test-faults: $(VENV)/.installed-test
-	$(BIN)/pytest integration_tests/test_faults_*.py $(TESTS)
+# The stages of integration_tests/stages.py.
+stage-%: $(VENV)/.installed-test
+	$(BIN)/pytest integration_tests --stage $* $(REAL) $(TESTS)
 
 # Whole clusters under seeded faults, in simulated time: make simulate SEED=17 runs one seed again,
 # SCHEDULE=file what stands in a file.

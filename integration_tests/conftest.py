@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 import pytest
 from pyspark.sql import SparkSession
 
-from integration_tests import maven, namespaces, npm, spark_session, spark_topics
+from integration_tests import maven, namespaces, npm, spark_session, spark_topics, stages
 from integration_tests.apache import ApacheKafka, ApacheZooKeeper
 from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.etl_numbers import PARTITIONS, Numbers
@@ -35,11 +35,32 @@ class BrokerMaker(Protocol):
     ) -> Broker: ...
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--stage", choices=list(stages.STAGES), help="tests of this stage only")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ours: asks for something that only pybroker does")
+    config.addinivalue_line("markers", "long: runs in make test-all, not in make test")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--stage`, files of other stages are not even imported."""
+    stage = config.getoption("--stage")
+    is_test = stages.FOLDER in collection_path.parents and collection_path.match("test_*.py")
+    return True if stage and is_test and stages.stage_of(collection_path) != stage else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if all(Path(argument).is_dir() for argument in config.args):
+        stale = stages.stale_rows((item.path, item.name) for item in items)
+        if stale:
+            raise pytest.UsageError("\n".join(["integration_tests/stages.py names", *stale]))
+    items[:] = sorted(items, key=lambda item: stages.order_of(item.path))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(stages.group_of(item.path, item.name)))
+        if stages.is_long(item.path, item.name):
+            item.add_marker(pytest.mark.long)
     if ON_APACHE:
         for item in items:
             if item.get_closest_marker("ours"):

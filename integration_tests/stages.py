@@ -1,0 +1,391 @@
+"""The stages of the integration tests: which file belongs to which, and what `make test` leaves to
+`make test-all`.
+
+`make test-all STAGE=spark` runs one stage whole. `make test` runs all stages together, without the
+tests of LONG and with only the cases of FEW: what is left covers every API, tool, family of clients
+and promise once. Tests are left out that repeat such a proof with another client, version or
+moment, or whose subject is rare and slow.
+
+The tests run in several processes. Those of a file run in one process, as they share the brokers
+and Java machines of their module. Two exceptions: all files of a stage in SHARED_SESSION run in one
+process, as they share a Spark session; and tests of the files in APART share nothing, so each test
+runs in whatever process is free.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parent
+
+STAGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "spark": (
+        "test_spark_etl",
+        "test_spark_hostile",
+        "test_spark_connector",
+        "test_spark_source",
+        "test_spark_examples",
+        "test_spark_etl_command",
+        "test_spark_sessions",
+    ),
+    "faults": (
+        "test_faults_kills",
+        "test_faults_groups",
+        "test_faults_links",
+        "test_faults_pauses",
+        "test_faults_zookeeper",
+        "test_faults_flaky",
+        "test_faults_elections",
+        "test_faults_disks",
+        "test_faults_disk_full",
+        "test_faults_damage",
+        "test_faults_power",
+        "test_faults_sync",
+        "test_faults_clocks",
+        "test_faults_random",
+    ),
+    "spark-faults": (
+        "test_faults_spark_jobs",
+        "test_faults_spark",
+    ),
+    "groups": (
+        "test_group_clients",
+        "test_own_group_faults",
+        "test_offsets",
+        "test_groups",
+        "test_own_groups",
+        "test_classic_beside_apache",
+        "test_groups_beside_apache",
+        "test_classic_consumer",
+        "test_coordinators",
+        "test_hostile_groups",
+        "test_group_lag",
+    ),
+    "packaging": (
+        "test_packaging",
+        "test_documents",
+        "test_sample_files",
+    ),
+    "tools": (
+        "test_compatibility",
+        "test_group_tools",
+        "test_dump_tool",
+        "test_tools",
+        "test_old_tools",
+        "test_verifiable_tools",
+        "test_dump_log",
+        "test_configs",
+        "test_admin_tools",
+        "test_admin_clients",
+    ),
+    "brokers": (
+        "test_log_dirs",
+        "test_elections",
+        "test_start",
+        "test_several_brokers",
+        "test_changing_brokers",
+        "test_hostile_frames",
+        "test_lost_disks",
+        "test_promises",
+        "test_power_loss",
+        "test_http",
+        "test_sessions",
+        "test_limits",
+        "test_damaged_nodes",
+        "test_bombs",
+        "test_registry",
+        "test_embedded_zookeeper",
+        "test_coord_contract",
+        "test_control_messages",
+        "test_network_faults",
+        "test_testing_cluster",
+        "test_pytest_plugin",
+    ),
+    "clients": (
+        "test_ranges_beside_apache",
+        "test_clients",
+        "test_ranges",
+        "test_real_input",
+        "test_consumer_truncation",
+        "test_own_client",
+    ),
+    "conformance": (
+        "test_sessions_beside_apache",
+        "test_fetch_sessions",
+        "test_produce",
+        "test_fetch",
+        "test_metadata",
+        "test_apis",
+        "test_negotiation",
+    ),
+    "docker": ("test_docker",),
+}
+"""Stage -> its files (without `.py`). Stages and files that take long stand first, so that no
+process begins with one of them when the others have nothing left to do."""
+
+SHARED_SESSION: Final = frozenset({"spark"})
+"""Stages whose files share a Spark session."""
+
+APART: Final = frozenset(
+    {
+        "test_faults_damage",
+        "test_faults_disk_full",
+        "test_faults_sync",
+    }
+)
+"""Files whose tests share nothing."""
+
+LONG: Final[Mapping[str, tuple[str, ...]]] = {
+    "test_changing_brokers": ("test_what_apache_left_at_kill_9_is_recovered_here",),
+    "test_classic_consumer": ("test_members_come_go_die_and_oversleep_under_load",),
+    "test_compatibility": ("test_the_examples_of_the_page_of_tools_run",),
+    "test_configs": ("test_names_types_and_defaults_are_apaches",),
+    "test_coordinators": ("test_a_follower_that_dies_does_not_disturb_the_coordinator",),
+    "test_docker": ("*",),
+    "test_documents": (
+        "test_the_simulations_of_the_page_about_testing",
+        "test_the_tests_of_the_page_about_testing",
+    ),
+    "test_dump_log": ("test_apache_reads_our_files_after_a_stop", "test_a_torn_tail_is_cut*"),
+    "test_dump_tool": ("test_indexes_that_do_not_fit_markers_and_strange_files",),
+    "test_elections": (
+        "test_a_stop_hands_a_thousand_partitions_over",
+        "test_kafka_python_elects",
+        "test_confluent_kafka_elects",
+    ),
+    "test_faults_clocks": ("*",),
+    "test_faults_damage": ("test_bits_flip_while_a_broker_is_down", "test_tails_are_torn"),
+    "test_faults_disk_full": ("test_the_disk_of_a_coordinator_is_full", "test_all_disks_are_full"),
+    "test_faults_disks": (
+        "test_power_loss_of_the_last_in_sync_replica",
+        "test_late_isr_expand_of_a_wiped_follower",
+    ),
+    "test_faults_elections": ("test_unclean_election_off",),
+    "test_faults_flaky": ("test_flaky_links", "test_zookeeper_connection_lost_in_mid_request"),
+    "test_faults_groups": (
+        "test_coordinator_killed_under_a_stable_group",
+        "test_coordinator_paused_and_woken",
+        "test_coordinator_cut_from_zookeeper",
+        "test_sessions_of_coordinators_expire",
+        "test_brokers_are_restarted_in_turn",
+    ),
+    "test_faults_kills": (
+        "test_kill9_controller_loop",
+        "test_kill9_all_at_once",
+        "test_high_watermark_lag_restart",
+    ),
+    "test_faults_links": (
+        "test_leader_cut_from_peers",
+        "test_leader_cut_from_zookeeper",
+        "test_isolate_and_heal",
+        "test_bridge_partition",
+        "test_freeze_follower_under_load",
+        "test_clients_of_a_leader_that_is_cut_off_are_sent_on",
+    ),
+    "test_faults_pauses": ("test_session_expire_storm", "test_preferred_leader_churn"),
+    "test_faults_power": ("*",),
+    "test_faults_random": ("*",),
+    "test_faults_spark": ("test_a_snapshot_read_twice*", "test_a_removed_topic_is_named"),
+    "test_faults_spark_jobs": ("*",),
+    "test_faults_sync": ("test_a_slow_disk", "test_a_failed_sync_of_one_directory_of_three"),
+    "test_faults_zookeeper": (
+        "test_zookeeper_member_loss",
+        "test_zookeeper_follower_cut_off",
+    ),
+    "test_groups": (
+        "test_members_share_leave_and_die",
+        "test_a_broker_that_is_killed_and_started_again_knows_its_groups",
+    ),
+    "test_hostile_frames": ("test_the_same_seed_makes_the_same_frames",),
+    "test_log_dirs": (
+        "test_a_directory_that_cannot_be_used_at_the_start_is_offline",
+        "test_a_move_ends_with_its_topic",
+    ),
+    "test_lost_disks": ("test_a_loss_that_was_accepted_costs_nothing_that_others_have",),
+    "test_offsets": ("test_zookeeper_goes_away_in_mid_commit",),
+    "test_old_tools": ("test_an_election_that_did_not_happen",),
+    "test_packaging": ("test_spark_finds_the_source_of_an_installed_wheel",),
+    "test_ranges": ("test_a_broker_that_is_killed_and_started_again_is_waited_for",),
+    "test_ranges_beside_apache": (
+        "test_compaction_since_the_snapshot_is_told",
+        "test_a_job_is_not_made_again_after_compaction",
+    ),
+    "test_several_brokers": (
+        "test_the_data_of_a_single_broker_are_refused_and_those_of_several_too",
+        "test_it_begins_again_with_the_same_data",
+        "test_one_that_cannot_start_ends_all_with_its_message",
+        "test_lines_of_brokers_stay_json_and_name_their_broker",
+        "test_an_ensemble_of_others_is_used_and_ids_are_generated",
+        "test_readiness_of_all_is_told_to_who_started_them",
+    ),
+    "test_spark_connector": ("test_stream*", "test_batch_says_what_was_deleted"),
+    "test_spark_etl": (
+        "test_a_plan_that_does_not_go_on_from_the_last_commit_is_refused",
+        "test_a_run_that_cannot_be_made_again_keeps_its_rows",
+        "test_a_moment_may_end_a_run",
+        "test_run_goes_on_behind_what_an_earlier_one_had_planned",
+        "test_values_of_partitions_are_read_as_they_were",
+        "test_a_long_backlog_is_read_in_several_runs",
+        "test_a_table_whose_columns_have_changed_is_refused",
+        "test_times_in_names_of_folders_mean_the_same_everywhere",
+    ),
+    "test_spark_examples": ("test_a_job_is_started_by", "test_flights_are_files_by_day"),
+    "test_spark_sessions": ("test_without_java_on_the_path_that_of_the_package_runs_spark",),
+    "test_spark_source": (
+        "test_large_ranges_are_cut_between_batches",
+        "test_a_snapshot_is_read_as_text_or_from_its_file",
+    ),
+    "test_start": (
+        "test_a_broker_id_in_use_is_told_and_its_owner_goes_on",
+        "test_it_is_there_again_at_once_although_zookeeper_died_before_it",
+        "test_it_is_there_again_at_once_with_an_ensemble_of_others",
+        "test_advertising_localhost_to_the_world_is_warned_of",
+    ),
+    "test_testing_cluster": (
+        "test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of",
+        "test_a_temporary_directory_stays_only_after_a_failure",
+        "test_modules_of_the_users_are_not_taken_for_pythons",
+    ),
+}
+"""File -> tests of it that run in `make test-all` only; `*` at the end stands for any rest."""
+
+FEW: Final[Mapping[str, tuple[str, ...]]] = {
+    "test_offsets::test_a_coordinator_killed_in_mid_commit": ("kafka",),
+    "test_own_group_faults::test_a_coordinator_that_is_killed_disturbs_nobody": ("ours",),
+    "test_offsets::test_a_coordinator_that_wakes_up_commits_nothing": ("zookeeper",),
+    "test_own_groups::test_a_member_of_another_client_is_in_the_same_group": (
+        "ours-confluent-kafka-cooperative-sticky-ours-leads",
+        "ours-kafka-python-range-theirs-leads",
+        "ours-java-cooperative-sticky-theirs-leads",
+        "apache-java-sticky-ours-leads",
+    ),
+    "test_groups::test_a_static_member_comes_back_without_a_rebalance": ("confluent-kafka",),
+    "test_own_group_faults::test_a_static_member_that_restarts_disturbs_nobody": ("ours",),
+    "test_group_clients::test_a_static_member_that_starts_again_disturbs_nobody": ("pybroker",),
+    "test_old_tools::test_a_topic_lives_by_the_old_tool": ("0.9.0.1",),
+    "test_packaging::test_archives_hold_every_module_also_behind_the_links": ("sdist",),
+    "test_packaging::test_an_archive_installs_and_works_away_from_the_sources": ("wheel",),
+    "test_classic_beside_apache::test_both_kinds_keep_offsets_at_the_coordinator": (
+        "true-0.9.0.1",
+    ),
+    "test_classic_beside_apache::test_both_kinds_share_a_group": ("1.1.1-range",),
+    "test_clients::test_client_finds_offsets_by_timestamp": (
+        "confluent-kafka-lz4",
+        "kafka-python-gzip",
+        "aiokafka-zstd",
+        "pybroker-zstd",
+        "kcat-none",
+        "java-snappy",
+    ),
+    "test_clients::test_client_reads_back_what_it_wrote": (
+        "confluent-kafka-zstd-idempotent",
+        "kafka-python-snappy-idempotent",
+        "aiokafka-lz4-plain",
+        "pybroker-none-plain",
+        "kcat-gzip-idempotent",
+        "java-snappy-idempotent",
+    ),
+    "test_faults_groups::test_coordinator_killed_while_members_come_and_go": ("zookeeper",),
+    "test_faults_sync::test_fsync_error": ("1",),
+    "test_old_tools::test_it_sees_what_our_tool_made": ("0.9.0.1",),
+    "test_classic_beside_apache::test_kafkas_tools_know_our_members_offsets_and_lag": ("0.9.0.1",),
+    "test_log_dirs::test_kill_9_during_a_move_loses_nothing": ("named",),
+    "test_groups_beside_apache::test_members_are_answered_as_by_apache": ("0",),
+    "test_own_groups::test_members_come_and_go_and_every_record_is_read_once": (
+        "ours-range",
+        "ours-cooperative-sticky",
+        "apache-sticky",
+    ),
+    "test_group_clients::test_members_come_go_freeze_and_die": (
+        "confluent-static",
+        "kafkajs",
+        "java-cooperative",
+    ),
+    "test_own_group_faults::test_others_take_over_from_a_member_that_dies": (
+        "ours-cooperative-sticky",
+    ),
+    "test_old_tools::test_preferred_replicas_lead_again": ("2.8.2",),
+    "test_real_input::test_real_records_survive_kill_9": ("confluent-kafka",),
+    "test_faults_groups::test_sessions_for_offsets_end_in_mid_commit": ("zookeeper",),
+    "test_sessions_beside_apache::test_the_answers_are_apaches": ("0",),
+    "test_groups::test_the_coordinator_is_killed_and_nobody_rebalances": ("aiokafka",),
+    "test_offsets::test_the_offsets_of_an_apache_broker_are_taken_over": ("kafka",),
+    "test_own_group_faults::test_two_processes_with_one_instance_id_exclude_each_other": ("ours",),
+    "test_verifiable_tools::test_what_consumers_print": ("ours",),
+    "test_verifiable_tools::test_what_producers_print": (
+        "ours-words0",
+        "ours-words1",
+        "apache-words0",
+    ),
+    "test_own_group_faults::test_who_is_slow_is_put_out_and_cannot_commit": ("ours",),
+}
+"""Parametrized test -> the cases of it that run in `make test`, as they stand between its brackets.
+The others run in `make test-all` only."""
+
+_STAGE_OF: Final = {file: stage for stage, files in STAGES.items() for file in files}
+_ORDER: Final = {file: number for number, file in enumerate(_STAGE_OF)}
+
+
+def stage_of(path: Path) -> str:
+    """The stage of a test file.
+
+    Raises LookupError where the file stands in no stage.
+    """
+    try:
+        return _STAGE_OF[path.stem]
+    except KeyError:
+        raise LookupError(
+            f"{path.name} belongs to no stage: add it to integration_tests/stages.py"
+        ) from None
+
+
+def order_of(path: Path) -> int:
+    """Files with smaller numbers begin earlier."""
+    stage_of(path)
+    return _ORDER[path.stem]
+
+
+def group_of(path: Path, test: str) -> str:
+    """Tests of one group run one after the other in one process. `test` is a name with its case,
+    as `test_x[case]`."""
+    if (stage := stage_of(path)) in SHARED_SESSION:
+        return stage
+    return f"{path.stem}-{test}" if path.stem in APART else path.stem
+
+
+def is_long(path: Path, test: str) -> bool:
+    """Whether the test runs in `make test-all` only."""
+    name, _, case = test.removesuffix("]").partition("[")
+    if any(_fits(pattern, name) for pattern in LONG.get(path.stem, ())):
+        return True
+    return case not in FEW.get(f"{path.stem}::{name}", (case,))
+
+
+def stale_rows(tests: Iterable[tuple[Path, str]]) -> list[str]:
+    """Rows of LONG and FEW that fit none of `tests`, which are all tests of their files."""
+    names: dict[str, set[str]] = {}
+    cases: dict[str, set[str]] = {}
+    for path, test in tests:
+        name, _, case = test.removesuffix("]").partition("[")
+        names.setdefault(path.stem, set()).add(name)
+        cases.setdefault(f"{path.stem}::{name}", set()).add(case)
+    return [
+        f"LONG: {file}: {pattern}"
+        for file in LONG.keys() & names.keys()
+        for pattern in LONG[file]
+        if not any(_fits(pattern, name) for name in names[file])
+    ] + [
+        f"FEW: {test}[{case}]"
+        for test, wanted in FEW.items()
+        if test.partition("::")[0] in names
+        for case in wanted
+        if case not in cases.get(test, ())
+    ]
+
+
+@functools.cache
+def _fits(pattern: str, name: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
