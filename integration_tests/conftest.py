@@ -1,7 +1,8 @@
 """Fixtures: brokers of one's own, and programs that may be missing.
 
-`PYBROKER_TEST_BOOTSTRAP=apache` puts Apache Kafka in the place of our broker, to see whether a test
-asks for what Kafka really does; tests marked `ours` are skipped then.
+`PYBROKER_TEST_BOOTSTRAP` says what the brokers are: `process` (also without it) our broker as users
+start it, `memory` our broker in the process of the tests, `apache` Apache Kafka, to see whether a
+test asks for what Kafka really does. Tests that the brokers cannot pass are marked, and left out.
 """
 
 from __future__ import annotations
@@ -20,10 +21,18 @@ from integration_tests import maven, namespaces, npm, spark_session, spark_topic
 from integration_tests.apache import ApacheKafka, ApacheZooKeeper
 from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.etl_numbers import PARTITIONS, Numbers
+from integration_tests.memory_broker import MemoryBroker
 from integration_tests.outside_clients import KcatUnavailable, kcat
 
 T = TypeVar("T")
-ON_APACHE: Final = os.environ.get("PYBROKER_TEST_BOOTSTRAP") == "apache"
+MARKS: Final = {
+    "process": "",
+    "memory": "process: asks for something that only a process of its own does",
+    "apache": "ours: asks for something that only pybroker does",
+}
+"""The kinds of brokers, and the mark of the tests that they cannot pass."""
+BOOTSTRAP: Final = os.environ.get("PYBROKER_TEST_BOOTSTRAP", "process")
+ON_APACHE: Final = BOOTSTRAP == "apache"
 _LOG_LINES_SHOWN: Final = 60
 
 
@@ -40,7 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "ours: asks for something that only pybroker does")
+    if BOOTSTRAP not in MARKS:
+        raise pytest.UsageError(f"PYBROKER_TEST_BOOTSTRAP is one of {', '.join(MARKS)}")
+    for mark in filter(None, MARKS.values()):
+        config.addinivalue_line("markers", mark)
     config.addinivalue_line("markers", "long: runs in make test-all, not in make test")
 
 
@@ -56,15 +68,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         stale = stages.stale_rows((item.path, item.name) for item in items)
         if stale:
             raise pytest.UsageError("\n".join(["integration_tests/stages.py names", *stale]))
-    items[:] = sorted(items, key=lambda item: stages.order_of(item.path))
+    mark, _, _ = MARKS[BOOTSTRAP].partition(":")
+    left_out = [item for item in items if mark and item.get_closest_marker(mark)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = sorted(set(items) - set(left_out), key=lambda item: stages.order_of(item.path))
     for item in items:
         item.add_marker(pytest.mark.xdist_group(stages.group_of(item.path, item.name)))
         if stages.is_long(item.path, item.name):
             item.add_marker(pytest.mark.long)
-    if ON_APACHE:
-        for item in items:
-            if item.get_closest_marker("ours"):
-                item.add_marker(pytest.mark.skip(reason="not on Apache"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,6 +97,9 @@ _BROKERS = pytest.StashKey[list[Broker]]()
 def _make(
     folder: Path, overrides: Mapping[str, str] | None, zookeeper: str | None = None
 ) -> Broker:
+    if BOOTSTRAP == "memory":
+        assert zookeeper is None, "mark the test with `process`"
+        return MemoryBroker(folder / "data", overrides=overrides)
     if ON_APACHE:
         folder.mkdir(exist_ok=True)
         return ApacheKafka(folder, overrides=overrides, zookeeper=zookeeper, heap_mib=512)

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeVar
 
-from integration_tests.process import wait_until
 from pybroker.errors import ErrorCode
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
@@ -49,10 +48,11 @@ from pybroker.wire.messages.topics import (
 )
 from pybroker.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from pybroker.wire.schema import Message
+from unit_tests.patience import PATIENCE_MS, PATIENCE_S, wait_until
 
 ResponseT = TypeVar("ResponseT", bound=Message)
-ANSWER_SECONDS_MAX: Final = 20.0
-CLOSE_SECONDS_MAX: Final = 20.0
+FOREVER_MS: Final = 10 * PATIENCE_MS
+"""As `max_wait_ms`: longer than `Connection` waits, so an answer proves that the broker did not."""
 
 
 class ConnectionClosed(Exception):
@@ -64,7 +64,7 @@ class Connection:
 
     def __init__(self, bootstrap: str, client_id: str | None = "wire-test") -> None:
         host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS_MAX)
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._client_id = client_id
         self._correlation_id = 0
@@ -137,17 +137,13 @@ class Connection:
         return self.receive(version, response, self.send(version, request))
 
     def is_closed_by_broker(self) -> bool:
-        """Whether the broker closes the connection, without a further byte, within some
-        seconds."""
-        self._socket.settimeout(CLOSE_SECONDS_MAX)
+        """Whether the broker closes the connection, without a further byte."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
             return True
         except TimeoutError:
             return False
-        finally:
-            self._socket.settimeout(ANSWER_SECONDS_MAX)
 
     def says_nothing_for(self, seconds: float) -> bool:
         """Whether no byte and no end of the connection comes for so long."""
@@ -158,7 +154,7 @@ class Connection:
         except TimeoutError:
             return True
         finally:
-            self._socket.settimeout(ANSWER_SECONDS_MAX)
+            self._socket.settimeout(PATIENCE_S)
 
 
 def frame_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 import crc32c
@@ -39,12 +38,6 @@ LARGEST_SEQUENCE: Final = 2**31 - 1
 # A message of the formats 0 and 1: offset, size, CRC-32 (not looked at), magic, attributes, ...
 OLD_FORMAT_0: Final = struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, 0)
 OLD_FORMAT_1: Final = struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, 1, -1, 0)
-
-
-@pytest.fixture
-def connection(broker: Broker) -> Iterator[Connection]:
-    with Connection(broker.bootstrap) as opened:
-        yield opened
 
 
 def patched(batch: bytes, position: int, layout: str, value: int) -> bytes:
@@ -332,7 +325,7 @@ def test_a_batch_across_the_largest_sequence_is_followed_by_1(producer: Idempote
     assert producer.send(1) == (0, 2)
 
 
-@pytest.mark.parametrize("how", ["stop", "kill9"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("kill9", marks=pytest.mark.process)])
 def test_the_producer_is_remembered_across_a_restart(
     new_broker: BrokerMaker, topic: str, how: str
 ) -> None:

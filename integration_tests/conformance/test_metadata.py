@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -34,12 +33,6 @@ from pybroker.wire.messages.topics import (
 
 NOT_ASKED: Final = -(2**31)
 EVERY_VERSION: Final = range(13)
-
-
-@pytest.fixture
-def connection(broker: Broker) -> Iterator[Connection]:
-    with Connection(broker.bootstrap) as opened:
-        yield opened
 
 
 def names(answer: MetadataResponse) -> set[str]:

@@ -4,7 +4,6 @@ what is not built yet answers its proper error."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -22,12 +21,6 @@ from pybroker.wire.messages.produce import ProduceRequest
 BROKER_OVERRIDES: Final = {"auto.create.topics.enable": "false"}
 SAMPLES_PER_VERSION: Final = 8
 SEED: Final = 7
-
-
-@pytest.fixture
-def connection(broker: Broker) -> Iterator[Connection]:
-    with Connection(broker.bootstrap) as opened:
-        yield opened
 
 
 @pytest.mark.ours

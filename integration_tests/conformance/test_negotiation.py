@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -30,12 +29,6 @@ from pybroker.wire.messages.produce import ProduceResponse
 
 TLS_HELLO: Final = bytes.fromhex("16030100c8010000c40303") + bytes(200)
 HTTP: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-@pytest.fixture
-def connection(broker: Broker) -> Iterator[Connection]:
-    with Connection(broker.bootstrap) as opened:
-        yield opened
 
 
 def ask_versions(connection: Connection, version: int, name: str = "test") -> ApiVersionsResponse:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -42,12 +41,6 @@ EVERY_VERSION = range(4, 13)
 SOONER_S = 10
 """What is answered within so long has not waited for 15 s."""
 BATCH = batch_of(b"one", b"two", b"three")
-
-
-@pytest.fixture
-def connection(broker: Broker) -> Iterator[Connection]:
-    with Connection(broker.bootstrap) as opened:
-        yield opened
 
 
 def bytes_of(data: PartitionData) -> bytes:
@@ -276,6 +269,7 @@ def test_the_current_leader_epoch_is_accepted(connection: Connection, topic: str
     assert fetch_one(connection, topic, 0, leader_epoch=epoch).error_code == 0
 
 
+@pytest.mark.process
 def test_an_older_leader_epoch_gets_error_74(
     new_broker: BrokerMaker, zookeeper: ApacheZooKeeper, topic: str
 ) -> None:
