@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from integration_tests.broker import Broker
 from integration_tests.wire_client import (
+    FOREVER_MS,
     Connection,
     batch_of,
     create_topic,
@@ -20,9 +19,9 @@ from integration_tests.wire_client import (
 )
 from pybroker.errors import ErrorCode
 from pybroker.wire.messages.fetch import FetchResponse, ForgottenTopic
+from unit_tests.patience import MOMENT_S
 
 VERSIONS: Final = range(7, 13)
-A_MINUTE_MS: Final = 60_000
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ class Session:
         self.id = 0
         self.epoch = 0
 
-    def ask(
+    def send(
         self,
         offsets: Mapping[int, int] | None = None,
         *,
@@ -52,7 +51,7 @@ class Session:
         epoch: int | None = None,
         max_bytes: int = 50_000_000,
         max_wait_ms: int = 0,
-    ) -> FetchResponse:
+    ) -> int:
         """Names these offsets in the next request of the session."""
         request = fetch_request(
             self._topic,
@@ -68,11 +67,22 @@ class Session:
             request.forgotten_topics_data = [
                 ForgottenTopic(topic=self._topic, partitions=list(forgotten))
             ]
-        answer = self._connection.ask(self._version, request, FetchResponse)
-        if not answer.error_code and epoch is None:
+        return self._connection.send(self._version, request)
+
+    def receive(self, sent: int, *, counts: bool = True) -> FetchResponse:
+        """The answer; the session goes on with its next epoch if it `counts`."""
+        answer = self._connection.receive(self._version, FetchResponse, sent)
+        if not answer.error_code and counts:
             self.id = answer.session_id
             self.epoch += 1
         return answer
+
+    def ask(
+        self, offsets: Mapping[int, int] | None = None, *, epoch: int | None = None, **options: Any
+    ) -> FetchResponse:
+        """Send and receive; a request with an `epoch` of its own leaves that of the session."""
+        sent = self.send(offsets, epoch=epoch, **options)
+        return self.receive(sent, counts=epoch is None)
 
 
 def answered(answer: FetchResponse) -> dict[int, int]:
@@ -105,7 +115,8 @@ def test_a_session_is_answered_only_what_is_new(
 def test_a_wrong_epoch_gets_error_71_and_costs_nothing(connection: Connection, topic: str) -> None:
     session = Session(connection, topic)
     session.ask({0: 0})
-    for epoch in (2, 7, -3, 2**31 - 1):
+    session.ask()
+    for epoch in (1, 3, 7, -3, 2**31 - 1):
         wrong = session.ask({1: 0}, epoch=epoch)
         assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         assert (wrong.session_id, wrong.responses) == (0, [])
@@ -132,9 +143,10 @@ def test_forgotten_partitions_are_not_read_and_a_session_of_none_ends(
     session.ask({0: 0, 1: 0})
     for partition in (0, 1):
         produce(connection, topic, batch_of(b"a"), partition=partition)
-    assert list(answered(session.ask(forgotten=(0,)))) == [1]
+    assert list(answered(session.ask(forgotten=(0, 2)))) == [1]
+    assert sorted(answered(session.ask({0: 0}))) == [0, 1]
     before = session.id
-    ended = session.ask(forgotten=(1, 2))
+    ended = session.ask(forgotten=(0, 1, 2))
     assert (answered(ended), ended.session_id) == ({}, 0)
     session.id = before
     assert session.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -170,9 +182,74 @@ def test_a_session_waits_for_each_of_its_partitions(
 ) -> None:
     session = Session(connection, topic)
     session.ask({0: 0, 1: 0, 2: 0})
-    begun = time.monotonic()
-    with Connection(broker.bootstrap) as writer, ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(session.ask, max_wait_ms=A_MINUTE_MS)
+    waiting = session.send(max_wait_ms=FOREVER_MS)
+    assert connection.says_nothing_for(MOMENT_S)
+    with Connection(broker.bootstrap) as writer:
         produce(writer, topic, batch_of(b"a"), partition=2)
-        assert list(answered(waiting.result())) == [2]
-    assert time.monotonic() - begun < A_MINUTE_MS / 2000
+    assert list(answered(session.receive(waiting))) == [2]
+
+
+def test_nothing_is_waited_for_by_a_request_that_ends_a_session(
+    connection: Connection, topic: str
+) -> None:
+    session = Session(connection, topic)
+    session.ask({0: 0})
+    forgetting = session.ask(forgotten=(0,), max_wait_ms=FOREVER_MS)
+    assert (answered(forgetting), forgetting.session_id) == ({}, 0)
+    session = Session(connection, topic)
+    session.ask({0: 0})
+    closing = session.ask(epoch=-1, max_wait_ms=FOREVER_MS)
+    assert (answered(closing), closing.session_id) == ({}, 0)
+
+
+def test_a_session_may_begin_with_nothing_but_not_go_on_so(
+    connection: Connection, topic: str
+) -> None:
+    session, idle = Session(connection, topic), Session(connection, topic)
+    for each in (session, idle):
+        assert answered(each.ask()) == {} and each.id > 0
+    assert answered(session.ask({0: 0})) == {0: 0}
+    assert answered(session.ask()) == {}
+    unused = idle.id
+    ended = idle.ask()
+    assert (answered(ended), ended.session_id) == ({}, 0)
+    idle.id = unused
+    assert idle.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_topic_that_does_not_exist_is_in_a_session_until_it_does(
+    connection: Connection, topic: str
+) -> None:
+    later = f"{topic}-later"
+    session = Session(connection, later)
+    for answer in (session.ask({0: 0}), session.ask()):
+        (part,) = answer.responses[0].partitions
+        assert part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    create_topic(connection, later)
+    wait_for_leader(connection, later)
+    data = batch_of(b"a")
+    produce(connection, later, data)
+    assert answered(session.ask()) == {0: len(data)}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_full_answer_in_a_session_is_as_without(
+    connection: Connection, topic: str, version: int
+) -> None:
+    produce(connection, topic, batch_of(b"a"))
+    wanted = {0: 0, 1: 0, 9: 0}
+    inside = Session(connection, topic, version).ask(wanted)
+    outside = Session(connection, topic, version).ask(wanted, epoch=-1)
+    assert inside.session_id > 0 and outside.session_id == 0
+    assert inside.responses == outside.responses
+
+
+@pytest.mark.parametrize("session", [(5, 1), (5, 77), (0, 1), (-7, 2**31 - 1), (5, -(2**31))])
+def test_an_unknown_session_gets_error_70_for_the_whole_answer(
+    connection: Connection, topic: str, session: tuple[int, int]
+) -> None:
+    request = fetch_request(topic, {0: 0}, session=session)
+    for version in VERSIONS:
+        answer = connection.ask(version, request, FetchResponse)
+        assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert (answer.session_id, answer.responses) == (0, [])

@@ -9,18 +9,17 @@ import crc32c
 import pytest
 
 from integration_tests.broker import Broker
-from integration_tests.conftest import BrokerMaker
 from integration_tests.stored import batches
 from integration_tests.wire_client import (
     Connection,
     batch_of,
     create_topic,
+    fetch,
     fetch_one,
+    fetch_request,
     log_end,
-    new_producer,
     produce,
     produce_request,
-    wait_for_leader,
 )
 from pybroker.errors import ErrorCode
 from pybroker.records.batch import read_header
@@ -31,9 +30,9 @@ from pybroker.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from unit_tests.patience import PATIENCE_MS
 
 EVERY_VERSION: Final = range(3, 10)
-LARGEST_SEQUENCE: Final = 2**31 - 1
 
 # A message of the formats 0 and 1: offset, size, CRC-32 (not looked at), magic, attributes, ...
 OLD_FORMAT_0: Final = struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, 0)
@@ -49,6 +48,24 @@ def patched(batch: bytes, position: int, layout: str, value: int) -> bytes:
 
 
 GOOD: Final = batch_of(b"one", b"two")
+
+
+def results(
+    connection: Connection, *wanted: tuple[str, int, bytes], version: int = 9
+) -> list[tuple[str, int, int, int, str | None]]:
+    """(topic, partition, code, first offset, words) of all that one request asked for."""
+    topic_data = [
+        TopicProduceData(
+            name=topic, partition_data=[PartitionProduceData(index=partition, records=records)]
+        )
+        for topic, partition, records in wanted
+    ]
+    request = ProduceRequest(acks=-1, timeout_ms=PATIENCE_MS, topic_data=topic_data)
+    return [
+        (topic.name, part.index, part.error_code, part.base_offset, part.error_message)
+        for topic in connection.ask(version, request, ProduceResponse).responses
+        for part in topic.partition_responses
+    ]
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
@@ -142,6 +159,30 @@ def test_one_bad_partition_does_not_hurt_the_others(connection: Connection, topi
     }
 
 
+@pytest.mark.ours
+@pytest.mark.parametrize("version", EVERY_VERSION)
+def test_results_come_in_the_order_of_the_request_and_errors_with_words(
+    connection: Connection, topic: str, version: int
+) -> None:
+    """Apache answers in the order of its maps, and has words for some errors only."""
+    create_topic(connection, topic, partitions=2)
+    wanted = [(topic, 1, GOOD), (topic, 9, GOOD), (topic, 0, b"garbage"), ("missing", 0, GOOD)]
+    answered = results(connection, *wanted, version=version)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [each[:4] for each in answered] == [
+        (topic, 1, 0, 0),
+        (topic, 9, unknown, -1),
+        (topic, 0, ErrorCode.CORRUPT_MESSAGE, -1),
+        ("missing", 0, unknown, -1),
+    ]
+    for *_, code, _, words in answered:
+        assert bool(words) == (code != 0 and version >= 8)
+
+
+def test_a_request_for_nothing_is_answered_with_nothing(connection: Connection) -> None:
+    assert connection.ask(9, ProduceRequest(acks=-1), ProduceResponse).responses == []
+
+
 def test_no_more_replicas_must_be_in_sync_than_there_are(
     connection: Connection, topic: str
 ) -> None:
@@ -150,7 +191,7 @@ def test_no_more_replicas_must_be_in_sync_than_there_are(
     assert produce(connection, topic, GOOD, acks=1).error_code == 0
 
 
-@pytest.mark.parametrize("version", EVERY_VERSION)
+@pytest.mark.parametrize("version", [3, 9])
 @pytest.mark.parametrize(
     "records",
     [
@@ -166,7 +207,7 @@ def test_other_than_one_batch_gets_error_87(
     assert_refused(connection, topic, records, ErrorCode.INVALID_RECORD, version=version)
 
 
-@pytest.mark.parametrize("version", [3, 6, 7, 9])
+@pytest.mark.parametrize("version", EVERY_VERSION)
 def test_zstd_needs_version_7(connection: Connection, topic: str, version: int) -> None:
     create_topic(connection, topic)
     records = batch_of(b"x" * 1000, codec=Codec.ZSTD)
@@ -186,14 +227,15 @@ def test_old_formats_are_refused_in_new_versions(
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("version", range(3))
 @pytest.mark.parametrize("old", [OLD_FORMAT_0, OLD_FORMAT_1, GOOD], ids=["0", "1", "2"])
 def test_old_versions_are_refused_with_error_43(
-    connection: Connection, topic: str, version: int, old: bytes
+    connection: Connection, topic: str, old: bytes
 ) -> None:
+    """Apache converts the old formats."""
     create_topic(connection, topic)
     code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
-    assert_refused(connection, topic, old, code, version=version)
+    for version in range(3):
+        assert_refused(connection, topic, old, code, version=version)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +250,7 @@ def test_old_versions_are_refused_with_error_43(
             ErrorCode.INVALID_RECORD,
             id="producer without sequence",
         ),
+        pytest.param(patched(GOOD, 57, ">i", 0), ErrorCode.INVALID_RECORD, id="no records"),
     ],
 )
 def test_a_batch_that_contradicts_itself_is_refused(
@@ -217,137 +260,134 @@ def test_a_batch_that_contradicts_itself_is_refused(
     assert_refused(connection, topic, records, code)
 
 
-def test_a_batch_above_the_limit_gets_error_10(connection: Connection, topic: str) -> None:
-    create_topic(connection, topic, configs={"max.message.bytes": "1000"})
-    large = batch_of(b"x" * 1000)
-    assert_refused(connection, topic, large, ErrorCode.MESSAGE_TOO_LARGE)
-
-
-def test_a_compacted_topic_refuses_records_without_key(connection: Connection, topic: str) -> None:
-    create_topic(connection, topic, configs={"cleanup.policy": "compact"})
-    assert_refused(connection, topic, batch_of(b"x", key=None), ErrorCode.INVALID_RECORD)
-    assert produce(connection, topic, batch_of(b"x")).error_code == 0
-
-
-# Idempotence
-
-
-class IdempotentProducer:
-    """Sends batches of two records with a producer id to one topic."""
-
-    def __init__(self, connection: Connection, topic: str) -> None:
-        self._connection = connection
-        self._topic = topic
-        self.id, self.epoch = new_producer(connection)
-
-    def send(
-        self, sequence: int, *, epoch: int | None = None, connection: Connection | None = None
-    ) -> tuple[int, int]:
-        """Error code and base offset."""
-        identity = (self.id, self.epoch if epoch is None else epoch)
-        batch = batch_of(b"a", b"b", producer=identity, sequence=sequence)
-        result = produce(connection or self._connection, self._topic, batch)
-        return result.error_code, result.base_offset
-
-
-@pytest.fixture
-def producer(connection: Connection, topic: str) -> IdempotentProducer:
+@pytest.mark.ours
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        pytest.param(GOOD[:-1], ErrorCode.CORRUPT_MESSAGE, id="torn"),
+        pytest.param(
+            patched(GOOD, 21, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, id="no codec"
+        ),
+        pytest.param(patched(GOOD, 21, ">h", 8), ErrorCode.INVALID_TIMESTAMP, id="log append time"),
+    ],
+)
+def test_a_batch_that_makes_no_sense_is_refused(
+    connection: Connection, topic: str, records: bytes, code: ErrorCode
+) -> None:
+    """Apache calls the first an invalid record and the second an unknown error of the server, and
+    takes the third."""
     create_topic(connection, topic)
-    return IdempotentProducer(connection, topic)
+    assert_refused(connection, topic, records, code)
 
 
-@pytest.mark.parametrize("version", range(5))
-@pytest.mark.parametrize("timeout_ms", [0, 2**31 - 1])
-def test_every_producer_gets_an_id_of_its_own_whatever_its_timeout(
-    connection: Connection, version: int, timeout_ms: int
+def test_a_batch_above_the_limit_gets_error_10(connection: Connection, topic: str) -> None:
+    create_topic(connection, topic)
+    assert_refused(connection, topic, batch_of(b"x" * 1_100_000), ErrorCode.MESSAGE_TOO_LARGE)
+    limited = f"{topic}-limited"
+    create_topic(connection, limited, configs={"max.message.bytes": "1000"})
+    assert_refused(connection, limited, batch_of(b"x" * 1000), ErrorCode.MESSAGE_TOO_LARGE)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_compacted_topic_refuses_records_without_key(
+    connection: Connection, topic: str, codec: Codec
 ) -> None:
-    given = [new_producer(connection, version=version, timeout_ms=timeout_ms) for _ in range(3)]
-    ids = [producer_id for producer_id, _ in given]
-    assert len(set(ids)) == 3 and min(ids) >= 0
-    assert {epoch for _, epoch in given} == {0}
+    create_topic(connection, topic, configs={"cleanup.policy": "compact"})
+    keyless = batch_of(b"x", key=None, codec=codec)
+    assert_refused(connection, topic, keyless, ErrorCode.INVALID_RECORD)
+    assert produce(connection, topic, batch_of(b"x", codec=codec)).error_code == 0
 
 
-def test_duplicates_of_the_last_five_batches_get_their_first_offset(
-    connection: Connection, producer: IdempotentProducer, topic: str
+@pytest.mark.parametrize("codec", Codec)
+def test_a_record_that_is_too_old_gets_error_32(
+    connection: Connection, topic: str, codec: Codec
 ) -> None:
-    for sequence in range(0, 14, 2):
-        assert producer.send(sequence) == (0, sequence)
-    for sequence in (12, 10, 8, 6, 4, 12):
-        assert producer.send(sequence) == (0, sequence)
-    assert log_end(connection, topic) == 14
-    assert producer.send(14) == (0, 14)
+    create_topic(connection, topic, configs={"message.timestamp.before.max.ms": "3600000"})
+    old = batch_of(b"x", timestamps=[1_500_000_000_000], codec=codec)
+    assert_refused(connection, topic, old, ErrorCode.INVALID_TIMESTAMP)
 
 
-def test_a_duplicate_that_is_too_old_gets_error_45(
-    connection: Connection, producer: IdempotentProducer, topic: str
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_compressed_batches_and_others_have_their_own_results(
+    connection: Connection, topic: str, policy: str
 ) -> None:
-    for sequence in range(0, 14, 2):
-        producer.send(sequence)
-    assert producer.send(0) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-    assert log_end(connection, topic) == 14
+    """Compressed ones of a compacted topic are looked into, which takes longer."""
+    create_topic(connection, topic, partitions=2, configs={"cleanup.policy": policy})
+    wanted = {0: batch_of(b"a", codec=Codec.GZIP), 1: batch_of(b"b", b"c"), 7: GOOD}
+    answered = results(connection, *((topic, index, data) for index, data in wanted.items()))
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {each[1:4] for each in answered} == {(0, 0, 0), (1, 0, 0), (7, unknown, -1)}
+    assert log_end(connection, topic) == 1
 
 
-def test_a_gap_gets_error_45(
-    connection: Connection, producer: IdempotentProducer, topic: str
+@pytest.mark.ours
+def test_a_partition_named_twice_is_appended_in_the_order_of_the_request(
+    connection: Connection, topic: str
 ) -> None:
-    producer.send(0)
-    assert producer.send(4) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-    assert producer.send(2) == (0, 2)
-    assert log_end(connection, topic) == 4
+    """Apache keeps the last of them."""
+    create_topic(connection, topic, configs={"cleanup.policy": "compact"})
+    first, second = batch_of(b"first", codec=Codec.LZ4), batch_of(b"second")
+    answered = results(connection, (topic, 0, first), (topic, 0, second))
+    assert [each[2:4] for each in answered] == [(0, 0), (0, 1)]
+    found = fetch_one(connection, topic, 1)
+    assert found.records is not None and bytes(found.records)[16:] == second[16:]
 
 
-def test_an_old_epoch_gets_error_47(producer: IdempotentProducer) -> None:
-    assert producer.send(0, epoch=3) == (0, 0)
-    assert producer.send(2, epoch=2) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
-    assert producer.send(2, epoch=3) == (0, 2)
-
-
-def test_a_new_epoch_begins_with_sequence_0(producer: IdempotentProducer) -> None:
-    assert producer.send(0) == (0, 0)
-    assert producer.send(2, epoch=1) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-    assert producer.send(0, epoch=1) == (0, 2)
-
-
-def test_an_unknown_producer_may_begin_anywhere(producer: IdempotentProducer) -> None:
-    assert producer.send(1000) == (0, 0)
-    assert producer.send(1002) == (0, 2)
-
-
-def test_sequences_go_on_with_0_after_the_largest(producer: IdempotentProducer) -> None:
-    assert producer.send(LARGEST_SEQUENCE - 1) == (0, 0)
-    assert producer.send(0) == (0, 2)
-    assert producer.send(LARGEST_SEQUENCE - 1) == (0, 0)
-
-
-def test_a_batch_across_the_largest_sequence_is_followed_by_1(producer: IdempotentProducer) -> None:
-    assert producer.send(LARGEST_SEQUENCE) == (0, 0)
-    assert producer.send(0) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-    assert producer.send(1) == (0, 2)
-
-
-@pytest.mark.parametrize("how", ["stop", pytest.param("kill9", marks=pytest.mark.process)])
-def test_the_producer_is_remembered_across_a_restart(
-    new_broker: BrokerMaker, topic: str, how: str
+@pytest.mark.ours
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_batch_of_a_transaction_that_nobody_began_gets_error_48(
+    connection: Connection, topic: str, policy: str
 ) -> None:
-    broker = new_broker()
-    broker.start()
-    with Connection(broker.bootstrap) as connection:
-        create_topic(connection, topic)
-        producer = IdempotentProducer(connection, topic)
-        for sequence in (0, 2, 4):
-            producer.send(sequence)
-    if how == "stop":
-        broker.stop()
-    else:
-        broker.kill9()
-    broker.start()
-    with Connection(broker.bootstrap) as again:
-        wait_for_leader(again, topic)
-        assert producer.send(4, connection=again) == (0, 4)
-        gap = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-        assert producer.send(8, connection=again) == gap
-        assert producer.send(6, connection=again) == (0, 6)
-        assert new_producer(again)[0] != producer.id
+    """Apache asks for the authorization of its transactional id first."""
+    create_topic(connection, topic, configs={"cleanup.policy": policy})
+    plain = batch_of(b"a", producer=(7, 0), sequence=0, codec=Codec.GZIP)
+    transactional = patched(plain, 21, ">h", 0x10 | Codec.GZIP)
+    for version in EVERY_VERSION:
+        code = ErrorCode.INVALID_TXN_STATE
+        assert_refused(connection, topic, transactional, code, version=version)
+    assert fetch_one(connection, topic, 0).last_stable_offset == 0
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_clients_write_to_no_internal_topic(connection: Connection, name: str) -> None:
+    create_topic(connection, name)
+    assert_refused(connection, name, GOOD, ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+# acks=0
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_produce_with_acks_0_gets_no_answer(
+    connection: Connection, topic: str, codec: Codec
+) -> None:
+    create_topic(connection, topic, configs={"cleanup.policy": "compact"})
+    batch = batch_of(b"unheard", codec=codec)
+    versions = EVERY_VERSION if codec is Codec.NONE else EVERY_VERSION[4:]
+    for version in versions:
+        connection.send(version, produce_request(topic, batch, acks=0))
+    assert log_end(connection, topic) == len(versions)  # the next answer is to the next request
+
+
+@pytest.mark.parametrize(
+    ("partition", "records"),
+    [
+        pytest.param(7, GOOD, id="unknown partition"),
+        pytest.param(0, GOOD[:-1] + b"?", id="wrong CRC"),
+        pytest.param(0, batch_of(b"x", key=None, codec=Codec.ZSTD), id="no key"),
+    ],
+)
+def test_an_error_with_acks_0_closes_the_connection_after_the_other_partitions(
+    broker: Broker, connection: Connection, topic: str, partition: int, records: bytes
+) -> None:
+    create_topic(connection, topic, partitions=2, configs={"cleanup.policy": "compact"})
+    request = produce_request(topic, records, partition=partition, acks=0)
+    request.topic_data[0].partition_data.append(PartitionProduceData(index=1, records=GOOD))
+    connection.send(9, request)
+    assert connection.is_closed_by_broker()
+    with Connection(broker.bootstrap) as another:
+        ends = fetch(another, fetch_request(topic, {0: 0, 1: 0}))
+    assert {index: data.high_watermark for index, data in ends.items()} == {0: 0, 1: 2}
 
 
 def test_many_requests_may_be_on_their_way(connection: Connection, topic: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,10 @@ from unit_tests.handlers.bench import (
     the_only,
     values_of,
 )
+from unit_tests.patience import PATIENCE_MS, in_time
 
 VERSIONS = range(4, 13)
-A_MINUTE_MS = 60_000
+FOREVER_MS = 10 * PATIENCE_MS
 T0 = TopicPartition("t", 0)
 
 
@@ -49,7 +49,7 @@ def asking(bench: Bench, request: FetchRequest, version: int = 12) -> asyncio.Fu
 async def waiting(bench: Bench, **options: Any) -> asyncio.Future[FetchResponse]:
     """A fetch of t-0 from its end that waits for records."""
     end = partition(bench).log.log_end_offset
-    options.setdefault("max_wait_ms", A_MINUTE_MS)
+    options.setdefault("max_wait_ms", FOREVER_MS)
     task = asking(bench, fetch_request(("t", 0, end), **options))
     await bench.waits(bench.app.replicas.fetches, task)
     assert not task.done()
@@ -59,47 +59,6 @@ async def waiting(bench: Bench, **options: Any) -> asyncio.Future[FetchResponse]
 def values(answer: FetchResponse) -> list[list[bytes | None]]:
     """The values of each partition in the answer."""
     return [values_of(part) for topic in answer.responses for part in topic.partitions]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_records_come_with_the_fields_of_the_version(bench: Bench, version: int) -> None:
-    await bench.produce("t", batch(b"a", b"b"))
-    answer = await bench.fetch("t", 0, version=version)
-    assert values_of(answer) == [b"a", b"b"]
-    assert (answer.high_watermark, answer.last_stable_offset) == (2, 2)
-    assert answer.log_start_offset == (0 if version >= 5 else -1)
-    assert answer.preferred_read_replica == -1
-    assert answer.diverging_epoch is None and answer.current_leader is None
-
-
-@pytest.mark.parametrize("offset", [0, 1, 99])
-@pytest.mark.parametrize("name", ["t", "missing"])
-async def test_records_are_empty_but_never_null(bench: Bench, offset: int, name: str) -> None:
-    for version in VERSIONS:
-        answer = await bench.fetch(name, offset, version=version)
-        assert answer.records is not None
-        assert bytes(answer.records) == b""
-
-
-async def test_the_answer_begins_with_the_whole_batch_that_holds_the_offset(bench: Bench) -> None:
-    await bench.produce("t", batch(b"a"))
-    await bench.produce("t", batch(b"b", b"c", b"d"))
-    assert values_of(await bench.fetch("t", 2)) == [b"b", b"c", b"d"]
-
-
-@pytest.mark.parametrize("offset", [-1, 2, 2**62])
-async def test_an_offset_out_of_range_is_1(bench: Bench, offset: int) -> None:
-    await bench.produce("t", batch(b"a"))
-    assert code(await bench.fetch("t", offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert code(await bench.fetch("t", 1)) is ErrorCode.NONE
-
-
-async def test_an_offset_below_the_log_start_is_1(bench: Bench) -> None:
-    await bench.produce("t", batch(b"a"))
-    await bench.produce("t", batch(b"b"))
-    partition(bench).log.advance_log_start(1)
-    assert code(await bench.fetch("t", 0)) is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert (await bench.fetch("t", 1)).log_start_offset == 1
 
 
 @pytest.mark.parametrize(
@@ -140,48 +99,6 @@ async def lead(
 # how much
 
 
-async def three_batches(bench: Bench) -> int:
-    """In both partitions; gives the size of a batch."""
-    for index in (0, 1):
-        for _ in range(3):
-            await bench.produce("t", batch(b"v" * 100), partition=index)
-    return len(batch(b"v" * 100))
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_limit_below_one_batch_still_gives_the_first_batch(
-    bench: Bench, version: int
-) -> None:
-    await three_batches(bench)
-    request = fetch_request(("t", 0, 0), ("t", 1, 0), max_bytes=1, partition_max_bytes=1)
-    answer = await bench.ask(ApiKey.FETCH, version, request)
-    assert [len(found) for found in values(answer)] == [1, 0]
-
-
-async def test_the_first_partition_with_data_gets_the_batch_not_the_first_partition(
-    bench: Bench,
-) -> None:
-    await three_batches(bench)
-    request = fetch_request(("t", 0, 3), ("t", 1, 0), max_bytes=0, partition_max_bytes=0)
-    assert [len(found) for found in values(await bench.ask(ApiKey.FETCH, 12, request))] == [0, 1]
-
-
-async def test_partitions_share_max_bytes_in_the_order_of_the_request(bench: Bench) -> None:
-    size = await three_batches(bench)
-    for first, second in ((0, 1), (1, 0)):
-        request = fetch_request(("t", first, 0), ("t", second, 0), max_bytes=4 * size + 1)
-        answer = await bench.ask(ApiKey.FETCH, 12, request)
-        order = [part.partition_index for topic in answer.responses for part in topic.partitions]
-        assert order == [first, second]
-        assert [len(found) for found in values(answer)] == [3, 1]
-
-
-async def test_each_partition_keeps_to_its_own_limit(bench: Bench) -> None:
-    size = await three_batches(bench)
-    request = fetch_request(("t", 0, 0), ("t", 1, 0), partition_max_bytes=2 * size + 1)
-    assert [len(found) for found in values(await bench.ask(ApiKey.FETCH, 12, request))] == [2, 2]
-
-
 async def test_the_broker_has_a_limit_of_its_own(tmp_path: Path) -> None:
     async with Bench(tmp_path / "own", properties={"fetch.max.bytes": "1024"}) as bench:
         await bench.create("t")
@@ -191,21 +108,6 @@ async def test_the_broker_has_a_limit_of_its_own(tmp_path: Path) -> None:
 
 
 # when
-
-
-async def test_enough_bytes_are_answered_at_once(bench: Bench) -> None:
-    size = await three_batches(bench)
-    request = fetch_request(("t", 0, 0), min_bytes=3 * size, max_wait_ms=A_MINUTE_MS)
-    assert [len(found) for found in values(await bench.ask(ApiKey.FETCH, 12, request))] == [3]
-    assert len(bench.app.replicas.fetches) == 0
-
-
-async def test_who_asks_for_more_than_fits_into_the_answer_does_not_wait_for_it(
-    bench: Bench,
-) -> None:
-    await bench.produce("t", batch(b"a"))
-    request = fetch_request(("t", 0, 0), min_bytes=2**31 - 1, max_bytes=10, max_wait_ms=2**31 - 1)
-    assert values(await asyncio.wait_for(asking(bench, request), 30)) == [[b"a"]]
 
 
 async def test_while_peers_leave_too_much_unread_a_fetch_gets_one_batch(
@@ -220,62 +122,27 @@ async def test_while_peers_leave_too_much_unread_a_fetch_gets_one_batch(
     assert values(await asking(bench, request)) == [[b"a"], []]
     task = await waiting(bench)  # still waits for what is not there
     await bench.produce("t", batch(b"c"))
-    assert values(await asyncio.wait_for(task, 30)) == [[b"c"]]
-
-
-@pytest.mark.parametrize("min_bytes", [0, -5])
-async def test_who_asks_for_no_bytes_does_not_wait(bench: Bench, min_bytes: int) -> None:
-    request = fetch_request(("t", 0, 0), min_bytes=min_bytes, max_wait_ms=A_MINUTE_MS)
-    assert values(await asyncio.wait_for(asking(bench, request), 30)) == [[]]
-
-
-async def test_who_asks_for_no_partitions_does_not_wait(bench: Bench) -> None:
-    request = fetch_request(max_wait_ms=A_MINUTE_MS)
-    assert values(await asyncio.wait_for(asking(bench, request), 30)) == []
-
-
-async def test_max_wait_ends_the_waiting_with_what_there_is(bench: Bench) -> None:
-    await bench.produce("t", batch(b"a"))
-    request = fetch_request(("t", 0, 0), min_bytes=10_000, max_wait_ms=20)
-    assert values(await asyncio.wait_for(asking(bench, request), 30)) == [[b"a"]]
-
-
-async def test_a_produced_batch_wakes_who_waits(bench: Bench) -> None:
-    task = await waiting(bench)
-    await bench.produce("t", batch(b"a"), acks=1)
-    assert values(await asyncio.wait_for(task, 30)) == [[b"a"]]
-
-
-async def test_bytes_of_all_partitions_count(bench: Bench) -> None:
-    size = len(batch(b"a"))
-    request = fetch_request(("t", 0, 0), ("t", 1, 0), min_bytes=2 * size, max_wait_ms=A_MINUTE_MS)
-    task = asking(bench, request)
-    await bench.waits(bench.app.replicas.fetches, task)
-    await bench.produce("t", batch(b"a"), partition=0)
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not task.done()
-    await bench.produce("t", batch(b"b"), partition=1)
-    assert values(await asyncio.wait_for(task, 30)) == [[b"a"], [b"b"]]
+    assert values(await in_time(task)) == [[b"c"]]
 
 
 async def test_a_batch_produced_just_before_the_waiting_begins_is_not_missed(
     bench: Bench,
 ) -> None:
-    request = fetch_request(("t", 0, 0), max_wait_ms=A_MINUTE_MS)
+    request = fetch_request(("t", 0, 0), max_wait_ms=FOREVER_MS)
     task = asking(bench, request)
     produced = asyncio.ensure_future(bench.produce("t", batch(b"a")))
-    assert values(await asyncio.wait_for(task, 30)) == [[b"a"]]
+    assert values(await in_time(task)) == [[b"a"]]
     await produced
 
 
 async def test_a_batch_produced_between_reading_and_waiting_is_not_missed(bench: Bench) -> None:
     """The first look finds nothing; the coroutine that waits is started a moment later."""
-    frame_answer = bench.dispatch(ApiKey.FETCH, 12, fetch_request(("t", 0, 0), max_wait_ms=60_000))
+    frame_answer = bench.dispatch(
+        ApiKey.FETCH, 12, fetch_request(("t", 0, 0), max_wait_ms=FOREVER_MS)
+    )
     await bench.produce("t", batch(b"a"))
     assert not isinstance(frame_answer, list) and frame_answer is not None
-    async with asyncio.timeout(30):
-        answer: FetchResponse = bench.decode(ApiKey.FETCH, 12, await frame_answer)
+    answer: FetchResponse = bench.decode(ApiKey.FETCH, 12, await in_time(frame_answer))
     assert values(answer) == [[b"a"]]
 
 
@@ -290,17 +157,10 @@ async def test_a_duplicate_wakes_nobody_for_nothing(bench: Bench) -> None:
     task.cancel()
 
 
-async def test_an_error_in_one_partition_ends_the_waiting(bench: Bench) -> None:
-    request = fetch_request(("t", 0, 0), ("missing", 0, 0), max_wait_ms=A_MINUTE_MS)
-    answer = await asyncio.wait_for(asking(bench, request), 30)
-    codes = [code(part) for topic in answer.responses for part in topic.partitions]
-    assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-
-
 async def test_a_partition_that_goes_away_wakes_who_waits(bench: Bench) -> None:
     task = await waiting(bench)
     await bench.ask(ApiKey.DELETE_TOPICS, 5, bench.delete_request("t"))
-    answer = await asyncio.wait_for(task, 30)
+    answer = await in_time(task)
     part = the_only(the_only(answer.responses).partitions)
     assert code(part) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -308,7 +168,7 @@ async def test_a_partition_that_goes_away_wakes_who_waits(bench: Bench) -> None:
 async def test_a_leader_that_is_deposed_wakes_who_waits(bench: Bench) -> None:
     task = await waiting(bench)
     await lead(bench, 1, isr=(2,), leader=2)
-    part = the_only(the_only((await asyncio.wait_for(task, 30)).responses).partitions)
+    part = the_only(the_only((await in_time(task)).responses).partitions)
     assert code(part) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -386,7 +246,7 @@ async def test_who_reads_committed_waits_while_nothing_is_decided(bench: Bench) 
     assert not task.done()
     end_transaction(bench, ControlType.COMMIT)
     bench.app.replicas.became_readable(T0, 100)
-    assert len(the_only(values(await asyncio.wait_for(task, 30)))) == 3
+    assert len(the_only(values(await in_time(task)))) == 3
 
 
 # replication
@@ -416,15 +276,6 @@ async def test_a_reader_of_an_epoch_that_ended_earlier_is_told_where(bench: Benc
     other = await bench.fetch("t", 2, last_fetched_epoch=3)
     assert other.diverging_epoch is not None
     assert (other.diverging_epoch.epoch, other.diverging_epoch.end_offset) == (0, 1)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_topic_of_zstd_needs_version_10(bench: Bench, version: int) -> None:
-    log = partition(bench).log
-    log.set_config(replace(log.config, compression_type="zstd"))
-    answer = await bench.fetch("t", 0, version=version)
-    late = version >= 10
-    assert code(answer) is (ErrorCode.NONE if late else ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
 
 # what is damaged

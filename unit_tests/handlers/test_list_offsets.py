@@ -26,8 +26,7 @@ from pybroker.wire.messages.list_offsets import (
 from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, the_only, values_of
 
 VERSIONS = range(8)
-ONE_OFFSET = VERSIONS[1:]
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST = -1, -2
 
 
 @pytest.fixture(autouse=True)
@@ -57,70 +56,7 @@ async def look_up(
     return found
 
 
-@pytest.mark.parametrize(
-    ("timestamp", "offset", "found_ms"),
-    [
-        (LATEST, 4, -1),
-        (EARLIEST, 0, -1),
-        (0, 0, NOW_MS),
-        (NOW_MS, 0, NOW_MS),
-        (NOW_MS + 1, 1, NOW_MS + 1),
-        (NOW_MS + 2, 2, NOW_MS + 1000),
-        (NOW_MS + 1000, 2, NOW_MS + 1000),
-        (NOW_MS + 1001, -1, -1),
-    ],
-)
-async def test_first_last_and_by_time(
-    bench: Bench, timestamp: int, offset: int, found_ms: int
-) -> None:
-    for version in ONE_OFFSET:
-        found = await look_up(bench, timestamp, version)
-        assert (code(found), found.offset, found.timestamp) == (ErrorCode.NONE, offset, found_ms)
-        known = version >= 4 and offset >= 0
-        assert found.leader_epoch == (0 if known else -1)
-
-
-@pytest.mark.parametrize("timestamp", [MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, -6, -(2**63)])
-async def test_special_times_belong_to_versions(bench: Bench, timestamp: int) -> None:
-    for version in VERSIONS:
-        found = await look_up(bench, timestamp, version)
-        if (timestamp, version) == (MAX_TIMESTAMP, 7):
-            assert (found.offset, found.timestamp) == (2, NOW_MS + 1000)
-        else:
-            assert (code(found), found.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
-
-
-@pytest.mark.parametrize(
-    ("timestamp", "many", "expected"),
-    [(LATEST, 1, [4]), (EARLIEST, 1, [0]), (NOW_MS, 1, [0]), (2**62, 1, []), (LATEST, 0, [])],
-)
-async def test_version_0_answers_a_list(
-    bench: Bench, timestamp: int, many: int, expected: list[int]
-) -> None:
-    found = await look_up(bench, timestamp, 0, max_num_offsets=many)
-    assert (code(found), found.old_style_offsets) == (ErrorCode.NONE, expected)
-
-
-@pytest.mark.parametrize("version", ONE_OFFSET)
-@pytest.mark.parametrize("timestamp", [LATEST, EARLIEST, 5])
-async def test_an_empty_partition(bench: Bench, version: int, timestamp: int) -> None:
-    found = await look_up(bench, timestamp, version, partition=1)
-    expected = -1 if timestamp == 5 else 0
-    assert (code(found), found.offset, found.timestamp) == (ErrorCode.NONE, expected, -1)
-
-
-async def test_the_record_with_the_largest_time_of_an_empty_partition(bench: Bench) -> None:
-    found = await look_up(bench, MAX_TIMESTAMP, partition=1)
-    assert (code(found), found.offset, found.timestamp) == (ErrorCode.NONE, -1, -1)
-
-
-async def test_the_earliest_offset_follows_the_log_start(bench: Bench) -> None:
-    bench.app.replicas.partition(TopicPartition("t", 0)).log.advance_log_start(2)
-    assert (await look_up(bench, EARLIEST)).offset == 2
-    assert (await look_up(bench, 0)).offset == 2
-
-
-@pytest.mark.parametrize("version", ONE_OFFSET)
+@pytest.mark.parametrize("version", VERSIONS[1:])
 async def test_the_latest_offset_depends_on_the_isolation_level(bench: Bench, version: int) -> None:
     open_batch = batch(b"e", producer=(7, 0, 0), transactional=True, timestamp=NOW_MS + 5000)
     writable = memoryview(bytearray(open_batch))
@@ -131,29 +67,6 @@ async def test_the_latest_offset_depends_on_the_isolation_level(bench: Bench, ve
         assert (await look_up(bench, LATEST, version, isolation_level=1)).offset == 4
         assert (await look_up(bench, NOW_MS + 5000, version, isolation_level=1)).offset == -1
         assert (await look_up(bench, NOW_MS + 5000, version)).offset == 4
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_partition_named_twice_is_42(bench: Bench, version: int) -> None:
-    asked = request(LATEST)
-    asked.topics += request(EARLIEST).topics + request(LATEST, partition=1).topics
-    answer = await bench.ask(ApiKey.LIST_OFFSETS, version, asked)
-    codes = [code(part) for topic in answer.topics for part in topic.partitions]
-    assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
-
-
-@pytest.mark.parametrize(("topic", "partition"), [("t", 2), ("t", -1), ("missing", 0)])
-async def test_an_unknown_partition_is_3(bench: Bench, topic: str, partition: int) -> None:
-    for version in VERSIONS:
-        found = await look_up(bench, LATEST, version, topic=topic, partition=partition)
-        assert code(found) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-@pytest.mark.parametrize("version", VERSIONS[4:])
-async def test_another_leader_epoch_is_75(bench: Bench, version: int) -> None:
-    found = await look_up(bench, LATEST, version, current_leader_epoch=3)
-    assert code(found) is ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert (found.offset, found.timestamp) == (-1, -1)
 
 
 async def test_searching_is_done_elsewhere_and_the_ends_at_once(bench: Bench) -> None:
@@ -286,13 +199,6 @@ async def test_the_own_epoch_of_the_reader_is_checked(bench: Bench, second_epoch
     assert code(await end_of(bench, 0, current=2)) is ErrorCode.FENCED_LEADER_EPOCH
     assert code(await end_of(bench, 0, current=4)) is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert code(await end_of(bench, 0, current=3)) is ErrorCode.NONE
-
-
-@pytest.mark.parametrize("version", range(5))
-async def test_epochs_of_an_unknown_partition_are_3(bench: Bench, version: int) -> None:
-    found = await end_of(bench, 0, version, topic="missing")
-    assert code(found) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert found.end_offset == -1
 
 
 async def test_a_partition_that_goes_away_while_it_is_searched_is_3(bench: Bench) -> None:

@@ -20,9 +20,10 @@ from pybroker.wire.messages.fetch import (
     ForgottenTopic,
 )
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch, code, fetch_request, values_of
-from unit_tests.handlers.session_reader import FOLLOWER, T0, lead, said, shown
+from unit_tests.handlers.session_reader import FOLLOWER, T0, lead, said
+from unit_tests.patience import PATIENCE_MS, in_time
 
-A_MINUTE_MS = 60_000
+FOREVER_MS = 10 * PATIENCE_MS
 VERSIONS = range(7, 13)
 PARTITIONS = 4
 
@@ -63,21 +64,6 @@ async def begun(bench: Bench, *offsets: int, version: int = 12, **options: Any) 
 # what is answered
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_an_answer_holds_only_what_is_new(bench: Bench, version: int) -> None:
-    await bench.produce("t", batch(b"a"))
-    session = await begun(bench, 0, 0, version=version)
-    again = await send(bench, session=(session, 1), version=version)
-    assert again.session_id == session
-    assert values_of(said(again)["t", 0]) == [b"a"], "records, as long as the offset is the same"
-    assert parts(again) == [0]
-    nothing = await send(bench, ("t", 0, 1), session=(session, 2), version=version)
-    assert parts(nothing) == [] and nothing.session_id == session
-    await bench.produce("t", batch(b"b"), partition=1)
-    news = await send(bench, session=(session, 3), version=version)
-    assert values_of(said(news)["t", 1]) == [b"b"]
-
-
 async def test_a_moved_high_watermark_or_log_start_is_told_once(bench: Bench) -> None:
     await lead(bench, 1)
     session = await begun(bench, 0)
@@ -101,24 +87,13 @@ async def test_an_error_is_told_every_time_and_its_end_too(bench: Bench) -> None
     session = await begun(bench, 0, 0)
     await lead(bench, 1, leader=FOLLOWER)
     for epoch in (1, 2):
-        answer = await send(bench, session=(session, epoch), max_wait_ms=A_MINUTE_MS)
+        answer = await send(bench, session=(session, epoch), max_wait_ms=FOREVER_MS)
         assert parts(answer) == [0]
         assert code(said(answer)["t", 0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     await lead(bench, 2)
     over = await send(bench, session=(session, 3))
     assert code(said(over)["t", 0]) is ErrorCode.NONE
     assert parts(await send(bench, session=(session, 4))) == []
-
-
-async def test_a_topic_that_does_not_exist_is_in_a_session_until_it_does(bench: Bench) -> None:
-    answer = await send(bench, ("t", 0, 0), ("later", 0, 0))
-    session = answer.session_id
-    later = said(await send(bench, session=(session, 1)))
-    assert [key for key, _ in later] == ["later"]
-    await bench.create("later")
-    await bench.produce("later", batch(b"a"))
-    later = said(await send(bench, session=(session, 2)))
-    assert values_of(later["later", 0]) == [b"a"]
 
 
 async def test_where_the_logs_part_is_told_every_time(bench: Bench) -> None:
@@ -137,60 +112,6 @@ async def test_where_the_logs_part_is_told_every_time(bench: Bench) -> None:
         again = await send(bench, session=(answer.session_id, epoch), replica_id=FOLLOWER)
         diverging = said(again)["t", 0].diverging_epoch
         assert diverging is not None and (diverging.epoch, diverging.end_offset) == (0, 1)
-
-
-async def test_forgotten_partitions_are_not_answered_any_more(bench: Bench) -> None:
-    session = await begun(bench, 0, 0)
-    for partition in (0, 1):
-        await bench.produce("t", batch(b"a"), partition=partition)
-    assert parts(await send(bench, session=(session, 1), forgotten=(0, 3))) == [1]
-    back = await send(bench, ("t", 0, 0), session=(session, 2))
-    assert sorted(parts(back)) == [0, 1]
-
-
-async def test_a_session_of_which_everything_is_forgotten_ends(bench: Bench) -> None:
-    session = await begun(bench, 0)
-    ended = await send(
-        bench, session=(session, 1), forgotten=(0,), max_wait_ms=A_MINUTE_MS
-    )  # answered at once
-    assert (parts(ended), ended.session_id) == ([], 0)
-    unknown = await send(bench, session=(session, 2))
-    assert code(unknown) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
-async def test_a_session_may_begin_with_nothing_but_not_go_on_so(bench: Bench) -> None:
-    first, second = (await send(bench)).session_id, (await send(bench)).session_id
-    assert min(first, second) > 0
-    assert parts(await send(bench, ("t", 0, 0), session=(first, 1))) == [0]
-    assert parts(await send(bench, session=(first, 2))) == []
-    ended = await send(bench, session=(second, 1))
-    assert (parts(ended), ended.session_id) == ([], 0)
-    unknown = await send(bench, session=(second, 2))
-    assert code(unknown) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
-async def test_partitions_that_gave_records_are_read_last_the_next_time(bench: Bench) -> None:
-    size = len(batch(b"a"))
-    for partition in range(PARTITIONS):
-        for _ in range(2):
-            await bench.produce("t", batch(b"a"), partition=partition)
-    session = await begun(bench, *[0] * PARTITIONS, max_bytes=1)
-    order = []
-    for epoch in range(1, 7):
-        answer = await send(bench, session=(session, epoch), max_bytes=size)
-        order += [part for _, part in said(answer) if said(answer)["t", part].records]
-    assert order == [0, 1, 2, 3, 0, 1]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_full_answer_in_a_session_is_as_without(bench: Bench, version: int) -> None:
-    await bench.produce("t", batch(b"a"))
-    wanted = [("t", 0, 0), ("t", 1, 0), ("missing", 0, 0)]
-    inside = await send(bench, *wanted, version=version)
-    outside = await send(bench, *wanted, version=version, session=(0, -1))
-    assert inside.session_id > 0 and outside.session_id == 0
-    assert [topic.topic for topic in inside.responses] == ["t", "t", "missing"]
-    assert shown(inside) == shown(outside)
 
 
 # how sessions begin and end
@@ -218,32 +139,6 @@ async def test_a_full_request_ends_the_session_that_it_names(bench: Bench) -> No
         assert code(gone) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_closing_with_nothing_to_read_is_answered_at_once(bench: Bench) -> None:
-    session = await begun(bench, 0)
-    closed = await send(bench, session=(session, -1), max_wait_ms=A_MINUTE_MS)
-    assert (parts(closed), closed.session_id) == ([], 0)
-
-
-@pytest.mark.parametrize("session", [(5, 1), (5, 77), (0, 1), (-7, 2**31 - 1), (5, -(2**31))])
-async def test_an_unknown_session_is_70_with_nothing_else(
-    bench: Bench, session: tuple[int, int]
-) -> None:
-    for version in VERSIONS:
-        answer = await send(bench, ("t", 0, 0), session=session, version=version)
-        assert code(answer) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        assert (answer.session_id, answer.responses) == (0, [])
-
-
-async def test_a_wrong_epoch_is_71_and_the_right_one_still_works(bench: Bench) -> None:
-    session = await begun(bench, 0)
-    for epoch in (2, 77, -9):
-        wrong = await send(bench, ("t", 1, 0), session=(session, epoch))
-        assert code(wrong) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        assert (wrong.session_id, wrong.responses) == (0, [])
-    assert parts(await send(bench, session=(session, 1))) == []
-    assert code(await send(bench, session=(session, 1))) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
-
-
 async def test_followers_and_consumers_do_not_share_a_session(bench: Bench) -> None:
     session = await begun(bench, 0)
     answer = await send(bench, session=(session, 1), replica_id=FOLLOWER)
@@ -253,11 +148,11 @@ async def test_followers_and_consumers_do_not_share_a_session(bench: Bench) -> N
 
 async def test_who_is_overtaken_in_its_own_session_is_71(bench: Bench) -> None:
     session = await begun(bench, 0)
-    waiting = asyncio.ensure_future(send(bench, session=(session, 1), max_wait_ms=A_MINUTE_MS))
+    waiting = asyncio.ensure_future(send(bench, session=(session, 1), max_wait_ms=FOREVER_MS))
     await bench.waits(bench.app.replicas.fetches, waiting)
     assert parts(await send(bench, session=(session, 2))) == []
     await bench.produce("t", batch(b"a"))
-    late = await asyncio.wait_for(waiting, 30)
+    late = await in_time(waiting)
     assert code(late) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert late.responses == []
     assert parts(await send(bench, session=(session, 3))) == [0]
@@ -302,16 +197,6 @@ async def test_names_that_no_topic_can_have_get_no_session(bench: Bench) -> None
 
 
 # waiting and turns
-
-
-async def test_a_session_waits_for_all_of_its_partitions(bench: Bench) -> None:
-    session = await begun(bench, 0, 0, 0)
-    waiting = asyncio.ensure_future(send(bench, session=(session, 1), max_wait_ms=A_MINUTE_MS))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not waiting.done() and len(bench.app.replicas.fetches) == 3
-    await bench.produce("t", batch(b"a"), partition=2)
-    assert values_of(said(await asyncio.wait_for(waiting, 30))["t", 2]) == [b"a"]
 
 
 async def test_a_page_cache_miss_is_read_elsewhere(
