@@ -13,7 +13,6 @@ import kazoo.client  # type: ignore[import-untyped]
 import pytest
 
 from integration_tests.apache import session_at
-from integration_tests.broker import Broker
 from integration_tests.process import wait_until
 from integration_tests.wire_client import Connection
 from pybroker.coordinator.runtime.partitioning import partition_of
@@ -65,21 +64,6 @@ def described(bootstrap: str, topic: str = TOPIC) -> MetadataResponseTopic:
     with Connection(bootstrap) as connection:
         (answer,) = connection.ask(8, request, MetadataResponse).topics
     return answer
-
-
-# any broker
-
-
-def test_every_group_id_has_a_coordinator(broker: Broker) -> None:
-    for group in GROUPS:
-        answer = coordinator_of(broker.bootstrap, group)
-        assert answer.error_message == "NONE"
-        host, port = broker.bootstrap.rsplit(":", 1)
-        assert (answer.host, answer.port) == (host, int(port))
-    topic = described(broker.bootstrap)
-    assert topic.is_internal
-    assert found(broker.bootstrap, "g", key_type=2).error_code == ErrorCode.INVALID_REQUEST
-    assert found(broker.bootstrap, "g", key_type=-1).error_code == ErrorCode.INVALID_REQUEST
 
 
 # a cluster of ours

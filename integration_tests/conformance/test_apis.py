@@ -4,18 +4,16 @@ what is not built yet answers its proper error."""
 from __future__ import annotations
 
 import random
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from integration_tests.broker import Broker
-from integration_tests.sample_requests import NAME, valid_frame
+from integration_tests.sample_requests import valid_frame
 from integration_tests.wire_client import Connection
-from pybroker.errors import ErrorCode
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import decode_request, decode_response
 from pybroker.wire.headers import parse_request_header, parse_response_header
-from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from pybroker.wire.messages.produce import ProduceRequest
 
 BROKER_OVERRIDES: Final = {"auto.create.topics.enable": "false"}
@@ -48,15 +46,3 @@ def wants_no_answer(produce_frame: bytes) -> bool:
     header, start = parse_request_header(memoryview(produce_frame))
     request = decode_request(APIS[ApiKey.PRODUCE], header.version, produce_frame[start:])
     return isinstance(request, ProduceRequest) and request.acks == 0
-
-
-@pytest.mark.ours
-@pytest.mark.parametrize("version", range(1, 5))
-def test_transactions_have_no_coordinator(connection: Connection, version: int) -> None:
-    if version >= 4:
-        request = FindCoordinatorRequest(key_type=1, coordinator_keys=[NAME])
-    else:
-        request = FindCoordinatorRequest(key_type=1, key=NAME)
-    answer: Any = connection.ask(version, request, FindCoordinatorResponse)
-    found = answer.coordinators[0] if version >= 4 else answer
-    assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -31,9 +31,8 @@ from pybroker.wire.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, the_only, values_of
+from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, the_only
 
-VERSIONS = range(3)
 HIGH_WATERMARK = -1
 
 
@@ -90,60 +89,6 @@ def append(bench: Bench, data: bytes) -> None:
     partition(bench).append(view, read_header(view), acks=1, now_ms=NOW_MS)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_what_lies_below_is_not_served_any_more(bench: Bench, version: int) -> None:
-    await fill(bench)
-    result = the_only(await delete(bench, ("t", 0, 4), version=version))
-    assert (code(result), result.low_watermark) == (ErrorCode.NONE, 4)
-    assert code(await bench.fetch("t", 3)) is ErrorCode.OFFSET_OUT_OF_RANGE
-    answer = await bench.fetch("t", 4)
-    assert (answer.log_start_offset, values_of(answer)[0]) == (4, b"4")
-    assert await earliest(bench) == 4
-
-
-async def test_minus_1_means_all_that_is_committed(bench: Bench) -> None:
-    await fill(bench)
-    assert the_only(await delete(bench, ("t", 0, HIGH_WATERMARK))).low_watermark == 10
-    assert await earliest(bench) == 10
-    assert (await bench.produce("t", batch())).base_offset == 10
-
-
-@pytest.mark.parametrize("again", [0, 2, 4])
-async def test_a_log_never_begins_earlier_again(bench: Bench, again: int) -> None:
-    await fill(bench)
-    await delete(bench, ("t", 0, 4))
-    result = the_only(await delete(bench, ("t", 0, again)))
-    assert (code(result), result.low_watermark) == (ErrorCode.NONE, 4)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        (("t", 0, 11), ErrorCode.OFFSET_OUT_OF_RANGE),
-        (("t", 0, -2), ErrorCode.OFFSET_OUT_OF_RANGE),
-        (("t", 0, 2**63 - 1), ErrorCode.OFFSET_OUT_OF_RANGE),
-        (("t", 1, 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (("t", -1, 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (("nosuch", 0, 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (("compacted", 0, 0), ErrorCode.POLICY_VIOLATION),
-        (("both", 0, 0), ErrorCode.NONE),
-        (("__consumer_offsets", 0, 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (("__transaction_state", 0, 0), ErrorCode.INVALID_TOPIC_EXCEPTION),
-    ],
-)
-async def test_what_is_refused(
-    bench: Bench, wanted: tuple[str, int, int], expected: ErrorCode
-) -> None:
-    await fill(bench)
-    await bench.create("compacted", configs={"cleanup.policy": "compact"})
-    await bench.create("both", configs={"cleanup.policy": "compact,delete"})
-    await bench.create("__transaction_state")
-    refused, good = await delete(bench, wanted, ("t", 0, 2))
-    assert code(refused) is expected
-    assert refused.low_watermark == (-1 if expected else 0)
-    assert (code(good), good.low_watermark) == (ErrorCode.NONE, 2)
-
-
 async def test_who_does_not_lead_says_6(bench: Bench) -> None:
     await fill(bench)
     target = partition(bench)
@@ -184,18 +129,6 @@ async def test_the_start_is_on_the_disk_before_the_answer(bench: Bench) -> None:
     gate.open.set()
     assert the_only(await answer).low_watermark == 5
     assert "t 0 5" in (bench.home / "log-start-offset-checkpoint").read_text().splitlines()
-
-
-async def test_a_producer_goes_on_after_its_records_are_deleted(bench: Bench) -> None:
-    await bench.create("t")
-    for sequence in range(3):
-        await bench.produce("t", batch(producer=(7, 0, sequence)))
-    await delete(bench, ("t", 0, HIGH_WATERMARK))
-    again = await bench.produce("t", batch(producer=(7, 0, 2)))
-    assert (code(again), again.base_offset) == (ErrorCode.NONE, 2)
-    gap = await bench.produce("t", batch(producer=(7, 0, 9)))
-    assert code(gap) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert (await bench.produce("t", batch(producer=(7, 0, 3)))).base_offset == 3
 
 
 async def test_the_stable_end_is_not_below_the_start(bench: Bench) -> None:

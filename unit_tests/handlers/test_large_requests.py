@@ -35,12 +35,6 @@ async def test_more_elements_than_a_request_may_have_close_the_connection(bench:
         await bench.ask(ApiKey.METADATA, 8, metadata_of(*["t"] * (REQUEST_ELEMENTS_MAX + 1)))
 
 
-async def test_a_topic_that_is_named_many_times_is_described_once(bench: Bench) -> None:
-    await bench.create("t", partitions=3)
-    answer = await bench.ask(ApiKey.METADATA, 8, metadata_of(*["t"] * 1000))
-    assert len(the_only(answer.topics).partitions) == 3
-
-
 async def test_one_request_makes_a_bounded_number_of_topics_and_the_rest_when_asked_again(
     bench: Bench,
 ) -> None:
