@@ -11,6 +11,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -106,6 +107,17 @@ def _make(
     return PybrokerProcess(folder / "data", overrides=overrides, zookeeper=zookeeper)
 
 
+@contextmanager
+def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[Broker]:
+    """A broker that serves."""
+    broker = _make(folder, overrides)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
+
+
 @pytest.fixture
 def new_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerMaker]:
     """Brokers of this test alone."""
@@ -127,12 +139,8 @@ def shared_broker(
 ) -> Iterator[Broker]:
     """One running broker for a test module; `BROKER_OVERRIDES` of the module are its properties."""
     overrides = getattr(request.module, "BROKER_OVERRIDES", None)
-    broker = _make(tmp_path_factory.mktemp("broker"), overrides)
-    try:
-        broker.start()
+    with running(tmp_path_factory.mktemp("broker"), overrides) as broker:
         yield broker
-    finally:
-        broker.close()
 
 
 @pytest.fixture

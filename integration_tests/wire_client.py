@@ -316,6 +316,14 @@ def create(
     return answer.topics[0]
 
 
+def internal_topic(connection: Connection) -> str:
+    """The name of an internal topic, which is there now."""
+    name = "__transaction_state"
+    made = create(connection, CreatableTopic(name=name, num_partitions=1, replication_factor=1))
+    assert made.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS), made
+    return name
+
+
 def metadata(
     connection: Connection, *topics: str, version: int = 12, auto_create: bool = False
 ) -> MetadataResponse:

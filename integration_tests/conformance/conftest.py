@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from integration_tests.broker import Broker
+from integration_tests.conftest import running
 from integration_tests.wire_client import Connection
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One for all tests; each uses names of its own."""
+    with running(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -4,11 +4,13 @@ what is not built yet answers its proper error."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
 from integration_tests.broker import Broker
+from integration_tests.conftest import running
 from integration_tests.sample_requests import valid_frame
 from integration_tests.wire_client import Connection
 from pybroker.wire.api import APIS, ApiKey
@@ -16,9 +18,16 @@ from pybroker.wire.codec import decode_request, decode_response
 from pybroker.wire.headers import parse_request_header, parse_response_header
 from pybroker.wire.messages.produce import ProduceRequest
 
-BROKER_OVERRIDES: Final = {"auto.create.topics.enable": "false"}
 SAMPLES_PER_VERSION: Final = 8
 SEED: Final = 7
+
+
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Of these tests alone: whatever the requests ask for is done."""
+    overrides = {"auto.create.topics.enable": "false"}
+    with running(tmp_path_factory.mktemp("broker"), overrides) as broker:
+        yield broker
 
 
 @pytest.mark.ours

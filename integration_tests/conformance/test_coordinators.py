@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from integration_tests.broker import Broker
-from integration_tests.wire_client import Connection, metadata
+from integration_tests.wire_client import Connection, batch_of, metadata, produce
 from pybroker.errors import ErrorCode
 from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from unit_tests.patience import wait_until
@@ -37,6 +37,8 @@ def test_every_group_id_has_a_coordinator(
         assert found.error_message == {0: None, 4: ""}.get(version, "NONE")
         assert (found.host, found.port) == ("127.0.0.1", broker.port)
     assert metadata(connection, TOPIC).topics[0].is_internal
+    written = produce(connection, TOPIC, batch_of(b"x"))
+    assert written.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_many_groups_are_asked_for_at_once(connection: Connection) -> None:

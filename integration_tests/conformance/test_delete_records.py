@@ -11,6 +11,7 @@ from integration_tests.wire_client import (
     batch_of,
     create_topic,
     fetch_one,
+    internal_topic,
     list_offsets_request,
     produce,
 )
@@ -124,10 +125,8 @@ def test_records_of_topics_that_are_compacted_only_stay(connection: Connection, 
 
 
 def test_records_of_internal_topics_stay(connection: Connection) -> None:
-    create_topic(connection, "__transaction_state")
-    assert delete(connection, ("__transaction_state", 0, 0)) == {
-        "__transaction_state": (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
-    }
+    name = internal_topic(connection)
+    assert delete(connection, (name, 0, 0)) == {name: (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)}
 
 
 def test_a_producer_goes_on_after_its_records_are_deleted(

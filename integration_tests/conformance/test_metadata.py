@@ -8,7 +8,8 @@ from typing import Final
 import pytest
 
 from integration_tests.broker import Broker
-from integration_tests.wire_client import Connection, create_topic, metadata
+from integration_tests.conftest import BrokerMaker
+from integration_tests.wire_client import Connection, create_topic, internal_topic, metadata
 from pybroker.errors import ErrorCode
 from pybroker.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -196,19 +197,23 @@ def test_ids_in_versions_10_and_11_get_error_42(
 
 
 def test_internal_topics_are_marked(connection: Connection) -> None:
-    create_topic(connection, "__transaction_state")
+    name = internal_topic(connection)
     for version in EVERY_VERSION[1:]:
-        (found,) = metadata(connection, "__transaction_state", version=version).topics
+        (found,) = metadata(connection, name, version=version).topics
         assert found.is_internal
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("version", EVERY_VERSION)
-def test_internal_topics_are_never_created_by_asking(connection: Connection, version: int) -> None:
+def test_internal_topics_are_never_created_by_asking(new_broker: BrokerMaker) -> None:
     """Apache creates them."""
-    (found,) = metadata(connection, "__consumer_offsets", version=version, auto_create=True).topics
-    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert found.is_internal is (version >= 1)
+    broker = new_broker()
+    broker.start()
+    with Connection(broker.bootstrap) as connection:
+        for version in EVERY_VERSION:
+            asked = metadata(connection, "__consumer_offsets", version=version, auto_create=True)
+            (found,) = asked.topics
+            assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert found.is_internal is (version >= 1)
 
 
 # DescribeCluster

@@ -17,6 +17,7 @@ from integration_tests.wire_client import (
     fetch,
     fetch_one,
     fetch_request,
+    internal_topic,
     log_end,
     produce,
     produce_request,
@@ -348,9 +349,8 @@ def test_a_batch_of_a_transaction_that_nobody_began_gets_error_48(
     assert fetch_one(connection, topic, 0).last_stable_offset == 0
 
 
-@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_clients_write_to_no_internal_topic(connection: Connection, name: str) -> None:
-    create_topic(connection, name)
+def test_clients_write_to_no_internal_topic(connection: Connection) -> None:
+    name = internal_topic(connection)
     assert_refused(connection, name, GOOD, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 

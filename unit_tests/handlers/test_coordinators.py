@@ -76,15 +76,6 @@ async def test_too_few_brokers_for_the_replication_factor(tmp_path: Path) -> Non
         assert bench.app.metadata.topic(TOPIC) is None
 
 
-async def test_transactions_have_no_coordinator_and_other_key_types_are_no_types(
-    tmp_path: Path,
-) -> None:
-    async with Bench(tmp_path, properties=SMALL) as bench:
-        assert (await find(bench, key_type=1)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert (await find(bench, key_type=2)).error_code == ErrorCode.INVALID_REQUEST
-        assert bench.app.metadata.topic(TOPIC) is None
-
-
 async def test_a_listener_by_which_the_coordinator_cannot_be_reached(tmp_path: Path) -> None:
     endpoints = (Endpoint("PLAINTEXT", "a", 1), Endpoint("INSIDE", "b", 2))
     async with Bench(tmp_path, properties=SMALL, endpoints=endpoints) as bench:
