@@ -57,6 +57,8 @@ lint: $(VENV)/.installed-test
 
 test-unit: $(VENV)/.installed-test
 	$(IN_MEMORY) $(BIN)/pytest unit_tests $(UNIT) $(addprefix --ignore=,$(SIMULATED)) $(TESTS)
+	$(IN_MEMORY) PYBROKER_TEST_BOOTSTRAP=memory \
+	  $(BIN)/pytest integration_tests/conformance $(UNIT) $(TESTS)
 
 # The property tests with other examples than those that `make test-unit` repeats.
 explore: $(VENV)/.installed-test
@@ -79,6 +81,11 @@ stage-check: check
 # Seeds, what they rest on, and the bugs that they have found or have to find.
 stage-simulation: simulate
 	$(BIN)/pytest $(SIMULATED) $(UNIT) $(TESTS)
+
+# The same requests to our broker and to Apache's.
+stage-conformance: $(VENV)/.installed-test
+	$(BIN)/pytest integration_tests --stage conformance $(REAL) $(TESTS)
+	PYBROKER_TEST_BOOTSTRAP=apache $(BIN)/pytest integration_tests/conformance $(REAL) $(TESTS)
 
 stage-docker: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests --stage docker $(REPORT) $(TESTS)

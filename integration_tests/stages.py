@@ -112,19 +112,11 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_consumer_truncation",
         "test_own_client",
     ),
-    "conformance": (
-        "test_sessions_beside_apache",
-        "test_fetch_sessions",
-        "test_produce",
-        "test_fetch",
-        "test_metadata",
-        "test_apis",
-        "test_negotiation",
-    ),
+    "conformance": ("conformance", "test_sessions_beside_apache", "test_fetch_session_clients"),
     "docker": ("test_docker",),
 }
-"""Stage -> its files (without `.py`). Stages and files that take long stand first, so that no
-process begins with one of them when the others have nothing left to do."""
+"""Stage -> its files (without `.py`) and folders. Stages and files that take long stand first, so
+that no process begins with one of them when the others have nothing left to do."""
 
 SHARED_SESSION: Final = frozenset({"spark"})
 """Stages whose files share a Spark session."""
@@ -334,18 +326,12 @@ def stage_of(path: Path) -> str:
 
     Raises LookupError where the file stands in no stage.
     """
-    try:
-        return _STAGE_OF[path.stem]
-    except KeyError:
-        raise LookupError(
-            f"{path.name} belongs to no stage: add it to integration_tests/stages.py"
-        ) from None
+    return _STAGE_OF[_entry(path)]
 
 
 def order_of(path: Path) -> int:
     """Files with smaller numbers begin earlier."""
-    stage_of(path)
-    return _ORDER[path.stem]
+    return _ORDER[_entry(path)]
 
 
 def group_of(path: Path, test: str) -> str:
@@ -353,15 +339,28 @@ def group_of(path: Path, test: str) -> str:
     as `test_x[case]`."""
     if (stage := stage_of(path)) in SHARED_SESSION:
         return stage
-    return f"{path.stem}-{test}" if path.stem in APART else path.stem
+    file = _file(path)
+    return f"{file}-{test}" if file in APART else file
+
+
+def _file(path: Path) -> str:
+    return path.relative_to(FOLDER).with_suffix("").as_posix()
+
+
+def _entry(path: Path) -> str:
+    """The file's entry in STAGES: its own, or that of its folder."""
+    entry = _file(path).partition("/")[0]
+    if entry not in _STAGE_OF:
+        raise LookupError(f"{path.name} belongs to no stage: add it to integration_tests/stages.py")
+    return entry
 
 
 def is_long(path: Path, test: str) -> bool:
     """Whether the test runs in `make test-all` only."""
     name, _, case = test.removesuffix("]").partition("[")
-    if any(_fits(pattern, name) for pattern in LONG.get(path.stem, ())):
+    if any(_fits(pattern, name) for pattern in LONG.get(_file(path), ())):
         return True
-    return case not in FEW.get(f"{path.stem}::{name}", (case,))
+    return case not in FEW.get(f"{_file(path)}::{name}", (case,))
 
 
 def stale_rows(tests: Iterable[tuple[Path, str]]) -> list[str]:
@@ -370,8 +369,8 @@ def stale_rows(tests: Iterable[tuple[Path, str]]) -> list[str]:
     cases: dict[str, set[str]] = {}
     for path, test in tests:
         name, _, case = test.removesuffix("]").partition("[")
-        names.setdefault(path.stem, set()).add(name)
-        cases.setdefault(f"{path.stem}::{name}", set()).add(case)
+        names.setdefault(_file(path), set()).add(name)
+        cases.setdefault(f"{_file(path)}::{name}", set()).add(case)
     return [
         f"LONG: {file}: {pattern}"
         for file in LONG.keys() & names.keys()
