@@ -1,7 +1,8 @@
-"""The image, built and run where a Docker engine answers: it is what its guide says.
+"""The image, built and run by a Docker engine: it is what its guide says.
 
-Containers use the host's network and ports of 127.0.0.1, so that the engine needs no network of its
-own. What is made here (containers, volumes, the tag) is removed; layers stay in the engine's cache.
+The engine is the one that answers, else one of the test's own. Containers use the host's network
+and ports of 127.0.0.1, so that the engine needs no network of its own. What is made here
+(containers, volumes, the tag) is removed; layers stay in the cache of an engine that was there.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from integration_tests import docker_engine
 from integration_tests.broker import STARTED
-from integration_tests.process import answers, free_port, wait_until
+from integration_tests.process import answers, free_port
 from integration_tests.wire_client import (
     Connection,
     batch_of,
@@ -34,19 +36,21 @@ from integration_tests.wire_client import (
 from pybroker.testing.sockets import free_ports
 from pybroker.tool_list import TOOLS
 from pybroker.tools.container import command_names
+from unit_tests.patience import PATIENCE_S, wait_until
 
 docker_client = pytest.importorskip(
     "docker.client", reason="no Docker client: pip install docker", exc_type=ImportError
 )
 docker_errors = pytest.importorskip("docker.errors", exc_type=ImportError)
 
-pytestmark = [pytest.mark.ours, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ours, pytest.mark.timeout(1800)]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BASE: Final = "debian:bookworm-slim"
 PIP_SETTINGS: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT")
 """Where this machine's pip finds packages is told to the builder, too."""
-STOP_SECONDS: Final = 30
+SILENCE_SECONDS_MAX: Final = 600
+"""How long the engine may say nothing while it downloads and builds."""
 DATA: Final = "/var/lib/kafka/data"
 ADDED_MEGABYTES_MAX: Final = 300
 
@@ -73,11 +77,11 @@ class Container:
 
     def wait(self) -> int:
         """The exit code of the container, when it has ended."""
-        return int(self.raw.wait(timeout=STOP_SECONDS)["StatusCode"])
+        return int(self.raw.wait(timeout=PATIENCE_S)["StatusCode"])
 
     def stop(self) -> int:
         """As `docker stop`: the image's signal, and SIGKILL when it is of no use."""
-        self.raw.stop(timeout=STOP_SECONDS)
+        self.raw.stop(timeout=int(PATIENCE_S))
         return self.wait()
 
     def remove(self) -> None:
@@ -113,32 +117,52 @@ class Run(Protocol):
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
-    """A client of the engine that DOCKER_HOST names, or of the usual one."""
-    try:
-        client = docker_client.from_env(timeout=600)
-        client.ping()
-    except docker_errors.DockerException as error:
-        pytest.skip(f"no Docker engine answers: {error}")
-    yield client
-    client.close()
+    """A client of the engine that DOCKER_HOST names, of the usual one, or of one of our own."""
+    with ExitStack() as stack:
+        try:
+            client = docker_client.from_env(timeout=SILENCE_SECONDS_MAX)
+            client.ping()
+        except docker_errors.DockerException as error:
+            try:
+                url = stack.enter_context(docker_engine.running())
+            except docker_engine.DockerUnavailable as reason:
+                pytest.skip(f"no Docker engine answers ({error}), and {reason}")
+            client = docker_client.DockerClient(url, timeout=SILENCE_SECONDS_MAX)
+        stack.callback(client.close)
+        yield client
 
 
 @pytest.fixture(scope="module")
-def image(engine: Any) -> Iterator[str]:
-    """The name of the image, built from these sources."""
-    try:
+def base(engine: Any) -> str:
+    """The image to build on: BASE, or a Debian like it where no registry of images gives it."""
+    with suppress(docker_errors.ImageNotFound):
         engine.images.get(BASE)
-    except docker_errors.ImageNotFound:
+        return BASE
+    try:
+        engine.images.pull(BASE)
+        return BASE
+    except docker_errors.APIError as error:
         try:
-            engine.images.pull(BASE)
-        except docker_errors.APIError as error:
-            pytest.skip(f"the base image {BASE} could not be pulled: {error}")
+            packed = docker_engine.base_image()
+        except docker_engine.DockerUnavailable as reason:
+            pytest.skip(f"the base image {BASE} could not be pulled ({error}), and {reason}")
+    name, tag = "pybroker-test-base", packed.stem
+    try:
+        engine.images.get(f"{name}:{tag}")
+    except docker_errors.ImageNotFound:
+        engine.api.import_image(str(packed), repository=name, tag=tag)
+    return f"{name}:{tag}"
+
+
+@pytest.fixture(scope="module")
+def image(engine: Any, base: str) -> Iterator[str]:
+    """The name of the image, built from these sources."""
     tag = f"pybroker-test:{uuid.uuid4().hex[:12]}"
     settings = {name: os.environ[name] for name in PIP_SETTINGS if name in os.environ}
     try:
         engine.images.build(
             path=str(ROOT), dockerfile="docker/Dockerfile", tag=tag, rm=True, forcerm=True,
-            network_mode="host", buildargs=settings,
+            network_mode="host", buildargs={"BASE": base, **settings},
         )  # fmt: skip
     except docker_errors.BuildError as error:
         raise AssertionError("".join(step.get("stream", "") for step in error.build_log)) from error
@@ -213,7 +237,7 @@ def test_it_becomes_healthy(shared: Shared) -> None:
 
 
 def test_it_shows_its_health_by_http(shared: Shared) -> None:
-    with urlopen(f"http://127.0.0.1:{shared.http_port}/healthz", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{shared.http_port}/healthz", timeout=PATIENCE_S) as answer:
         assert answer.status == 200
 
 
@@ -250,9 +274,11 @@ def test_nothing_in_it_runs_as_root(shared: Shared) -> None:
     assert shared.container.run("touch", "/etc/kafka/x")[0] != 0
 
 
-def test_it_is_small_and_has_one_zookeeper_only(engine: Any, image: str, shared: Shared) -> None:
-    base, ours = (engine.images.get(name).attrs["Size"] for name in (BASE, image))
-    assert (ours - base) / 1_000_000 < ADDED_MEGABYTES_MAX
+def test_it_is_small_and_has_one_zookeeper_only(
+    engine: Any, base: str, image: str, shared: Shared
+) -> None:
+    before, ours = (engine.images.get(name).attrs["Size"] for name in (base, image))
+    assert (ours - before) / 1_000_000 < ADDED_MEGABYTES_MAX
     assert shared.container.run("sh", "-c", "find / -name 'spark-*.jar' 2>/dev/null") == (1, "")
 
 

@@ -1,0 +1,184 @@
+"""A Docker engine of the test's own, and a Debian to build images on where none can be pulled.
+
+Needs root, `dockerd` and `debootstrap`; `.ci/setup docker` installs them. Both run in namespaces
+for processes and mounts, so that all that they start and mount ends with them, also when the test
+run is killed. The engine has no network: its containers use that of the machine, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from integration_tests.maven import cache_dir
+from integration_tests.process import ChildProcess, WaitFailed
+from unit_tests.patience import wait_until
+
+_ALONE: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+_START: Final = """
+for folder in /etc/docker /run/docker /run/containerd; do
+  mkdir -p $folder && mount -t tmpfs none $folder || exit
+done
+exec dockerd "$@"
+"""
+"""The folders that an engine shares with others, whatever its options say, are empty for ours."""
+_OPTIONS: Final = (
+    "--bridge=none",
+    "--iptables=false",
+    "--ip-forward=false",
+    "--exec-opt=native.cgroupdriver=cgroupfs",
+)
+_PREFIX: Final = "pybroker-docker-"
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_CERTIFICATES: Final = Path("/usr/local/share/ca-certificates")
+_DPKG: Final = """force-unsafe-io
+path-exclude /usr/share/doc/*
+path-exclude /usr/share/locale/*
+path-exclude /usr/share/man/*
+"""
+"""As in Debian's own small images: installs are not synced, and leave out what nobody reads there.
+"""
+_BOOTSTRAP_SECONDS_MAX: Final = 540
+
+
+class DockerUnavailable(Exception):
+    """This machine lacks what is needed; the message is the reason, fit for a skipped test."""
+
+
+@contextlib.contextmanager
+def running() -> Iterator[str]:
+    """The URL of an engine that is started here and ended in the end.
+
+    Raises DockerUnavailable with the reason when none can be started.
+    """
+    _need("dockerd", "docker.io")
+    _remove_leftovers()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    url = f"unix://{folder / 'socket'}"
+    process = ChildProcess(
+        [
+            *_ALONE, "sh", "-c", _START, "sh", *_OPTIONS,
+            f"--host={url}",
+            f"--data-root={folder / 'data'}",
+            f"--exec-root={folder / 'exec'}",
+            f"--pidfile={folder / 'pid'}",
+            f"--cgroup-parent=/{folder.name}",
+        ]
+    )  # fmt: skip
+    try:
+        wait_until(
+            lambda: "API listen on" in process.output or not process.running,
+            what="the Docker engine has started",
+        )
+        if not process.running:
+            raise DockerUnavailable(f"dockerd cannot be started here: {_last_line(process)}")
+        yield url
+    finally:
+        _end(process)
+        _remove(folder)
+
+
+def base_image() -> Path:
+    """A tar file with a small Debian of this machine's release, which trusts what it trusts.
+
+    Quick when it is cached. Raises DockerUnavailable with the reason when it cannot be made.
+    """
+    _need("debootstrap", "debootstrap")
+    release = platform.freedesktop_os_release()
+    if release.get("ID") != "debian":
+        raise DockerUnavailable("an image by debootstrap needs a machine with Debian")
+    arguments = (release["VERSION_CODENAME"], *_mirror(release["VERSION_CODENAME"]))
+    certificates = sorted(_CERTIFICATES.glob("**/*.crt"))
+    key = hashlib.sha256(" ".join((*arguments, _DPKG)).encode())
+    for path in certificates:
+        key.update(path.read_bytes())
+    kept = cache_dir() / "docker" / f"{arguments[0]}-{key.hexdigest()[:16]}.tar"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as work:
+            root = Path(work) / "root"
+            options = root / "etc/dpkg/dpkg.cfg.d/small"
+            options.parent.mkdir(parents=True)
+            options.write_text(_DPKG)
+            _bootstrap(root, *arguments)
+            for path in certificates:
+                copy = root / path.relative_to("/")
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(path.read_bytes())
+            packed = Path(work) / kept.name
+            with tarfile.open(packed, "w") as archive:
+                archive.add(root, ".")
+            packed.rename(kept)  # a cache is whole or absent
+    return kept
+
+
+def _need(program: str, package: str) -> None:
+    if os.geteuid() != 0:
+        raise DockerUnavailable(f"{program} needs root")
+    if shutil.which(program) is None:
+        raise DockerUnavailable(f"{program} is missing: apt-get install {package}")
+
+
+def _bootstrap(root: Path, codename: str, *mirror: str) -> None:
+    process = ChildProcess(
+        [*_ALONE, "debootstrap", "--variant=minbase", codename, str(root), *mirror]
+    )
+    try:
+        code = process.wait(seconds=_BOOTSTRAP_SECONDS_MAX)
+    except WaitFailed as error:
+        raise DockerUnavailable(
+            f"debootstrap did not finish in {_BOOTSTRAP_SECONDS_MAX} s"
+        ) from error
+    finally:
+        _end(process)
+    if code != 0:
+        raise DockerUnavailable(f"debootstrap could not make an image: {_last_line(process)}")
+
+
+def _mirror(codename: str) -> list[str]:
+    """Where this machine gets its Debian from, in a list; empty if it does not say."""
+    wanted = ("Created-By: Packages", f"Codename: {codename}", "Component: main")
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.split()[:1]
+
+
+def _last_line(process: ChildProcess) -> str:
+    return process.output.rpartition("\n")[2]
+
+
+def _end(process: ChildProcess) -> None:
+    """End all that is in its namespaces: the first process there takes the others along, and
+    `unshare` ends when they are gone."""
+    with contextlib.suppress(psutil.Error):
+        for first in psutil.Process(process.pid).children():
+            first.kill()
+            wait_until(lambda: not process.running, what="the namespaces are empty")
+    process.close()
+
+
+def _remove(folder: Path) -> None:
+    """The data of an engine that has ended, and its groups of processes."""
+    for group in (*_CGROUPS.glob(folder.name), *_CGROUPS.glob(f"*/{folder.name}")):
+        for path, _, _ in os.walk(group, topdown=False):
+            with contextlib.suppress(FileNotFoundError):  # two names may lead to the same groups
+                Path(path).rmdir()
+    shutil.rmtree(folder)
+
+
+def _remove_leftovers() -> None:
+    """What engines of test runs that were killed have left."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if not psutil.pid_exists(int(folder.name.removeprefix(_PREFIX).partition("-")[0])):
+            _remove(folder)
