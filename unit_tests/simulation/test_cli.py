@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -14,10 +15,13 @@ import pytest
 from click.testing import CliRunner
 from click.testing import Result as Outcome
 
+from pybroker.testing.simulation import many
 from pybroker.testing.simulation.cli import command
+from pybroker.testing.simulation.planted import BY_NAME
 from pybroker.testing.simulation.result import Result, wrong
 from pybroker.testing.simulation.schedule import Schedule, parse
 from pybroker.testing.simulation.swarm import generate
+from unit_tests.patience import MOMENT_S, PATIENCE_S, wait_until
 
 
 def fake(schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False) -> Result:
@@ -33,12 +37,6 @@ def run(*words: str) -> Outcome:
     return CliRunner().invoke(command(fake), list(words), standalone_mode=False)
 
 
-def test_clean_seeds_end_well() -> None:
-    outcome = run("--seeds", "3", "--first", "11", "--processes", "1")
-    assert outcome.return_value == 0
-    assert outcome.output.startswith("3 seeds, 0 failed, 4.00 seeds/s a core, ")
-
-
 def test_each_failure_is_told_with_the_line_that_shows_it_again() -> None:
     outcome = run("--seeds", "20", "--processes", "1", "--planted", "no-fetch-fencing")
     assert outcome.return_value == 1
@@ -48,25 +46,30 @@ def test_each_failure_is_told_with_the_line_that_shows_it_again() -> None:
 
 
 def test_several_processes_run_the_same_seeds() -> None:
-    one = run("--seeds", "9", "--processes", "1").output.splitlines()
-    several = run("--seeds", "9", "--processes", "2").output.splitlines()
-    assert sorted(one[:-1]) == sorted(several[:-1])
-    assert several[-1].startswith("9 seeds, ")
+    one = run("--seeds", "6", "--processes", "1")
+    several = run("--seeds", "6", "--processes", "2")
+    assert one.return_value == several.return_value == 0
+    for outcome in (one, several):
+        last = outcome.output.splitlines()[-1]
+        assert last.startswith("6 seeds, 0 failed, 4.00 seeds/s a core, ")
 
 
-def test_time_that_is_over_begins_no_seed() -> None:
-    outcome = run("--seeds", "1000", "--minutes", "0", "--processes", "1")
-    assert outcome.return_value == 0
-    assert outcome.output.startswith("0 seeds, ")
+def test_progress_is_told_while_the_first_seed_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "TELL_S", MOMENT_S)
+    lines: list[str] = []
+    is_told = threading.Event()
 
+    def tell(line: str) -> None:
+        lines.append(line)
+        is_told.set()
 
-def test_one_seed_shows_its_schedule_and_keeps_its_trace(tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    outcome = run("--seed", "17", "--trace", str(trace))
-    assert outcome.return_value == 1
-    assert str(generate("17")) in outcome.output
-    assert outcome.output.endswith("records=5\n")
-    assert trace.read_text() == "0.0 begins\n1.0 ends\n"
+    def runs_until_told(schedule: Schedule) -> Result:
+        assert is_told.wait(PATIENCE_S)
+        return fake(schedule)
+
+    many.run_many([generate("1")], runs_until_told, tell, processes=1)
+    assert lines[0].startswith("... 0 seeds, 0 failed, ")
+    assert lines[-1].startswith("1 seeds, 0 failed, ")
 
 
 def test_a_schedule_of_a_file_is_run_as_it_is(tmp_path: Path) -> None:
@@ -90,26 +93,28 @@ def test_a_failure_is_shrunk_to_a_schedule_that_can_be_run(tmp_path: Path) -> No
     assert not fake(schedule).is_clean
 
 
+def test_rates_count_the_seeds_that_find_each_planted_bug(tmp_path: Path) -> None:
+    file = str(tmp_path / "rates")
+    words = ("--processes", "1", "--planted", "all", "--rates", file)
+    run("--seeds", "1", "--first", "7", *words)
+    lines = run("--seeds", "2", "--first", "6", *words).output.splitlines()
+    for line, name in zip(lines[-len(BY_NAME) :], BY_NAME, strict=True):
+        assert line.startswith(f"{name:34}     2     1  50.00%")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (["--planted", "rust"], "there is no bug rust to plant; there are\n  no-epoch-truncation:"),
+        (["--rates", "x"], "--rates wants a bug"),
         (["--trace", "x"], "--trace wants one run"),
         (["--schedule", "no-such-file"], "no-such-file: "),
     ],
 )
-def test_what_cannot_be_done_is_said(words: list[str], why: str) -> None:
+def test_wrong_words_are_refused_with_the_reason(words: list[str], why: str) -> None:
     outcome = run(*words)
     assert isinstance(outcome.exception, click.ClickException)
     assert why in outcome.exception.format_message()
-
-
-def test_a_file_that_is_no_schedule_is_refused_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "schedule"
-    file.write_text("seed 5\n1 kick 1\n")
-    outcome = run("--schedule", str(file))
-    assert isinstance(outcome.exception, click.ClickException)
-    assert "line 2" in outcome.exception.format_message()
 
 
 def test_a_run_that_is_told_to_end_leaves_no_process_behind() -> None:
@@ -121,10 +126,11 @@ def test_a_run_that_is_told_to_end_leaves_no_process_behind() -> None:
         stderr=subprocess.DEVNULL,
     ) as run:
         process = psutil.Process(run.pid)
-        while len(at_work := process.children(recursive=True)) < 3:  # with the resource tracker
-            assert run.poll() is None
+        # With the resource tracker.
+        wait_until(lambda: len(process.children(recursive=True)) == 3, what="two processes")
+        at_work = process.children(recursive=True)
         run.send_signal(signal.SIGTERM)
-        run.communicate(timeout=120)
+        run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 1
-    _, alive = psutil.wait_procs(at_work, timeout=60)
+    _, alive = psutil.wait_procs(at_work, timeout=PATIENCE_S)
     assert not alive

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,11 +17,9 @@ from pybroker.testing.simulation.schedule import Schedule
 
 Simulate = Callable[[Schedule], Result]
 """Runs a schedule; a function that another process can import."""
-_AT_A_TIME: Final = 4
-"""Seeds that a process is given at once."""
-_TELL_S: Final = 15.0
-_RUNS_PER_PROCESS: Final = 100
-"""In pieces of work; then a fresh process takes over, whatever the old one may have kept."""
+TELL_S: Final = 10.0
+_RUNS_PER_PROCESS: Final = 400
+"""Then a fresh process takes over, whatever the old one may have kept."""
 
 
 @dataclass(slots=True)
@@ -50,25 +50,40 @@ def run_many(
     minutes: float | None = None,
 ) -> Tally:
     """Run them all, or as many as begin within `minutes`. `tell` gets lines as they come: each
-    failure in full, and how far it is."""
+    failure in full, and every few seconds how far the run is, whether or not a seed has ended."""
     tally = Tally()
-    begun = told = time.monotonic()
+    begun = time.monotonic()
     deadline = None if minutes is None else begun + 60 * minutes
 
     def is_over() -> bool:
         return deadline is not None and time.monotonic() >= deadline
 
     source = itertools.takewhile(lambda _: not is_over(), schedules)
-    for result in run_each(source, simulate, processes=processes):
-        tally.add(result)
-        if not result.is_clean:
-            tell(result.report())
-        now = time.monotonic()
-        if now - told >= _TELL_S:
-            told = now
-            tell(f"... {tally}")
+    with repeatedly(TELL_S, lambda: tell(f"... {tally}, after {time.monotonic() - begun:.0f} s")):
+        for result in run_each(source, simulate, processes=processes):
+            tally.add(result)
+            if not result.is_clean:
+                tell(result.report())
     tell(f"{tally}, {time.monotonic() - begun:.0f} s in all")
     return tally
+
+
+@contextmanager
+def repeatedly(seconds: float, call: Callable[[], object]) -> Iterator[None]:
+    """A thread makes the call again and again, as long as the block lasts."""
+    is_over = threading.Event()
+
+    def repeat() -> None:
+        while not is_over.wait(seconds):
+            call()
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def run_each(
@@ -83,22 +98,15 @@ def run_each(
 def _spread(schedules: Iterator[Schedule], simulate: Simulate, processes: int) -> Iterator[Result]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, max_tasks_per_child=_RUNS_PER_PROCESS)
-    under_way: set[Future[list[Result]]] = set()
+    under_way: set[Future[Result]] = set()
     try:
         while True:
-            while len(under_way) < 2 * processes:
-                some = list(itertools.islice(schedules, _AT_A_TIME))
-                if not some:
-                    break
-                under_way.add(pool.submit(_run_some, simulate, some))
+            for schedule in itertools.islice(schedules, 2 * processes - len(under_way)):
+                under_way.add(pool.submit(simulate, schedule))
             if not under_way:
                 return
             done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
             for each in done:
-                yield from each.result()
+                yield each.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _run_some(simulate: Simulate, schedules: list[Schedule]) -> list[Result]:
-    return [simulate(schedule) for schedule in schedules]

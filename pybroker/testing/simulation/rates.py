@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pybroker.testing.simulation.many import Simulate, run_each
+from pybroker.testing.simulation.many import TELL_S, Simulate, Tally, repeatedly, run_each
 from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.schedule import Schedule
 from pybroker.testing.simulation.swarm import generate
 
 ALL: Final = "all"
 _NOTHING: Final = "-"
-_TELL_RUNS: Final = 100
 _RULES_SHOWN: Final = 4
 
 
@@ -76,12 +75,15 @@ def measure(
     every = itertools.starmap(_planted, itertools.product(wanted, names))
     schedules = (schedule for schedule in every if _key(schedule) not in known)
     _cut_off(file)
-    with file.open("a", encoding="utf-8") as lines:
-        for number, result in enumerate(run_each(schedules, simulate, processes=processes), 1):
+    tally = Tally()
+    with (
+        file.open("a", encoding="utf-8") as lines,
+        repeatedly(TELL_S, lambda: tell(f"... {tally.runs} runs more")),
+    ):
+        for result in run_each(schedules, simulate, processes=processes):
             lines.write(f"{Try.of(result)}\n")
             lines.flush()
-            if number % _TELL_RUNS == 0:
-                tell(f"... {number} runs more")
+            tally.add(result)
     valid = {_key(_planted(seed, name)) for seed, name in itertools.product(wanted, names)}
     tell(table(names, [each for each in read(file) if each.key in valid]))
 
