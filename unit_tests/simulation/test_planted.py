@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -26,11 +25,14 @@ from unit_tests.coordinator.groups.offset_stage import Stage as OffsetStage
 from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, produce_request
 from unit_tests.handlers.test_produce import shared
 from unit_tests.handlers.test_replica_fetch import follow, lead
+from unit_tests.patience import until
 from unit_tests.replication.copying import Group
-from unit_tests.replication.leading import LAG_S, Leading, until
+from unit_tests.replication.leading import LAG_S, Leading
 from unit_tests.replication.test_copying import behind, failed
 from unit_tests.replication.test_leader_state import Stage
 from unit_tests.replication.vocabulary import ME, Replicas, facts
+
+pytestmark = pytest.mark.mutants
 
 
 async def epochs_decide_where_a_log_is_cut(home: Path) -> bool:
@@ -77,8 +79,7 @@ async def acks_all_waits_for_the_isr(home: Path) -> bool:
         request = produce_request("t", {0: batch()}, timeout_ms=60_000)
         task = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request))
         waits = bench.app.replicas.produces
-        for _ in itertools.takewhile(lambda _: not (len(waits) or task.done()), itertools.count()):
-            await asyncio.sleep(0)
+        await until(lambda: len(waits) or task.done())
         was_done = task.done()
         if was_done:
             (topic,) = task.result().responses

@@ -1,4 +1,4 @@
-"""The simulation finds bugs: those that are planted, each by a schedule that is clean without it.
+"""The simulation finds the planted bugs (mutants), each by a schedule that is clean without it.
 
 A schedule stands in `schedules/` under the name of its bug, with the rule that has to be broken. It
 says which faults come; when messages arrive is left to the dice of its seed. As these fall in
@@ -18,6 +18,8 @@ import pytest
 from pybroker.testing.simulation.planted import BY_NAME
 from pybroker.testing.simulation.run import simulate
 from pybroker.testing.simulation.schedule import Schedule, parse
+
+pytestmark = pytest.mark.mutants
 
 PINNED = {path.stem: path for path in sorted(Path(__file__).with_name("schedules").glob("*.txt"))}
 EXPECTED = "# expected: "
