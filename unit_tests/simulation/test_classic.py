@@ -132,7 +132,7 @@ def lose_some_members(seed: int) -> str:
         return simulation.digest
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_record_is_read_whatever_happens_to_members(seed: int) -> None:
     lose_some_members(seed)
 

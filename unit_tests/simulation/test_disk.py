@@ -1,5 +1,5 @@
 """The simulated disk: the same as the real one until something goes wrong, then as bad as a real
-one can be, and no worse. What any `Disk` does is shown in `storage/test_disk.py`."""
+one can be. What any `Disk` does is shown in `storage/test_disk.py`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.errors import DiskFull, StorageError
+from pybroker.errors import StorageError
 from pybroker.ports import Disk, File
 from pybroker.storage.files import SystemDisk
 from pybroker.testing.simulation.disk import SimDisk
-from pybroker.testing.simulation.disk_faults import ProcessKilled
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.world import World
-
-SEEDS = range(40)
 
 
 def new_disk(seed: object = 1) -> tuple[SimDisk, DiskView]:
@@ -153,20 +149,6 @@ def test_random_operations_do_the_same_on_both_disks(tmp_path: Path, seed: int) 
 # power
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_synced_outlives_a_power_loss(seed: int) -> None:
-    disk, view = new_disk(seed)
-    file = written(view, "/data/a", b"x" * 700, b"y" * 900)
-    file.sync()
-    view.sync_dir("/data")
-    file.append(b"z" * 2000)
-    found = after_power_loss(disk).read("/data/a")
-    assert found[:1600] == b"x" * 700 + b"y" * 900
-    rest = found[1600:]
-    assert len(rest) <= 2000
-    assert not rest.strip(b"z\0")
-
-
 def test_a_power_loss_leaves_everything_that_it_may() -> None:
     """Nothing, all, a part up to a sector, a hole, a length without content; and no name."""
     seen: dict[str, int] = {}
@@ -188,23 +170,6 @@ def test_a_power_loss_leaves_everything_that_it_may() -> None:
     assert seen.keys() == {"no name", "nothing", "whole", "a part", "a hole", "zeros at the end"}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_replacing_is_atomic_under_power_loss(seed: int) -> None:
-    disk, view = new_disk(seed)
-    view.replace("/data/a", b"old" * 999)
-    assert view.read("/data/a") == b"old" * 999
-    point = random.Random(seed).randrange(8)
-    disk.kill_at(point, disk.lose_power, after_bytes=600)
-    whole = True
-    try:
-        view.replace("/data/a", b"new" * 999)
-        disk.lose_power()
-    except ProcessKilled:
-        whole = False
-    found = disk.of_process().read("/data/a")
-    assert found == b"new" * 999 or (found == b"old" * 999 and not whole)
-
-
 def test_a_rename_that_was_not_synced_is_there_or_not_but_never_half() -> None:
     seen = set()
     for seed in range(60):
@@ -221,108 +186,7 @@ def test_a_rename_that_was_not_synced_is_there_or_not_but_never_half() -> None:
     assert seen == {"p", "q", "r"}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_no_file_has_two_names_or_none_after_moving_about(seed: int) -> None:
-    disk, view = new_disk(seed)
-    rng = random.Random(seed)
-    view.make_dirs("/data/x")
-    for name in "abcdef":
-        view.replace(f"/data/{name}", name.encode())
-    view.sync_dir("/data")
-    places = [f"/data/{name}" for name in "abcdef"]
-    for number in range(20):
-        index = rng.randrange(len(places))
-        fresh = f"/data/{rng.choice(('', 'x/'))}{number}"
-        if rng.random() < 0.2:
-            view.make_dirs("/data/y")
-            fresh = f"/data/y/{number}"
-        view.rename(places[index], fresh)
-        places[index] = fresh
-        if rng.random() < 0.1:
-            view.sync_dir(fresh.rpartition("/")[0])
-    after_power_loss(disk)
-    assert sorted(bytes(node.data) for _, node in disk.files()) == [
-        b"a",
-        b"b",
-        b"c",
-        b"d",
-        b"e",
-        b"f",
-    ]
-
-
-def test_what_is_pending_becomes_durable_by_itself() -> None:
-    disk, view = new_disk()
-    written(view, "/data/a", b"z" * 1000)
-    disk.world.run(31)
-    assert after_power_loss(disk).read("/data/a") == b"z" * 1000
-
-
-def test_killing_a_process_loses_nothing_and_it_does_nothing_more() -> None:
-    world = World("1")
-    machine = Machine(world, "m")
-    disk = SimDisk.of_machine(machine)
-    view = disk.of_process()
-    file = written(view, "/a", b"one")
-    release = view.lock("/lock", "me")
-    assert release is not None
-    machine.start(lambda loop: nothing(), None)
-    world.run(1)
-    machine.kill()
-    for operate in (
-        lambda: file.append(b"two"),
-        file.sync,
-        lambda: file.pread(0, 1),
-        lambda: view.unlink("/a"),
-        lambda: view.replace("/a", b"two"),
-        lambda: view.exists("/a"),
-    ):
-        with pytest.raises(ProcessKilled):
-            operate()
-    following = disk.of_process()
-    assert following.read("/a") == b"one"
-    assert following.lock("/lock", "you") is not None
-
-
-async def nothing() -> None:
-    return
-
-
-def test_a_process_dies_in_the_middle_of_a_write() -> None:
-    disk, view = new_disk()
-    file = written(view, "/data/a", b"one")
-    killed: list[bool] = []
-    disk.kill_at(
-        lambda operation, path: operation == "append", lambda: killed.append(True), after_bytes=2
-    )
-    with pytest.raises(ProcessKilled):
-        file.append(b"two")
-    with pytest.raises(ProcessKilled):
-        view.read("/data/a")
-    assert killed == [True]
-    assert disk.of_process().read("/data/a") == b"onetw"
-
-
 # faults
-
-
-def test_what_does_not_fit_is_refused_and_cut_back() -> None:
-    disk, view = new_disk()
-    file = written(view, "/data/a", b"x" * 100)
-    disk.capacity = 150
-    assert view.free_bytes("/data") == 50
-    with pytest.raises(DiskFull, match="append to /data/a: only 50 of 60 bytes were written: No"):
-        file.append(b"y" * 60)
-    assert (file.size(), view.read("/data/a")) == (100, b"x" * 100)
-    file.append(b"y" * 50)
-    with pytest.raises(DiskFull, match="append to /data/a: No space left on device"):
-        file.append(b"y")
-    with pytest.raises(DiskFull, match=r"write /data/b.tmp: No space left on device"):
-        view.replace("/data/b", b"z")
-    assert view.list_dir("/data") == ["a"]
-    view.unlink("/data/a")
-    assert view.free_bytes("/data") == 150
-    view.replace("/data/b", b"z" * 150)
 
 
 def test_a_sync_that_fails_loses_the_data_and_the_next_one_does_not_say_so() -> None:
@@ -372,37 +236,3 @@ def test_bits_flip_where_they_are_told_to() -> None:
     assert view.read("/data/0.index") == bytes(100)
     assert after_power_loss(disk).read(path) == expected
     assert disk.flip_random(".timeindex") is None
-
-
-def test_a_disk_tells_where_a_bit_is_wrong_still() -> None:
-    disk, view = new_disk()
-    names = ("cut", "deleted", "kept", "moved", "replaced", "turned")
-    for name in names:
-        view.replace(f"/data/{name}", bytes(10))
-        disk.flip(f"/data/{name}", 8 * 9)
-    assert disk.flipped() == [f"/data/{name}" for name in names]
-    written_anew = view.open("/data/cut")
-    written_anew.truncate(9)
-    written_anew.append(bytes(1))
-    view.unlink("/data/deleted")
-    view.rename("/data/moved", "/data/there")
-    view.replace("/data/replaced", bytes(10))
-    disk.flip("/data/turned", 8 * 9)
-    assert disk.flipped() == ["/data/kept", "/data/there"]
-
-
-def test_reads_miss_the_cache_now_and_then() -> None:
-    _, view = new_disk()
-    file = written(view, "/data/a", b"x" * 100)
-    answers = [file.pread_cached(10, 5) for _ in range(300)]
-    assert set(answers) == {b"xxxxx", None}
-    assert answers.count(None) < 100
-
-
-def test_the_trace_tells_what_was_written() -> None:
-    digests = set()
-    for data in (b"one", b"two", b"one"):
-        disk, view = new_disk()
-        view.replace("/data/a", data)
-        digests.add(disk.world.digest)
-    assert len(digests) == 2

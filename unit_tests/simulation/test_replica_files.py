@@ -56,13 +56,6 @@ def test_batches_epochs_producers_and_records_are_read(disk: DiskView) -> None:
     assert read.records == (Record(1, "b", 0), Record(2, "c", 1))
 
 
-def test_what_a_producer_wrote_below_the_log_start_does_not_count(disk: DiskView) -> None:
-    entries = (RememberedBatch(1, 1, 1, 0), RememberedBatch(2, 2, 1, 0))
-    known = [ProducerEntry(7, 0, entries, 0, 0, -1), ProducerEntry(8, 0, entries[:1], 0, 0, -1)]
-    files = replica_files(disk, "/data", 3, KEY, 4, start=2, producers=known)
-    assert files.producers == ("producer 7 epoch 0: [(2, 2)]",)
-
-
 def test_other_bytes_have_another_digest(disk: DiskView) -> None:
     before = replica_files(disk, "/data", 3, KEY, 4)
     disk.write(SECOND, batch(2, b"C", epoch=1) + batch(3, b"d", epoch=1))

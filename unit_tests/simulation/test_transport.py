@@ -15,8 +15,7 @@ from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
 from pybroker.testing.simulation.world import World
-
-DEADLINE_S = 30
+from unit_tests.patience import MOMENT_S, in_time
 
 
 class Events:
@@ -53,7 +52,7 @@ class Events:
         if not self._has(event, length):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((event, length, waiter))
-            await asyncio.wait_for(waiter, DEADLINE_S)
+            await in_time(waiter)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -127,9 +126,9 @@ class Place:
         return cast("Events", client), cast("Events", server)
 
     async def arrived(self) -> None:
-        """What was sent has come to the other socket; on a real loopback it is there at once."""
-        if not self._is_real:
-            await asyncio.sleep(1)
+        """What was sent has come to the other socket; on a real loopback it is there at once. A
+        protocol that would hear of it has been given the time."""
+        await asyncio.sleep(MOMENT_S if self._is_real else 1)
 
 
 Scenario = Callable[[Place], Coroutine[Any, Any, None]]
@@ -279,7 +278,6 @@ def test_who_pauses_reading_at_once_hears_nothing(run: Run) -> None:
         client, server = await place.pair()
         client.transport.write(b"data")
         await place.arrived()
-        await asyncio.sleep(0)
         assert server.heard == "made"
         server.transport.resume_reading()
         await server.until("data", 4)

@@ -1,8 +1,6 @@
-"""What cannot come back, and who says so."""
+"""Partitions wait for lost disks and damaged logs until an operator gives these up."""
 
 from __future__ import annotations
-
-import pytest
 
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.upkeep import look_after
@@ -19,11 +17,10 @@ _A_BIT_OF_A_VALUE = 8 * (10 * 69 + 66)
 _EACH_SYNCED = {"log.flush.interval.messages": 1}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_partition_waits_for_its_last_disk_until_that_is_given_up(seed: int) -> None:
+def test_a_partition_waits_for_its_last_disk_until_that_is_given_up() -> None:
     """All lose power, so that nobody trusts his log; who is back last counts alone for all that was
     committed, and its disk is gone. The others still have what was synced."""
-    with Simulation(seed, config=_EACH_SYNCED) as simulation:
+    with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
         cluster = simulation.cluster
@@ -37,10 +34,9 @@ def test_a_partition_waits_for_its_last_disk_until_that_is_given_up(seed: int) -
         _wait_for_the_operator(simulation)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_partition_waits_for_its_damaged_log_until_that_is_given_up(seed: int) -> None:
+def test_a_partition_waits_for_its_damaged_log_until_that_is_given_up() -> None:
     """Nobody counts, and what lies behind the hole may be more than the others have."""
-    with Simulation(seed, config=_EACH_SYNCED) as simulation:
+    with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
         cluster = simulation.cluster
@@ -54,12 +50,9 @@ def test_a_partition_waits_for_its_damaged_log_until_that_is_given_up(seed: int)
         _wait_for_the_operator(simulation)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_up(
-    seed: int,
-) -> None:
+def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_up() -> None:
     """It follows, and so seems to be there; but it may not lead, and nobody else counts."""
-    with Simulation(seed, config=_EACH_SYNCED) as simulation:
+    with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
         cluster = simulation.cluster
@@ -72,13 +65,10 @@ def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_
         _wait_for_the_operator(simulation)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_leader_with_a_hole_that_nobody_can_do_without_is_used_until_that_is_given_up(
-    seed: int,
-) -> None:
+def test_a_leader_with_a_hole_that_nobody_can_do_without_is_used_until_that_is_given_up() -> None:
     """It serves what is whole, and the others come no further."""
     config = {"min.insync.replicas": 1, "pybroker.log.scrub.io.max.bytes.per.second": 0}
-    with Simulation(seed, config=config) as simulation:
+    with Simulation(0, config=config) as simulation:
         cluster = simulation.cluster
         simulation.run(create, simulation.bootstrap)
         leader = cluster.brokers[simulation.leader("orders", 0)]

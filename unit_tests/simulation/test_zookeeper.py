@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
 
 import pytest
 
-from pybroker.errors import ConnectionLoss, NoNode, StartupError
+from pybroker.errors import ConnectionLoss, NoNode
 from pybroker.ports import SessionEvent, WatchKind
+from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.zookeeper import Change
+from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.zookeeper import Change, ZooKeeper
 from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
 from unit_tests.coordinator.coord_contract import (
     Client,
@@ -21,10 +24,48 @@ from unit_tests.coordinator.coord_contract import (
     refused,
     watch_event,
 )
-from unit_tests.simulation.zookeeper_history import PATHS, SESSION_MS, History, User
-from unit_tests.simulation.zookeeper_stage import Nemesis, Stage
 
+SESSION_MS = 3000
 SESSION_S = SESSION_MS / 1000
+Main = Callable[[ProcessLoop], Coroutine[Any, Any, object]]
+LIMIT_S: Final = 1000.0
+"""Of simulated time."""
+
+
+class Stage:
+    """`play` runs a coroutine in a process of its own, to its end."""
+
+    def __init__(self, seed: str = "1") -> None:
+        self.world = World(seed, keep_lines=True)
+        self.links = Links(self.world)
+        self.zookeeper = ZooKeeper(self.world, self.links)
+        self.machines: list[Machine] = []
+
+    def machine(self) -> Machine:
+        machine = Machine(self.world, f"m{len(self.machines) + 1}")
+        self.machines.append(machine)
+        return machine
+
+    def play(self, main: Main) -> None:
+        done: list[BaseException | None] = []
+
+        async def whole(loop: ProcessLoop) -> None:
+            try:
+                await main(loop)
+            except BaseException as error:
+                done.append(error)
+            else:
+                done.append(None)
+
+        loop = self.machine().start(whole, None)
+        assert self.world.run(self.world.now + LIMIT_S, lambda: bool(done)), "it hangs"
+        assert loop.failures == []
+        if done[0] is not None:
+            raise done[0]
+
+    def close(self) -> None:
+        for machine in self.machines:
+            machine.bury()
 
 
 class SimulatedService:
@@ -126,14 +167,6 @@ def test_a_killed_processs_session_lives_on_for_its_timeout(stage: Stage) -> Non
     assert stage.zookeeper.session_ids() == []
 
 
-def test_an_idle_process_keeps_its_session(stage: Stage) -> None:
-    held = Held(stage)
-    stage.world.run(100)
-    assert held.holds
-    assert held.events == []
-    assert held.coord.silence() < SESSION_S / 3
-
-
 def test_a_stopped_process_loses_its_session_and_hears_of_it_when_it_goes_on(stage: Stage) -> None:
     held = Held(stage)
     stage.world.run(5)
@@ -172,17 +205,6 @@ def test_a_process_that_is_cut_off_knows_nothing_until_it_is_back(stage: Stage, 
     assert held.heard()[1:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
 
 
-def test_the_next_process_of_a_machine_ends_the_session_of_the_last(stage: Stage) -> None:
-    held = Held(stage)
-    stage.world.run(5)
-    held.machine.kill()
-    held.path = "/next"
-    held.start()
-    stage.world.run(5.5)
-    assert stage.zookeeper.nodes() == ["/", "/next"]
-    assert len(held.coord.earlier_session_ids) == 1
-
-
 def test_without_a_majority_nothing_is_decided_and_no_session_ends(stage: Stage) -> None:
     held = Held(stage)
     stage.world.run(5)
@@ -198,54 +220,6 @@ def test_without_a_majority_nothing_is_decided_and_no_session_ends(stage: Stage)
     assert held.heard()[-1] is SessionEvent.RECONNECTED
     assert held.coord.generation == 1
     assert held.holds
-
-
-def test_start_without_a_service_says_so(stage: Stage) -> None:
-    for name in stage.zookeeper.members:
-        stage.zookeeper.down(name)
-
-    async def main(loop: ProcessLoop) -> None:
-        with pytest.raises(StartupError, match="no ZooKeeper answers"):
-            await ZooKeeperSession(stage.zookeeper, loop, "m1").start(3)
-
-    stage.play(main)
-
-
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_a_connection_that_is_back_is_not_blamed_for_the_silence_before(seed: str) -> None:
-    stage = Stage(seed)
-    heard: list[SessionEvent] = []
-
-    async def main(loop: ProcessLoop) -> None:
-        session = ZooKeeperSession(stage.zookeeper, loop, "c", session_timeout_ms=6000)
-        await session.start()
-        session.add_listener(heard.append)
-        await session.exists("/", lambda _: None)
-        stage.links.cut("c", [*stage.zookeeper.members])
-        await asyncio.sleep(5)
-        stage.links.heal("c", [*stage.zookeeper.members])
-        await asyncio.sleep(10)
-        await session.close()
-
-    stage.play(main)
-    stage.close()
-    assert heard[-1] in (SessionEvent.RECONNECTED, SessionEvent.CONNECTED)
-    assert heard.count(SessionEvent.SUSPENDED) == 1
-
-
-def test_what_was_asked_before_a_goodbye_may_be_answered_before_it(stage: Stage) -> None:
-    async def main(loop: ProcessLoop) -> None:
-        session = ZooKeeperSession(stage.zookeeper, loop, "c")
-        await session.start()
-        asked = [asyncio.ensure_future(session.exists("/")) for _ in range(3)]
-        await asyncio.sleep(0)
-        await session.close()
-        for each in asked:
-            with pytest.raises(ConnectionLoss):
-                await each
-        assert stage.zookeeper.session_ids() == []
-
-    stage.play(main)
 
 
 # ---- what members show
@@ -274,27 +248,6 @@ def test_a_member_that_lags_shows_old_state_until_sync(stage: Stage) -> None:
         assert (await reader.get("/a"))[0] == b"new"
         assert (await reader.set("/a", b"own")).version == 2
         assert (await reader.get("/a"))[0] == b"own"
-
-    stage.play(main)
-
-
-def test_a_client_goes_to_no_member_that_is_behind_it(stage: Stage) -> None:
-    zookeeper = stage.zookeeper
-    late, other = (name for name in zookeeper.members if name != zookeeper.leader)
-
-    async def main(loop: ProcessLoop) -> None:
-        zookeeper.lag(late, 5.0)
-        client = ZooKeeperSession(zookeeper, loop, "c", members=[other])
-        await client.start()
-        heard = Heard()
-        client.add_listener(heard)
-        await client.create("/a")
-        behind = zookeeper.members[late].tree.zxid
-        client._members = [late]
-        client.break_connection()
-        await heard.next(SessionEvent.RECONNECTED)
-        assert behind < client.seen_zxid <= zookeeper.members[late].tree.zxid
-        assert await client.exists("/a") is not None
 
     stage.play(main)
 
@@ -336,85 +289,3 @@ def test_a_lost_reply_may_hide_an_applied_write(stage: Stage, applied: bool) -> 
 
     stage.play(main)
     assert [(change.path, change.data) for change in changes] == [("/a", b"data")] * applied
-
-
-def test_what_was_asked_on_an_old_connection_does_not_come_after_the_new_one(stage: Stage) -> None:
-    async def main(loop: ProcessLoop) -> None:
-        client = ZooKeeperSession(stage.zookeeper, loop, "c")
-        await client.start()
-        heard = Heard()
-        client.add_listener(heard)
-        await client.create("/a", b"old")
-        assert client.member is not None
-        before = client.member
-        stage.links.cut("c", [before])
-        late = asyncio.ensure_future(client.set("/a", b"late"))
-        await asyncio.sleep(0.1)
-        client.break_connection(arrives=True)
-        await refused(ConnectionLoss, late)
-        await heard.next(SessionEvent.RECONNECTED)
-        assert client.member != before
-        stage.links.heal("c", [before])
-        await asyncio.sleep(5)
-        assert (await client.get("/a"))[0] == b"old"
-        assert (await client.set("/a", b"new")).version == 1
-
-    stage.play(main)
-
-
-# ---- at random
-
-
-def turbulence(seed: str, seconds: float = 20.0) -> tuple[History, str]:
-    """Users and a nemesis, and then peace. Everything that is told is checked as it is told."""
-    stage = Stage(seed)
-    history = History(stage.world, stage.zookeeper)
-    loops: list[ProcessLoop] = []
-    users: dict[str, User] = {}
-    made: list[User] = []
-
-    async def main(loop: ProcessLoop, machine: Machine) -> None:
-        loops.append(loop)
-        users[machine.name] = user = User(history, machine)
-        made.append(user)
-        await user.run()
-
-    def restart(machine: Machine) -> None:
-        if machine.loop is None:
-            machine.start(lambda loop: main(loop, machine), None)
-
-    victims = [stage.machine() for _ in range(5)]
-    for victim in victims:
-        restart(victim)
-    nemesis = Nemesis(stage, victims, restart)
-    nemesis.run(seconds)
-    stage.world.run(seconds + 10)
-    zookeeper = stage.zookeeper
-    assert zookeeper.leader is not None
-    living = {user.coord.session_id for user in users.values()}
-    assert set(zookeeper.session_ids()) == living
-    for user in users.values():
-        user.stops = True
-    stage.world.run(seconds + 20)
-    for path in PATHS:
-        node = zookeeper.node(path)
-        assert node is None or node[1].ephemeral_owner in {0, *living}
-    for member in zookeeper.members.values():
-        found = [member.tree.node(path) for path in zookeeper.nodes()]
-        assert found == [zookeeper.node(path) for path in zookeeper.nodes()]
-    assert [problem for user in made for problem in user.problems] == []
-    assert [failure for loop in loops for failure in loop.failures] == []
-    assert history.counts["finished"] == len(victims)
-    stage.close()
-    return history, stage.world.digest
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_sessions_under_faults_see_one_order_of_changes(seed: int) -> None:
-    history, _ = turbulence(f"turbulence {seed}")
-    for name in ("read", "written", "both", "watch", "loss", "reconnected", "expired"):
-        assert history.counts[name] > 0, name
-
-
-def test_the_same_seed_gives_the_same_trace() -> None:
-    assert turbulence("again", 7)[1] == turbulence("again", 7)[1]
