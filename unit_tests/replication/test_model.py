@@ -53,6 +53,7 @@ def test_every_rule_is_tried() -> None:
     assert WITHOUT.keys() == {field.name for field in dataclasses.fields(Rules)}
 
 
+@pytest.mark.timeout(3600 if FULL else 300)
 @pytest.mark.parametrize("bounds", SMALL + (LARGER if FULL else ()), ids=str)
 def test_nothing_that_is_committed_is_lost(bounds: Bounds) -> None:
     found = search(Model(bounds), worlds_max=20_000_000)

@@ -57,10 +57,10 @@ _SEGMENT_BYTES_TO_GO: Final = 1_024
 """Where old segments go, they are so small that some become old within a run."""
 
 
-def generate(seed: str, *, kinds: tuple[Kind, ...] = KINDS) -> Schedule:
+def generate(seed: str) -> Schedule:
     """The schedule of that seed: always the same."""
     options, told = with_plot(seed, _options(seed))
-    picked = _picked(seed, [kind for kind in kinds if fits(kind, options)])
+    picked = _picked(seed, [kind for kind in KINDS if fits(kind, options)])
     times: list[float] = []
     events: list[FaultEvent] = []
     for kind in picked:

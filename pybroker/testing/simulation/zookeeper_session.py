@@ -206,11 +206,6 @@ class ZooKeeperSession:
         """The name of the member that serves us, or may soon."""
         return None if self._wire is None else self._wire.server.name
 
-    @property
-    def seen_zxid(self) -> int:
-        """The newest state of the service that an answer in this session has shown."""
-        return self._zxid
-
     def silence(self) -> float:
         """Counted from when we sent the newest write or sync that was answered; reads come from the
         member alone."""
