@@ -27,10 +27,10 @@ from confluent_kafka.cimpl import NewTopic as ConfluentTopic
 import pybroker.client as own
 from pybroker.client.errors import ResponseError
 from pybroker.errors import ErrorCode
+from unit_tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 confluent_admin: Any = confluent_kafka.admin  # half of it has no types
-SECONDS_MAX = 30
 Configs = Mapping[str, str]
 
 
@@ -357,7 +357,7 @@ class ConfluentAdmin:
     @staticmethod
     def _of(answer: Any) -> Any:
         try:
-            return answer.result(SECONDS_MAX)
+            return answer.result(PATIENCE_S)
         except confluent_kafka.KafkaException as error:
             raise Refused(error.args[0].code(), str(error)) from error
 
@@ -369,7 +369,7 @@ class ConfluentAdmin:
         self._result(self._admin.delete_topics([topic]))
 
     def topics(self) -> set[str]:
-        return set(self._admin.list_topics(timeout=SECONDS_MAX).topics)
+        return set(self._admin.list_topics(timeout=PATIENCE_S).topics)
 
     def partitions(self, topic: str) -> int:
         wanted = confluent_kafka.TopicCollection([topic])

@@ -17,13 +17,13 @@ from typing import Any, Final
 import kazoo.client  # type: ignore[import-untyped]
 
 from integration_tests import maven
-from integration_tests.process import ChildProcess, answers, wait_until
+from integration_tests.process import ChildProcess, answers
 from integration_tests.wire_client import Connection, metadata
 from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
 from pybroker.coordinator.zookeeper.handshake import SessionKey, close_session
 from pybroker.testing.sockets import free_ports
+from unit_tests.patience import ATTEMPT_S, wait_until
 
-_CLOSE_SECONDS_MAX: Final = 5.0
 QUIET: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaServer=info",
@@ -51,7 +51,7 @@ def end_session(connect: str, key: Mapping[str, Any]) -> int:
 
     def was_gone() -> bool:
         """Else it is taken over and closed, unless the broker is quicker and takes it back."""
-        closing = close_session(hosts, session, timeout_s=_CLOSE_SECONDS_MAX)
+        closing = close_session(hosts, session, timeout_s=ATTEMPT_S)
         with ThreadPoolExecutor(1) as thread:  # a tap is called where an event loop runs
             try:
                 return not thread.submit(asyncio.run, closing).result()

@@ -44,11 +44,11 @@ from typing import Final, Self
 
 from integration_tests import maven
 from integration_tests.differences import DIFFERENCES
-from integration_tests.process import ChildProcess, WaitFailed
+from integration_tests.process import ChildProcess
 from pybroker.__main__ import main
 from pybroker.tool_list import TOOLS
+from unit_tests.patience import PATIENCE_S, WaitFailed
 
-SECONDS_MAX: Final = 60
 CLASSES: Final[Mapping[str, str]] = {
     "topics": "org.apache.kafka.tools.TopicCommand",
     "configs": "kafka.admin.ConfigCommand",
@@ -119,7 +119,7 @@ class ApacheTools:
             "arguments": arguments,
             "stdin": stdin,
         }
-        answer = self._process.ask(json.dumps(command), f"^{start}", seconds=SECONDS_MAX)
+        answer = self._process.ask(json.dumps(command), f"^{start}")
         result = json.loads(answer.removeprefix(start))
         return Ran((tool, *arguments), result["code"], result["out"], result["err"])
 
@@ -145,11 +145,11 @@ class OurTools:
             files[0].write_text(stdin, encoding="utf-8")
             child = self._processes.Process(target=_run, args=([tool, *arguments], files))
             child.start()
-            child.join(SECONDS_MAX)
+            child.join(PATIENCE_S)
             if child.exitcode is None:
                 child.kill()
                 child.join()
-                raise WaitFailed(f"pybroker {tool} {arguments} runs for {SECONDS_MAX} s")
+                raise WaitFailed(f"pybroker {tool} {arguments} runs for {PATIENCE_S} s")
             out, err = (file.read_text(encoding="utf-8") for file in files[1:])
         return Ran((tool, *arguments), child.exitcode, out, err)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from integration_tests.process import wait_until
 from integration_tests.wire_client import Connection, ConnectionClosed
 from pybroker.client.metadata import error_code
 from pybroker.errors import ErrorCode
@@ -21,6 +20,7 @@ from pybroker.wire.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from unit_tests.patience import ATTEMPT_S, wait_until
 
 COMMIT_VERSION: Final = 8
 FETCH_VERSION: Final = 7
@@ -30,7 +30,6 @@ MOVED: Final = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
-SECONDS_MAX: Final = 60
 
 
 def commit_request(group: str, topic: str, offsets: Mapping[int, int]) -> OffsetCommitRequest:
@@ -76,7 +75,7 @@ class Committer:
         def look() -> bool:
             for address in self._bootstrap:
                 with suppress(OSError, ConnectionClosed), Connection(address) as connection:
-                    connection.set_timeout(5)
+                    connection.set_timeout(ATTEMPT_S)
                     request = FindCoordinatorRequest(key=self.group)
                     answer = connection.ask(2, request, FindCoordinatorResponse)
                     if answer.error_code == ErrorCode.NONE:
@@ -84,7 +83,7 @@ class Committer:
                         return True
             return False
 
-        wait_until(look, what=f"a coordinator of {self.group}", seconds=SECONDS_MAX)
+        wait_until(look, what=f"a coordinator of {self.group}")
         return found[-1]
 
     def try_commit(self, offsets: Mapping[int, int]) -> ErrorCode | None:
@@ -103,9 +102,7 @@ class Committer:
     def commit(self, offsets: Mapping[int, int]) -> None:
         """Until it is acknowledged."""
         wait_until(
-            lambda: self.try_commit(offsets) is ErrorCode.NONE,
-            what=f"the commit of {offsets}",
-            seconds=SECONDS_MAX,
+            lambda: self.try_commit(offsets) is ErrorCode.NONE, what=f"the commit of {offsets}"
         )
 
     def try_fetch(self, *partitions: int) -> dict[int, tuple[int, str | None]] | None:
@@ -133,7 +130,7 @@ class Committer:
                 found.append(answer)
             return answer is not None
 
-        wait_until(ask, what=f"what {self.group} has committed", seconds=SECONDS_MAX)
+        wait_until(ask, what=f"what {self.group} has committed")
         return found[-1]
 
     def fetch(self, *partitions: int) -> dict[int, int]:
@@ -144,5 +141,5 @@ class Committer:
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = Connection(self.coordinator()[1])
-            self._connection.set_timeout(20)
+            self._connection.set_timeout(ATTEMPT_S)
         return self._connection

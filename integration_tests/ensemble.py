@@ -15,13 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from integration_tests.process import ChildProcess, wait_until
+from integration_tests.process import ChildProcess
 from pybroker.coordinator.zookeeper.java import server_command
 from pybroker.testing.place import Place
 from pybroker.testing.sockets import free_ports
+from unit_tests.patience import ATTEMPT_S, wait_until
 
-_ELECTION_SECONDS_MAX: Final = 60.0
-_ANSWER_SECONDS_MAX: Final = 4.0
 TICK_S: Final = 0.5
 _SERVER: Final = f"""\
 standaloneEnabled=false
@@ -72,7 +71,7 @@ class Member:
         """`leader` or `follower`; empty when it does not serve."""
         with contextlib.suppress(OSError):
             address = (self.place.host, self.client_port)
-            with socket.create_connection(address, timeout=_ANSWER_SECONDS_MAX) as connection:
+            with socket.create_connection(address, timeout=ATTEMPT_S) as connection:
                 connection.sendall(b"srvr")
                 answer = b""
                 while part := connection.recv(4096):
@@ -174,7 +173,7 @@ class Ensemble:
             found[:] = [n for n in asked if self.members[n].mode() == "leader"]
             return len(found) == 1
 
-        wait_until(leads, what="one member of the ensemble leads", seconds=_ELECTION_SECONDS_MAX)
+        wait_until(leads, what="one member of the ensemble leads")
         return found[0]
 
     def followers(self) -> list[int]:
@@ -197,7 +196,6 @@ class Ensemble:
         wait_until(
             lambda: all(self.members[number].mode() for number in asked),
             what=f"members {sorted(asked)} of the ensemble serve",
-            seconds=_ELECTION_SECONDS_MAX,
         )
 
     def close(self) -> None:

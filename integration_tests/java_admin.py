@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from integration_tests import maven
-from integration_tests.admin_clients import SECONDS_MAX, Configs, Refused
+from integration_tests.admin_clients import Configs, Refused
 from integration_tests.process import ChildProcess
 
 
@@ -30,7 +30,7 @@ class JavaAdmin:
     def ask(self, do: str, **arguments: object) -> Any:
         """The whole result of one command."""
         command = json.dumps({"do": do, **arguments})
-        line = self._process.ask(command, "^RESULT ", seconds=2 * SECONDS_MAX)
+        line = self._process.ask(command, "^RESULT ")
         result = json.loads(line.removeprefix("RESULT "))
         assert "error" not in result, f"{do} {arguments}: {result['error']}"
         if "code" in result:

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from unit_tests.patience import PATIENCE_S
+
 KAFKA_VERSION: Final = "3.9.1"
 
 KAFKA: Final = (
@@ -57,7 +59,6 @@ IN_PYSPARK: Final = (
 )
 """What the connector depends on and PySpark brings."""
 
-_FETCH_SECONDS_MAX: Final = 540
 _POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -159,11 +160,11 @@ def _fetch(pom: str, folder: Path) -> None:
         ]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_FETCH_SECONDS_MAX, check=False
+                command, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise MavenUnavailable(
-                f"mvn did not finish in {_FETCH_SECONDS_MAX} s; the repository does not answer"
+                f"mvn did not finish in {5 * PATIENCE_S} s; the repository does not answer"
             ) from error
         if done.returncode != 0 or not jars.is_dir():
             reason = next(

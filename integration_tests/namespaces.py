@@ -21,9 +21,9 @@ from typing import Final
 import psutil
 
 from pybroker.testing.place import Place
+from unit_tests.patience import PATIENCE_S
 
 _PREFIX: Final = "pyb"
-_COMMAND_SECONDS_MAX: Final = 20.0
 _NETWORKS: Final = itertools.count()
 _NODES_MAX: Final = 200
 
@@ -141,7 +141,7 @@ def _run(*words: str, may_fail: bool = False) -> str:
             words,
             capture_output=True,
             text=True,
-            timeout=_COMMAND_SECONDS_MAX,
+            timeout=PATIENCE_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -16,8 +16,8 @@ from typing import Final
 from integration_tests import maven
 from integration_tests.apache_tools import Ran
 from integration_tests.process import ChildProcess
+from unit_tests.patience import PATIENCE_S
 
-SECONDS_MAX: Final = 60
 CLASSES: Final[Mapping[str, str]] = {
     "topics": "kafka.admin.TopicCommand",
     "console-consumer": "kafka.tools.ConsoleConsumer",
@@ -44,7 +44,7 @@ class OldTools:
         """The words with --zookeeper in front, unless they name a server."""
         command = self._command(tool, words)
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         complaint = [line for line in done.stderr.splitlines() if not _OF_LOGGERS.match(line)]
         arguments = command[command.index(CLASSES[tool]) + 1 :]

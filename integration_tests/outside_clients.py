@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from integration_tests import maven, npm
-from integration_tests.process import ChildProcess, wait_until
+from integration_tests.process import ChildProcess
 from integration_tests.samples import (
     PLAIN_SAMPLES,
     SAMPLES,
@@ -21,8 +21,8 @@ from integration_tests.samples import (
     Read,
     Sample,
 )
+from unit_tests.patience import PATIENCE_S, wait_until
 
-SECONDS_MAX = 60
 _HERE = Path(__file__).parent
 _KEY_END = "\x1f"
 _RECORD_END = "\x1e\n"
@@ -54,10 +54,10 @@ class Kcat:
         self._bootstrap = bootstrap
 
     def _run(self, arguments: Sequence[str], text: bytes = b"") -> bytes:
-        patience = ["-m", str(SECONDS_MAX)]  # for metadata and the like it has 5 s
+        patience = ["-m", f"{PATIENCE_S:.0f}"]  # for metadata and the like it has 5 s
         command = [self._program, "-b", self._bootstrap, *patience, *arguments]
         done = subprocess.run(
-            command, input=text, capture_output=True, timeout=SECONDS_MAX, check=False
+            command, input=text, capture_output=True, timeout=PATIENCE_S, check=False
         )
         assert done.returncode == 0, f"{command}: {done.stderr.decode(errors='replace')}"
         return done.stdout
@@ -70,7 +70,7 @@ class Kcat:
             (found,) = json.loads(self._run(words))["topics"]
             return "error" not in found and bool(found["partitions"])
 
-        wait_until(is_there, what=f"kcat gets {topic} created", seconds=SECONDS_MAX)
+        wait_until(is_there, what=f"kcat gets {topic} created")
 
     def produce(
         self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
@@ -152,7 +152,7 @@ class _JsonClient:
 
     def _ask(self, do: str, topic: str, **arguments: object) -> dict[str, Any]:
         command = json.dumps({"do": do, "topic": topic, **arguments})
-        line = self._process.ask(command, "^RESULT ", seconds=SECONDS_MAX)
+        line = self._process.ask(command, "^RESULT ")
         result: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
         assert "error" not in result, f"{do} {topic}: {result['error']}\n{self._process.output}"
         return result

@@ -20,10 +20,10 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from integration_tests import maven
 from integration_tests.kafka_python import polled
 from integration_tests.process import ChildProcess
+from unit_tests.patience import PATIENCE_S
 
 HEARTBEAT_MS: Final = 200
 SESSION_MS: Final = 10_000
-STOP_SECONDS: Final = 60
 Reads = Counter[tuple[int, int]]
 """How often each (partition, offset) was read."""
 
@@ -70,7 +70,7 @@ class _Threaded:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(STOP_SECONDS)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the member does not end"
         if self._failure is not None:
             raise self._failure

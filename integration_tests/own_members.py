@@ -16,6 +16,7 @@ from integration_tests.outside_members import OutsideMember, Reads
 from integration_tests.process import ChildProcess
 from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import PATIENCE_S
 
 PARTITIONS: Final = 6
 
@@ -79,7 +80,7 @@ class Members:
                 self._news.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60), self._news:
+        async with asyncio.timeout(PATIENCE_S), self._news:
             await self._news.wait_for(condition)
 
     def shares(self, *names: str, others: Sequence[OutsideMember] = ()) -> bool:

@@ -17,37 +17,15 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 import psutil
 
 from pybroker.testing.sockets import free_ports
+from unit_tests.patience import ATTEMPT_S, PATIENCE_S, WaitFailed, wait_until
 
-START_SECONDS_MAX: Final = 60.0
-STOP_SECONDS_MAX: Final = 60.0
-_POLL_SECONDS: Final = 0.02
-
-
-class WaitFailed(AssertionError):
-    """What was waited for did not happen in time; the message says what, and shows the output."""
-
-
-def wait_until(
-    condition: Callable[[], object], *, what: str, seconds: float = START_SECONDS_MAX
-) -> None:
-    """Return as soon as `condition()` is true, for things that send no event (ports, files, other
-    people's processes).
-
-    Raises WaitFailed after `seconds`.
-    """
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            raise WaitFailed(f"not within {seconds} s: {what}")
-        pause.wait(_POLL_SECONDS)
+__all__ = ["ChildProcess", "answers", "free_port", "processes_using", "wait_until"]
 
 
 def free_port() -> int:
@@ -58,7 +36,7 @@ def free_port() -> int:
 def answers(port: int) -> bool:
     """Whether something accepts connections on the port."""
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", port), timeout=ATTEMPT_S).close()
     except OSError:
         return False
     return True
@@ -142,7 +120,7 @@ class ChildProcess:
         """Resident memory at the moment."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
-    def ask(self, line: str, pattern: str, *, seconds: float = START_SECONDS_MAX) -> str:
+    def ask(self, line: str, pattern: str) -> str:
         """Write a line to the standard input of an interactive program and wait for its answer:
         the next line of output that contains a match of `pattern`."""
         stream = self._process.stdin
@@ -151,16 +129,14 @@ class ChildProcess:
             seen = len(self._lines)
         stream.write(line.encode() + b"\n")
         stream.flush()
-        return self.wait_for_line(pattern, seconds=seconds, after=seen)
+        return self.wait_for_line(pattern, after=seen)
 
-    def wait_for_line(
-        self, pattern: str, *, seconds: float = START_SECONDS_MAX, after: int = 0
-    ) -> str:
+    def wait_for_line(self, pattern: str, *, after: int = 0) -> str:
         """The first line of output that contains a match of `pattern`, `after` lines passed over.
 
         Raises WaitFailed when the process ends, or the time is over, without one.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_S
         seen = after
         with self._news:
             while True:
@@ -172,33 +148,33 @@ class ChildProcess:
                     reason = "the process ended"
                     break
                 if not self._news.wait(deadline - time.monotonic()):
-                    reason = f"{seconds} s are over"
+                    reason = f"{PATIENCE_S} s are over"
                     break
             output = "\n".join(self._lines[-40:])
         raise WaitFailed(f"{reason} without a line like {pattern!r}; output:\n{output}")
 
-    def wait(self, *, seconds: float = STOP_SECONDS_MAX) -> int:
+    def wait(self) -> int:
         """The exit code (negative: the signal that ended it).
 
-        Raises WaitFailed when it is still running after `seconds`.
+        Raises WaitFailed when it is still running when the time is over.
         """
         try:
-            code = self._process.wait(seconds)
+            code = self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired as error:
             raise WaitFailed(
-                f"{self.command[:4]} still runs after {seconds} s; output:\n{self.output}"
+                f"{self.command[:4]} still runs after {PATIENCE_S} s; output:\n{self.output}"
             ) from error
-        self._reader.join(5)
+        self._reader.join(PATIENCE_S)
         return code
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; no error when the process is gone."""
         self._process.send_signal(number)
 
-    def stop(self, *, seconds: float = STOP_SECONDS_MAX) -> int:
+    def stop(self) -> int:
         """SIGTERM, then the exit code."""
         self.signal(signal.SIGTERM)
-        return self.wait(seconds=seconds)
+        return self.wait()
 
     def kill9(self) -> None:
         """SIGKILL, and wait until the process is gone."""

@@ -18,9 +18,9 @@ from confluent_kafka.cimpl import NewTopic
 import pybroker.client
 from integration_tests.samples import SAMPLES, WITHOUT_NULL_HEADERS, Read, Sample
 from pybroker.model import TopicPartition
+from unit_tests.patience import PATIENCE_MS, PATIENCE_S
 
 T = TypeVar("T")
-SECONDS_MAX = 30
 
 
 class ConfluentKafka:
@@ -36,7 +36,7 @@ class ConfluentKafka:
         admin = confluent_admin.AdminClient({"bootstrap.servers": self._bootstrap})
         wanted = NewTopic(topic, num_partitions=1)
         for answer in admin.create_topics([wanted]).values():
-            answer.result(SECONDS_MAX)
+            answer.result(PATIENCE_S)
 
     def produce(
         self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
@@ -61,7 +61,7 @@ class ConfluentKafka:
                 timestamp=sample.timestamp,
                 on_delivery=lambda error, _: errors.append(error) if error else None,
             )
-        unsent = producer.flush(SECONDS_MAX)
+        unsent = producer.flush(PATIENCE_S)
         assert not unsent and not errors, f"{unsent} unsent, errors: {errors}"
 
     def _consumer(self) -> confluent_kafka.Consumer:
@@ -77,11 +77,11 @@ class ConfluentKafka:
         consumer = self._consumer()
         try:
             partition = confluent_kafka.TopicPartition(topic, 0, offset)
-            _, end = consumer.get_watermark_offsets(partition, timeout=SECONDS_MAX)
+            _, end = consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)
             consumer.assign([partition])
             records: list[Read] = []
             while offset + len(records) < end:
-                message = consumer.poll(SECONDS_MAX)
+                message = consumer.poll(PATIENCE_S)
                 assert message is not None, f"read only {len(records)} of {end - offset}"
                 assert message.error() is None, message.error()
                 records.append(_from_confluent(message))
@@ -98,7 +98,7 @@ class ConfluentKafka:
             )
             records: list[tuple[int, int, bytes]] = []
             while len(records) < count:
-                message = consumer.poll(SECONDS_MAX)
+                message = consumer.poll(PATIENCE_S)
                 assert message is not None, f"read only {len(records)} of {count}"
                 assert message.error() is None, message.error()
                 partition, offset = message.partition(), message.offset()
@@ -112,7 +112,7 @@ class ConfluentKafka:
         consumer = self._consumer()
         try:
             wanted = confluent_kafka.TopicPartition(topic, 0, timestamp)
-            (found,) = consumer.offsets_for_times([wanted], timeout=SECONDS_MAX)
+            (found,) = consumer.offsets_for_times([wanted], timeout=PATIENCE_S)
             return -1 if found.offset == confluent_kafka.OFFSET_END else int(found.offset)
         finally:
             consumer.close()
@@ -172,9 +172,9 @@ class KafkaPython:
                 )
                 for sample in samples
             ]
-            producer.flush(SECONDS_MAX)
+            producer.flush(PATIENCE_S)
             for answer in answers:
-                answer.get(SECONDS_MAX)
+                answer.get(PATIENCE_S)
         finally:
             producer.close()
 
@@ -187,7 +187,7 @@ class KafkaPython:
             end = consumer.end_offsets([partition])[partition]
             records: list[Read] = []
             while consumer.position(partition) < end:
-                polled = consumer.poll(timeout_ms=1000 * SECONDS_MAX)
+                polled = consumer.poll(timeout_ms=PATIENCE_MS)
                 assert polled, f"read only {len(records)} of {end - offset}"
                 for r in polled[partition]:
                     headers = tuple((name, value) for name, value in r.headers)
@@ -205,7 +205,7 @@ class KafkaPython:
             consumer.seek_to_beginning(*wanted)
             records: list[tuple[int, int, bytes]] = []
             while len(records) < count:
-                polled = consumer.poll(timeout_ms=1000 * SECONDS_MAX)
+                polled = consumer.poll(timeout_ms=PATIENCE_MS)
                 assert polled, f"read only {len(records)} of {count}"
                 for found in polled.values():
                     records += [(r.partition, r.offset, r.value) for r in found]
@@ -275,7 +275,7 @@ class AioKafka:
                 for sample in samples
             ]
             for answer in answers:
-                await asyncio.wait_for(answer, SECONDS_MAX)
+                await asyncio.wait_for(answer, PATIENCE_S)
         finally:
             await producer.stop()
 
@@ -292,7 +292,7 @@ class AioKafka:
             end = (await consumer.end_offsets([partition]))[partition]
             records: list[Read] = []
             while await consumer.position(partition) < end:
-                r = await asyncio.wait_for(consumer.getone(partition), SECONDS_MAX)
+                r = await asyncio.wait_for(consumer.getone(partition), PATIENCE_S)
                 records.append(Read(r.offset, r.key, r.value, tuple(r.headers), r.timestamp))
             return records
         finally:
@@ -369,7 +369,7 @@ class Pybroker:
             end = (await consumer.end_offsets([partition]))[partition]
             records: list[Read] = []
             while await consumer.position(partition) < end:
-                r = await asyncio.wait_for(consumer.getone(), SECONDS_MAX)
+                r = await asyncio.wait_for(consumer.getone(), PATIENCE_S)
                 records.append(Read(r.offset, r.key, r.value, tuple(r.headers), r.timestamp))
             return records
 
@@ -386,7 +386,7 @@ class Pybroker:
             consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
             records: list[tuple[int, int, bytes]] = []
             while len(records) < count:
-                r = await asyncio.wait_for(consumer.getone(), SECONDS_MAX)
+                r = await asyncio.wait_for(consumer.getone(), PATIENCE_S)
                 records.append((r.partition, r.offset, r.value or b""))
             return records
 
@@ -402,4 +402,4 @@ class Pybroker:
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run to the end in a fresh event loop."""
-    return asyncio.run(asyncio.wait_for(work, 2 * SECONDS_MAX))
+    return asyncio.run(asyncio.wait_for(work, PATIENCE_S))

@@ -8,6 +8,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from unit_tests.patience import PATIENCE_S
+
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -19,7 +21,7 @@ class Site:
 
     def ask(self, path: str) -> tuple[int, str]:
         """Status and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

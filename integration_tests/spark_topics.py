@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, Row
 from integration_tests.samples import Headers, Sample
 from pybroker.client import Admin
 from pybroker.model import TopicPartition
+from unit_tests.patience import PATIENCE_S
 
-SECONDS_MAX: Final = 60
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -71,7 +71,7 @@ def expected_rows(topic: str, partition: int, samples: Sequence[Sample]) -> list
 
 def _wait_for(answers: Iterable[Future[Any]]) -> None:
     for answer in answers:
-        answer.result(SECONDS_MAX)
+        answer.result(PATIENCE_S)
 
 
 def _admin(bootstrap: str) -> AdminClient:
@@ -146,7 +146,7 @@ def produce(
             on_delivery=lambda error, _: errors.append(error) if error else None,
         )
         producer.poll(0)
-    unsent = producer.flush(SECONDS_MAX)
+    unsent = producer.flush(PATIENCE_S)
     assert not unsent and not errors, f"{unsent} unsent, errors: {errors[:3]}"
 
 

@@ -22,8 +22,8 @@ from integration_tests.admin_clients import (
 from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker, or_skip
 from integration_tests.java_admin import JavaAdmin
-from integration_tests.process import wait_until
 from pybroker.errors import ErrorCode
+from unit_tests.patience import wait_until
 
 CLIENTS: Final[dict[str, Callable[[str], Any]]] = {
     "pybroker": OwnAdmin,

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from integration_tests.apache import ApacheKafka, ApacheZooKeeper
 from integration_tests.broker import PybrokerProcess
 from integration_tests.wire_client import Connection, create_topic, metadata, wait_for_leader
+from unit_tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.ours
 
@@ -38,7 +39,7 @@ def write(bootstrap: str, tag: str) -> list[bytes]:
             value = f"{tag}-{codec}-{number}".encode()
             producer.produce(TOPIC, value, key=str(number), partition=0)
             values.append(value)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
     return values
 
 
@@ -54,7 +55,7 @@ def read(bootstrap: str) -> list[bytes]:
     )
     wanted = TopicPartition(TOPIC, 0, 0)
     consumer.assign([wanted])
-    _, end = consumer.get_watermark_offsets(wanted, timeout=20)
+    _, end = consumer.get_watermark_offsets(wanted, timeout=PATIENCE_S)
     values: list[bytes] = []
     while len(values) < end:
         for message in consumer.consume(1000, 10):

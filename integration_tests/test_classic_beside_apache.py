@@ -16,9 +16,10 @@ import pytest
 from integration_tests.apache import ApacheKafka, session_at
 from integration_tests.conftest import or_skip
 from integration_tests.old_tools import OldTools
-from integration_tests.process import ChildProcess, wait_until
+from integration_tests.process import ChildProcess
 from pybroker.classic import ClassicConsumer
 from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from unit_tests.patience import PATIENCE_S, wait_until
 
 PARTITIONS: Final = 8
 QUICK: Final[Mapping[str, str]] = {
@@ -213,7 +214,7 @@ async def test_both_kinds_keep_offsets_at_the_coordinator(
     async with Consumer(apache.bootstrap, group_id=scene.group) as looking:
 
         async def until_committed(offset: int) -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     found = (await looking.committed(keys)).values()
                     if [row.offset if row else None for row in found] == [offset] * PARTITIONS:

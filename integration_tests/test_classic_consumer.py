@@ -22,13 +22,14 @@ import pytest
 from integration_tests.apache import session_at
 from integration_tests.conftest import or_skip
 from integration_tests.old_tools import OldTools
-from integration_tests.process import ChildProcess, wait_until
+from integration_tests.process import ChildProcess
 from integration_tests.test_documents import output_of, program
 from pybroker.classic import ClassicConsumer, GroupIsCoordinated, Stream
 from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pybroker.client.errors import JoinRefused
 from pybroker.client.subscription import ConsumerRecord
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -72,7 +73,7 @@ async def send(cluster: Cluster, topic: str, numbers: range, partitions: int) ->
 
 
 async def read(stream: Stream, count: int) -> list[ConsumerRecord]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         return [await stream.getone() for _ in range(count)]
 
 
@@ -82,7 +83,7 @@ async def shell(cluster: Cluster, *words: str) -> str:
 
     def printed() -> str:
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=True
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
         ).stdout
 
     return (await asyncio.to_thread(printed)).strip().splitlines()[-1]
@@ -142,7 +143,7 @@ async def test_a_group_is_coordinated_or_classic(cluster: Cluster, topic: str) -
     options: dict[str, Any] = {"group_id": group, **QUICK}
     async with Consumer(cluster.bootstrap, group_id=group) as coordinated:
         coordinated.subscribe([topic])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while len(coordinated.assignment()) < 2:
                 await coordinated.getmany(1_000)
         async with ClassicConsumer(cluster.zookeeper, **options) as refused:

@@ -17,6 +17,7 @@ from integration_tests.apache import ApacheZooKeeper
 from integration_tests.apache_tools import Tools, assert_same
 from integration_tests.broker import PybrokerProcess
 from pybroker.tool_list import TOOLS
+from unit_tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.ours
 
@@ -363,7 +364,7 @@ def test_the_examples_of_the_page_of_tools_run(
             .replace("pybroker ", f"{sys.executable} -m pybroker ", 1)
         )
         done = subprocess.run(
-            ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+            ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
             check=False,
         )  # fmt: skip
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), line + done.stderr

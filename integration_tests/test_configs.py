@@ -21,7 +21,6 @@ from integration_tests.apache import ApacheKafka, ApacheZooKeeper
 from integration_tests.apache_tools import ApacheTools
 from integration_tests.broker import Broker
 from integration_tests.conftest import ON_APACHE, BrokerMaker
-from integration_tests.process import wait_until
 from integration_tests.wire_client import (
     Connection,
     batch_of,
@@ -43,9 +42,9 @@ from pybroker.wire.messages.configs import (
     IncrementalAlterConfigsResponse,
 )
 from pybroker.wire.messages.list_offsets import ListOffsetsResponse
+from unit_tests.patience import PATIENCE_S, wait_until
 
 BROKER_OVERRIDES = {"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "0"}
-SECONDS_MAX: Final = 20
 EARLIEST: Final = -2
 SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
 
@@ -75,11 +74,11 @@ class Admin:
         entry = ConfigEntry(name, value, incremental_operation=operation)
         asked = ConfigResource(resource.restype, resource.name, incremental_configs=[entry])
         for answer in self._client.incremental_alter_configs([asked]).values():
-            answer.result(SECONDS_MAX)
+            answer.result(PATIENCE_S)
 
     def describe(self, resource: ConfigResource) -> Mapping[str, Any]:
         (answer,) = self._client.describe_configs([resource]).values()
-        found: Mapping[str, Any] = answer.result(SECONDS_MAX)
+        found: Mapping[str, Any] = answer.result(PATIENCE_S)
         return found
 
 

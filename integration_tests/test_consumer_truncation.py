@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.process import wait_until
 from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pybroker.client.errors import LogTruncated
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -33,7 +33,7 @@ async def write(cluster: Cluster, word: str, count: int) -> None:
 
 async def read(consumer: Consumer, count: int) -> list[str]:
     found: list[str] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
             for records in (await consumer.getmany(100)).values():
                 found += [(record.value or b"").decode() for record in records]

@@ -26,11 +26,11 @@ from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import SessionExpired, StartupError
 from pybroker.ports import SessionEvent
 from unit_tests.coordinator.coord_contract import (
-    PATIENCE_S,
     CoordContract,
     Heard,
     refused,
 )
+from unit_tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

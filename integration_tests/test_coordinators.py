@@ -13,7 +13,6 @@ import kazoo.client  # type: ignore[import-untyped]
 import pytest
 
 from integration_tests.apache import session_at
-from integration_tests.process import wait_until
 from integration_tests.wire_client import Connection
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.errors import ErrorCode
@@ -30,11 +29,11 @@ from pybroker.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from unit_tests.patience import wait_until
 
 TOPIC: Final = "__consumer_offsets"
 GROUPS: Final = ["", "g", "group-1", "äöü", "𝄞", "a/b", ".."]
 PARTITIONS: Final = 5
-PATIENCE_S: Final = 60.0
 
 
 def found(
@@ -53,7 +52,7 @@ def coordinator_of(bootstrap: str, group: str) -> FindCoordinatorResponse:
         answers.append(found(bootstrap, group))
         return answers[-1].error_code == ErrorCode.NONE
 
-    wait_until(is_known, what=f"a coordinator of {group!r}", seconds=PATIENCE_S)
+    wait_until(is_known, what=f"a coordinator of {group!r}")
     return answers[-1]
 
 
@@ -102,7 +101,6 @@ def fenced_by_another(nodes: kazoo.client.KazooClient, partition: int, than: int
     wait_until(
         lambda: fence(nodes, partition)[0] not in (-1, than),
         what=f"a coordinator other than {than} of partition {partition}",
-        seconds=PATIENCE_S,
     )
     return fence(nodes, partition)[1]
 

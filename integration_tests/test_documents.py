@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from integration_tests.broker import Broker
+from unit_tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.ours
 
@@ -41,7 +42,7 @@ def output_of(*words: str) -> str:
         [sys.executable, *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -66,12 +67,14 @@ def test_the_programs_of_the_page_of_snapshots(
     monkeypatch.chdir(tmp_path)
     tools = (sys.executable, "-m", "pybroker")
     where = ("--bootstrap-server", broker.bootstrap, "--topic", "orders")
-    subprocess.run([*tools, "topics", "--create", *where], check=True, timeout=60)
+    subprocess.run([*tools, "topics", "--create", *where], check=True, timeout=PATIENCE_S)
     request.addfinalizer(
-        lambda: subprocess.run([*tools, "topics", "--delete", *where], check=True, timeout=60)
+        lambda: subprocess.run(
+            [*tools, "topics", "--delete", *where], check=True, timeout=PATIENCE_S
+        )
     )
     words = [*tools, "console-producer", *where]
-    subprocess.run(words, input=b"one\ntwo\n", check=True, timeout=60)
+    subprocess.run(words, input=b"one\ntwo\n", check=True, timeout=PATIENCE_S)
     printed = run(program("docs/snapshots.rst", "monday ="), broker).splitlines()
     assert printed == ["{'orders': 2}", "orders-0 same 0", "True () ()"]
     printed = run(program("docs/snapshots.rst", "import RangeReader"), broker).splitlines()

@@ -25,6 +25,7 @@ from integration_tests.wire_client import (
     wait_for_leader,
 )
 from pybroker.records.compression import Codec
+from unit_tests.patience import PATIENCE_S
 
 COMPLAINTS: Final = re.compile(
     r"mismatch|out of order|not sane|invalid bytes|isvalid: false|exception|non-consecutive"
@@ -85,7 +86,7 @@ def dump_files(files: list[Path], *arguments: str) -> str:
         *("-cp", maven.class_path(), "kafka.tools.DumpLogSegments"),
         *("--files", ",".join(str(file) for file in files), *arguments),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

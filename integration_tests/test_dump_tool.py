@@ -20,6 +20,7 @@ from integration_tests.test_dump_log import CONFIGS, START, TOPIC, fill
 from integration_tests.wire_client import Connection, batch_of, create_topic, wait_for_leader
 from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
 from pybroker.storage.txn_index import ENTRY
+from unit_tests.patience import PATIENCE_S
 
 MODES: Final = (
     (),
@@ -45,12 +46,12 @@ def apaches(files: list[Path], *arguments: str) -> subprocess.CompletedProcess[s
         *("-cp", maven.class_path(), "kafka.tools.DumpLogSegments"),
         *("--files", ",".join(map(str, files)), *arguments),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def ours(files: list[Path], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = pybroker_command("dump-log", "--files", ",".join(map(str, files)), *arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def assert_same(files: list[Path], *arguments: str) -> str:

@@ -19,7 +19,6 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
 
 from integration_tests.apache_tools import Tools
-from integration_tests.process import wait_until
 from pybroker.client.admin import Admin
 from pybroker.client.admin_elections import ElectionType
 from pybroker.client.admin_topics import NewTopic
@@ -27,12 +26,12 @@ from pybroker.client.errors import ClientError, ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
 ALL: Final = (1, 2, 3)
 PREFERRED: Final = 0
-PATIENCE_S: Final = 60.0
 PARTITIONS_MANY: Final = 1_000
 LONG_SESSIONS: Final = {"zookeeper.session.timeout.ms": "18000"}
 """Nobody dies here: whoever stops ends its session, and who is only slow keeps what it leads."""
@@ -252,7 +251,7 @@ class Load:
 
     def wait_for_progress(self, before: int) -> None:
         """Until more than so many records were acknowledged."""
-        wait_until(lambda: len(self.acknowledged) > before, what="progress", seconds=PATIENCE_S)
+        wait_until(lambda: len(self.acknowledged) > before, what="progress")
 
     def _run(self) -> None:
         number = 0
@@ -291,7 +290,9 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> dict[int, tuple[i
     )
     found: dict[int, tuple[int, int]] = {}
     ends = {
-        number: consumer.get_watermark_offsets(ConfluentPartition(topic, number), timeout=60)[1]
+        number: consumer.get_watermark_offsets(
+            ConfluentPartition(topic, number), timeout=PATIENCE_S
+        )[1]
         for number in range(partitions)
     }
     consumer.assign([ConfluentPartition(topic, number, 0) for number in range(partitions)])

@@ -24,8 +24,7 @@ from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.coordinator.zookeeper.handshake import open_and_close
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.errors import StartupError
-
-PATIENCE_S = 60.0
+from unit_tests.patience import PATIENCE_S
 
 _OWNER = """
 import asyncio, sys

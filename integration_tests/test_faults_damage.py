@@ -12,8 +12,8 @@ import pytest
 from integration_tests.faults import flips
 from integration_tests.faults.rig import Rig, Run
 from integration_tests.faults.tormented import Tormented
-from integration_tests.process import wait_until
 from pybroker.storage.filename import HIGH_WATERMARKS, LEADER_EPOCHS, RECOVERY_POINTS
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -42,7 +42,6 @@ def wait_for_line(run: Run, broker: int, pattern: str) -> None:
     wait_until(
         lambda: any(re.search(pattern, line) for line in run.rig.new_lines(broker)),
         what=f"broker {broker} prints {pattern}",
-        seconds=40,
     )
 
 
@@ -78,7 +77,6 @@ def wait_for_closed_segments(run: Run, broker: int, count: int) -> None:
     wait_until(
         lambda: all(len(closed(run, broker, p)) >= count for p in range(4)),
         what=f"every partition of broker {broker} has {count} closed segments",
-        seconds=60,
     )
 
 

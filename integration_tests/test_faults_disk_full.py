@@ -19,7 +19,7 @@ from integration_tests.faults.trial import (
     OUTLASTING_MS,
     trial_of,
 )
-from integration_tests.process import wait_until
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -108,7 +108,7 @@ def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
             run.wait_for_isr(set(small.brokers) - {leader})
             ballast(small, leader).unlink()
         run.wait_for_full_isr()
-        wait_until(lambda: said(run, leader, "has room again"), what="it has room", seconds=30)
+        wait_until(lambda: said(run, leader, "has room again"), what="it has room")
         run.finish(stop=True, allowed_errors=EXPLAINED)
 
 
@@ -150,7 +150,6 @@ def test_all_disks_are_full(small: Tormented, tmp_path: Path) -> None:
             wait_until(
                 lambda: all(said(run, broker, "log directory full") for broker in small.brokers),
                 what="all disks are full",
-                seconds=30,
             )
             before = run.watch.all()
             run.wait(3)

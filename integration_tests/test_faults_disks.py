@@ -13,7 +13,7 @@ from integration_tests.faults.machines import Machine, forget_unsynced
 from integration_tests.faults.replicas import log_end
 from integration_tests.faults.rig import PARTITIONS, Rig
 from integration_tests.faults.tormented import SESSION_S, Tormented
-from integration_tests.process import wait_until
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -115,7 +115,6 @@ def test_late_isr_expand_of_a_wiped_follower(slow: Tormented, tmp_path: Path) ->
             wait_until(
                 lambda: caught_up(slow, run.topic, partition, leader, follower),
                 what="the follower has everything",
-                seconds=10,
             )
             run.wait(0.5)  # the leader has proposed it by now
             with run.fault("wipe", follower):

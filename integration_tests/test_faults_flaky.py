@@ -19,8 +19,8 @@ from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import READERS
 from integration_tests.faults.taps import LostAnswers, LostWrites
 from integration_tests.faults.tormented import Tormented
-from integration_tests.process import wait_until
 from pybroker.testing.history.model import History, State
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -92,7 +92,7 @@ def test_responses_lost(rig: Rig) -> None:
 
 def wait_for_more(lost: LostAnswers, count: int) -> None:
     enough = lost.lost + count
-    wait_until(lambda: lost.lost >= enough, what=f"{count} more lost answers", seconds=30)
+    wait_until(lambda: lost.lost >= enough, what=f"{count} more lost answers")
 
 
 def test_zookeeper_connection_lost_in_mid_request(rig: Rig) -> None:

@@ -19,9 +19,9 @@ from integration_tests.faults.replicas import files_in_use, log_end
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import PRODUCERS, READERS
 from integration_tests.faults.tormented import LAG_S, SESSION_S, Tormented
-from integration_tests.process import wait_until
 from pybroker.testing.history import measures
 from pybroker.testing.history.model import NANOSECONDS, History
+from unit_tests.patience import ATTEMPT_S, wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -35,8 +35,6 @@ many once more, as a busy machine may be late."""
 
 HELD_SECONDS_MAX = 2 * LAG_S + SESSION_S + 5.0
 """The lag time, half of it until it is looked at, or a session; and what a busy machine costs."""
-SENT_ON_SECONDS_MAX = 30.0
-"""Far below the five minutes after which clients look at their metadata by themselves."""
 SLOW_S = 0.25
 """So late is every piece while a follower catches up; to see who is in sync takes less."""
 
@@ -139,7 +137,7 @@ def wait_until_read(consumer: confluent_kafka.Consumer, offset: int) -> None:
         found = [message.offset() for message in consumer.consume(500, 0.1) if not message.error()]
         return any(each is not None and each >= offset for each in found)
 
-    wait_until(read, what=f"offset {offset} is read", seconds=SENT_ON_SECONDS_MAX)
+    wait_until(read, what=f"offset {offset} is read")
 
 
 def create_by(bootstrap: str, topic: str) -> None:
@@ -149,12 +147,12 @@ def create_by(bootstrap: str, topic: str) -> None:
 
     def created() -> bool:
         try:
-            admin.create_topics([wanted], operation_timeout=5)[topic].result()
+            admin.create_topics([wanted], operation_timeout=ATTEMPT_S)[topic].result()
         except confluent_kafka.KafkaException as error:
             return bool(error.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS)
         return True
 
-    wait_until(created, what=f"{topic} is made", seconds=SENT_ON_SECONDS_MAX)
+    wait_until(created, what=f"{topic} is made")
 
 
 def test_clients_of_a_leader_that_is_cut_off_are_sent_on(rig: Rig) -> None:

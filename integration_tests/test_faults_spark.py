@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 
 from integration_tests import spark_topics
 from integration_tests.conftest import BrokerMaker
-from integration_tests.process import wait_until
 from integration_tests.samples import Sample
 from integration_tests.spark_topics import KafkaRow, fault, kafka_rows, numbered
 from integration_tests.topic_model import Cut, TopicModel
 from integration_tests.wire_client import Connection, metadata
 from pybroker.spark import snapshot
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 

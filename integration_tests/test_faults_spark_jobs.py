@@ -20,7 +20,6 @@ from integration_tests.faults.gated_jobs import (
     COUNT,
     PARTITIONS,
     PYTHON_KILLED,
-    RUN_SECONDS_MAX,
     LetteredWork,
     Running,
     Work,
@@ -31,12 +30,12 @@ from integration_tests.faults.gated_jobs import (
     python_below,
 )
 from integration_tests.faults.job_gate import GatedFiles
-from integration_tests.process import wait_until
 from integration_tests.samples import Sample
 from pybroker.errors import PybrokerError
 from pybroker.spark.etl import store
 from pybroker.spark.etl.output import output_commits
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -128,7 +127,7 @@ def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int
     try:
         work.gate.reached(job_gate.WORKER, driver)
         driver.signal(number)
-        assert driver.wait(seconds=60) == code
+        assert driver.wait() == code
         told = f"ended by {number.name}: what was not committed is read again by the next run"
         assert told in driver.output.splitlines()
         assert "Traceback" not in driver.output
@@ -185,7 +184,7 @@ def test_all_of_python_is_killed_and_the_command_says_so(work: Work) -> None:
         python_at(work.gate, job_gate.WORKER, driver, driver.pid)
         daemons, workers = python_below(driver.pid)
         kill_all([*workers, *daemons])
-        assert driver.wait(seconds=RUN_SECONDS_MAX) == 1
+        assert driver.wait() == 1
         assert driver.output.splitlines()[-1] == PYTHON_KILLED, driver.output
         assert "Traceback" not in driver.output and "\tat " not in driver.output
     finally:
@@ -210,7 +209,7 @@ def test_a_run_goes_on_where_spark_tries_again(work: Work, tmp_path: Path) -> No
         daemons, workers = python_below(driver.pid)
         kill_all([*workers, *daemons])
         work.gate.release()
-        assert driver.wait(seconds=RUN_SECONDS_MAX) == 0, driver.output
+        assert driver.wait() == 0, driver.output
     finally:
         driver.close()
     work.assert_complete()
@@ -258,7 +257,7 @@ def test_two_runners_commit_one_result(work: Work) -> None:
         work.write()
         work.run()
         work.gate.release()
-        assert driver.wait(seconds=RUN_SECONDS_MAX) == 0, driver.output
+        assert driver.wait() == 0, driver.output
     finally:
         driver.close()
     work.assert_complete()
@@ -283,7 +282,7 @@ def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_pat
             executor.kill()
             work.gate.reached(job_gate.WORKER, driver)
             work.gate.release()
-            assert driver.wait(seconds=RUN_SECONDS_MAX) == 0
+            assert driver.wait() == 0
         except AssertionError as error:
             error.add_note(f"{driver.output}\n{cluster.output}")
             raise

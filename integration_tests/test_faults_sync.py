@@ -14,11 +14,11 @@ from integration_tests.faults import disk_shim
 from integration_tests.faults.disk_shim import Disk
 from integration_tests.faults.rig import Rig
 from integration_tests.faults.tormented import Tormented
-from integration_tests.process import wait_until
 from integration_tests.stored import partition_folder
 from integration_tests.wire_client import Connection, batch_of, create_topic, produce
 from pybroker.errors import ErrorCode
 from pybroker.storage.filename import CLEAN_MARK
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -27,9 +27,6 @@ EXPLAINED = (
     "partition cannot be opened .* error=sync ",
     "copying pauses .* error=KAFKA_STORAGE_ERROR",
 )
-SYNC_SECONDS_MAX = 60.0
-"""Segments that get no more records are synced every ten seconds."""
-SLOW_SECONDS_MAX = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +64,7 @@ def test_fsync_error(
         failed = disk.failed
         with run.fault("eio", leader):
             disk.fail_next_sync()
-            wait_until(
-                lambda: leader not in cluster.running(),
-                what="the broker ends",
-                seconds=SYNC_SECONDS_MAX,
-            )
+            wait_until(lambda: leader not in cluster.running(), what="the broker ends")
         assert (disk.failed - failed, disk.retried) == (1, 0)
         assert not (cluster.log_dir(leader) / CLEAN_MARK).exists()
         run.leader(other_than=leader)
@@ -95,11 +88,11 @@ def test_a_slow_disk(made: tuple[Tormented, dict[int, Disk]], tmp_path: Path) ->
         registered = list(run.watch.nodes(f"/brokers/ids/{slow}"))
         with run.fault("slow-sync", slow):
             disk.slow(sync_ms=500)
-            run.wait_for_progress(1, seconds=SLOW_SECONDS_MAX)
+            run.wait_for_progress(1)
             disk.slow(sync_ms=3000)
             wait_for_more(lambda: disk.syncs, 5)
             disk.slow(write_ms=50)
-            run.wait_for_progress(1, seconds=SLOW_SECONDS_MAX)
+            run.wait_for_progress(1)
         assert list(run.watch.nodes(f"/brokers/ids/{slow}")) == registered
         with run.fault("slow-write", slow):
             disk.slow(write_ms=500)
@@ -110,7 +103,7 @@ def test_a_slow_disk(made: tuple[Tormented, dict[int, Disk]], tmp_path: Path) ->
 
 def wait_for_more(count: Callable[[], int], more: int) -> None:
     goal = count() + more
-    wait_until(lambda: count() >= goal, what=f"{more} slow ones", seconds=SLOW_SECONDS_MAX)
+    wait_until(lambda: count() >= goal, what=f"{more} slow ones")
 
 
 def test_a_failed_sync_of_one_directory_of_three(library: Path, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from integration_tests.ensemble import TICK_S, Ensemble
 from integration_tests.faults.rig import Rig, Run
 from integration_tests.faults.tormented import Tormented
 from integration_tests.namespaces import Network
-from integration_tests.process import wait_until
 from pybroker.testing.history import measures
 from pybroker.testing.history.model import NANOSECONDS
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -26,7 +26,6 @@ CUT_OFF_SESSION_S = 9.0
 """In its last third, when it vouches for less, a broker has to have had a turn."""
 PAUSE_SECONDS_MAX = 2.0
 """Nothing needs ZooKeeper while nobody leaves or joins: acknowledgements go on."""
-RECOVERY_SECONDS_MAX = 10.0
 SYNC_LIMIT_TICKS = 100
 LESS_THAN_ALL = "standing answers=committed"
 """In a broker's log."""
@@ -80,8 +79,8 @@ def test_zookeeper_quorum_loss(rig: Rig) -> None:
         with run.fault("quorum-back"):
             for member in lost:
                 ensemble.restart(member)
-            run.wait_for_full_isr(seconds=RECOVERY_SECONDS_MAX)
-            run.wait_for_progress(5, seconds=RECOVERY_SECONDS_MAX)
+            run.wait_for_full_isr()
+            run.wait_for_progress(5)
         broker = run.leader()
         with run.fault("kill9", broker):
             rig.cluster.kill9(broker)
@@ -121,7 +120,6 @@ def test_zookeeper_follower_cut_off(network: Network, tmp_path: Path) -> None:
                 wait_until(
                     lambda: any(LESS_THAN_ALL in line for line in rig.new_lines(broker)),
                     what="the broker vouches for less",
-                    seconds=CUT_OFF_SESSION_S,
                 )
                 run.wait_for_progress(10)
             network.heal()

@@ -36,7 +36,6 @@ OVERRIDES: Final = {
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
     "log.segment.bytes": "65536",
 }
-FLUSH_S: Final = 60.0
 
 
 class Kind(NamedTuple):
@@ -114,13 +113,13 @@ class Trial(Members):
 
     def finish(self, members: Sequence[Member]) -> History:
         """Nothing more is written, all is processed, all leave; the judge has no complaint."""
-        self._load.ask("stop-producers", "producers stopped", seconds=FLUSH_S)
+        self._load.ask("stop-producers", "producers stopped")
         with contextlib.closing(OpsLog(self.folder, "final")) as log:
             ends = final.read_all(self.bootstrap, self._topic, self._partitions, log)
         self.wait_until_all_is_committed({(self._topic, p): end for p, end in ends.items()})
         self.note_calm()
         self.leave_all(members)
-        self._load.ask("stop", "workload stopped", seconds=FLUSH_S)
+        self._load.ask("stop", "workload stopped")
         history = load(self.folder)
         violations = check(history)
         assert not violations, report(violations)

@@ -12,7 +12,7 @@ import pytest
 
 from integration_tests.apache import ApacheZooKeeper
 from integration_tests.broker import PybrokerProcess
-from integration_tests.process import free_port, wait_until
+from integration_tests.process import free_port
 from integration_tests.site import Site
 from pybroker.client import (
     Admin,
@@ -24,6 +24,7 @@ from pybroker.client import (
     Producer,
     TopicPartition,
 )
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 

@@ -16,12 +16,11 @@ import pytest
 from integration_tests.apache import ApacheKafka
 from integration_tests.apache_tools import Ran, Tools, assert_same
 from integration_tests.broker import Broker, PybrokerProcess
-from integration_tests.process import wait_until
+from unit_tests.patience import PATIENCE_S, wait_until
 
 ORDER: Final = "order of groups"
 ROWS: Final = "rows of tables"
 ERRORS: Final = "errors of groups"
-SECONDS_MAX: Final = 60
 MODULE_MS_MAX: Final = 3_600_000
 LOADING: Final = {
     confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -71,17 +70,19 @@ class Cluster:
                 return False
             return True
 
-        wait_until(is_done, what=f"the commit of {group}", seconds=SECONDS_MAX)
+        wait_until(is_done, what=f"the commit of {group}")
 
     def join(self, group: str, *topics: str, **options: object) -> confluent_kafka.Consumer:
         """A member that has been assigned its partitions."""
         made = self.consumer(group, **options)
         made.subscribe(list(topics))
-        for _ in range(10 * SECONDS_MAX):
+
+        def is_assigned() -> bool:
             made.poll(0.1)
-            if made.assignment():
-                return made
-        raise AssertionError(f"no assignment in group {group} within {SECONDS_MAX} s")
+            return bool(made.assignment())
+
+        wait_until(is_assigned, what=f"an assignment in group {group}")
+        return made
 
     def same(self, words: str, *more: str, **how: object) -> Ran:
         return self.tools.same("consumer-groups", *words.split(), *more, **how)  # type: ignore[arg-type]
@@ -120,7 +121,7 @@ def write(bootstrap: str, topic: str, count: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for number in range(count):
         producer.produce(topic, str(number).encode(), partition=0)
-    assert producer.flush(SECONDS_MAX) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from confluent_kafka import admin as confluent_admin
 from integration_tests.apache_tools import ApacheTools
 from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker
-from integration_tests.process import ChildProcess, wait_until
+from integration_tests.process import ChildProcess
 from integration_tests.stored import partition_folder
 from pybroker.coordinator.groups.records import (
     GroupKey,
@@ -28,11 +28,11 @@ from pybroker.coordinator.groups.records import (
     decode_key,
 )
 from pybroker.testing import Cluster
+from unit_tests.patience import PATIENCE_S, wait_until
 
 CLIENTS: Final = ("confluent-kafka", "kafka-python", "aiokafka")
 PARTITIONS: Final = 4
 ALL: Final = frozenset(range(PARTITIONS))
-SECONDS_MAX: Final = 60
 SHORT_MS: Final = 6_000
 """A session that is over soon after its member died."""
 LONG_MS: Final = 60_000
@@ -110,7 +110,7 @@ class Group:
         admin = confluent_admin.AdminClient({"bootstrap.servers": self.bootstrap})
         wanted = confluent_admin.NewTopic(self.topic, PARTITIONS, replicas)  # type: ignore[attr-defined]
         for answer in admin.create_topics([wanted]).values():
-            answer.result(SECONDS_MAX)
+            answer.result(PATIENCE_S)
 
     def join(self, client: str, instance: str = "", *, session_ms: int = LONG_MS) -> Member:
         member = Member(
@@ -128,7 +128,7 @@ class Group:
         )
         for partition in range(PARTITIONS):
             producer.produce(self.topic, value=b"x", partition=partition)
-        assert producer.flush(SECONDS_MAX) == 0
+        assert producer.flush(PATIENCE_S) == 0
         found = {(partition, offset) for partition, offset in self._produced.items()}
         for partition in self._produced:
             self._produced[partition] += 1
@@ -141,11 +141,11 @@ class Group:
         )
         topic = confluent_kafka.TopicPartition("__consumer_offsets", 0, 0)
         consumer.assign([topic])
-        _, end = consumer.get_watermark_offsets(topic, timeout=SECONDS_MAX)
+        _, end = consumer.get_watermark_offsets(topic, timeout=PATIENCE_S)
         found: list[RecordedGroup | None] = []
         position = 0
         while position < end:
-            message = consumer.poll(SECONDS_MAX)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None and message.error() is None
             position = (message.offset() or 0) + 1
             if decode_key(message.key() or b"") == GroupKey(self.name):
@@ -175,7 +175,7 @@ def groups() -> Iterator[Groups]:
 
 def wait_for(what: str, condition: Callable[[], object], *members: Member) -> None:
     try:
-        wait_until(condition, what=what, seconds=SECONDS_MAX)
+        wait_until(condition, what=what)
     except AssertionError as error:
         said = "\n".join(f"--- {member.process.output[-3000:]}" for member in members)
         raise AssertionError(f"{error}\n{said}") from error

@@ -14,7 +14,6 @@ import pytest
 from integration_tests.apache import ApacheKafka
 from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.conftest import or_skip
-from integration_tests.process import wait_until
 from integration_tests.wire_client import Connection, create_topic, newest, wait_for_leader
 from pybroker.errors import ErrorCode
 from pybroker.wire.api import ApiKey
@@ -48,12 +47,12 @@ from pybroker.wire.messages.offsets import (
     OffsetCommitResponse,
 )
 from pybroker.wire.schema import Message
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
 SEEDS: Final = 4
 STEPS: Final = 120
-SECONDS_MAX: Final = 30
 LOOKS: Final = 3
 SESSION_MS: Final = 1_800_000
 """As long as may be: two brokers do not count the time in step."""
@@ -421,7 +420,7 @@ def settle(sides: list[Side], moves: list[str]) -> None:
         return times == LOOKS
 
     try:
-        wait_until(same, what="the same", seconds=SECONDS_MAX)
+        wait_until(same, what="the same")
     except AssertionError as error:
         text = "\n".join(map(str, views))
         raise AssertionError(f"after {moves}:\n{text}") from error

@@ -30,7 +30,6 @@ from integration_tests.group_requests import (
     stable,
     sync,
 )
-from integration_tests.process import wait_until
 from integration_tests.wire_client import (
     Connection,
     ConnectionClosed,
@@ -58,6 +57,7 @@ from pybroker.wire.messages.offsets import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 

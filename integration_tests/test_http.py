@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from integration_tests.broker import PybrokerProcess
-from integration_tests.process import free_port, wait_until
+from integration_tests.process import free_port
 from integration_tests.site import Site
 from integration_tests.wire_client import (
     Connection,
@@ -24,6 +24,7 @@ from integration_tests.wire_client import (
 )
 from pybroker.admin.families import FAMILIES
 from pybroker.testing.sockets import free_ports
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 

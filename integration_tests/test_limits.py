@@ -17,7 +17,6 @@ import pytest
 
 from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker
-from integration_tests.process import wait_until
 from integration_tests.wire_client import (
     Connection,
     ConnectionClosed,
@@ -35,6 +34,7 @@ from pybroker.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from unit_tests.patience import wait_until
 
 BROKER_OVERRIDES: Final = {"auto.create.topics.enable": "false"}
 MANY_CONNECTIONS: Final = 500

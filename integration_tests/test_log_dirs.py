@@ -16,7 +16,6 @@ import pytest
 
 from integration_tests import maven
 from integration_tests.broker import PybrokerProcess, pybroker_command
-from integration_tests.process import wait_until
 from integration_tests.stored import batches, partition_folder
 from integration_tests.wire_client import (
     Connection,
@@ -44,6 +43,7 @@ from pybroker.wire.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 NAMES: Final = ("a", "b", "c")
@@ -197,7 +197,7 @@ class Writer(threading.Thread):
 
     def end(self) -> list[bytes]:
         self._ending.set()
-        self.join(20)
+        self.join(PATIENCE_S)
         assert self.failure is None
         return self.sent
 
@@ -409,7 +409,11 @@ def test_a_directory_that_fails_takes_its_partitions_along_and_no_others(disks: 
 
 def tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        pybroker_command(name, *arguments), capture_output=True, text=True, timeout=60, check=False
+        pybroker_command(name, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 
@@ -418,7 +422,7 @@ def apache_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
         *(maven.java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"),
         *("-cp", maven.class_path(), "org.apache.kafka.tools.LogDirsCommand", *arguments),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def as_compared(printed: str) -> list[object]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.process import wait_until
 from integration_tests.test_power_loss import TOPIC, pay, read
 from pybroker.model import NO_LEADER
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 

@@ -14,8 +14,9 @@ import pytest
 from integration_tests.apache import session_at
 from integration_tests.ensemble import Ensemble
 from integration_tests.namespaces import Network
-from integration_tests.process import ChildProcess, wait_until
+from integration_tests.process import ChildProcess
 from pybroker.testing.place import Place
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 

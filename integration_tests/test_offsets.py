@@ -20,17 +20,16 @@ from integration_tests.apache import ApacheKafka, ApacheZooKeeper, session_at
 from integration_tests.broker import PybrokerProcess
 from integration_tests.committer import (
     COMMIT_VERSION,
-    SECONDS_MAX,
     Committer,
     commit_request,
     only_code,
 )
-from integration_tests.process import wait_until
 from integration_tests.wire_client import Connection, create, create_topic
 from pybroker.errors import ErrorCode
 from pybroker.testing.cluster import Cluster
 from pybroker.wire.messages.offsets import OffsetCommitResponse
 from pybroker.wire.messages.topics import CreatableTopic, DeleteTopicsRequest, DeleteTopicsResponse
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -68,7 +67,7 @@ def committer(cluster: Cluster, group: str = "g") -> Any:
 def shell(cluster: Cluster, *words: str) -> str:
     """The last line that zookeeper-shell prints."""
     command = [sys.executable, "-m", "pybroker", "zookeeper-shell", cluster.zookeeper, *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     return done.stdout.strip().splitlines()[-1]
 
 
@@ -97,7 +96,7 @@ def test_what_one_client_commits_another_fetches(start: Starter, storage: str) -
     wanted = [confluent_kafka.TopicPartition("t", number) for number in range(2)]
     try:
         # Not their metadata: librdkafka's copy of it has no end, and reading it goes on behind it.
-        found = reader.committed(wanted, timeout=SECONDS_MAX)
+        found = reader.committed(wanted, timeout=PATIENCE_S)
         assert [each.offset for each in found] == [17, confluent_kafka.OFFSET_INVALID]
         reader.commit(offsets=[confluent_kafka.TopicPartition("t", 1, 23)], asynchronous=False)
     finally:
@@ -215,15 +214,13 @@ def test_a_coordinator_that_wakes_up_commits_nothing(start: Starter, storage: st
         coordinator, address = client.coordinator()
         with Connection(address) as late:
             cluster.pause(coordinator)
-            late.set_timeout(SECONDS_MAX)
+            late.set_timeout(PATIENCE_S)
             sent = late.send(COMMIT_VERSION, commit_request("g", "t", {0: 1, 2: 1}))
             client.close()
             rest = ",".join(cluster.address(each) for each in cluster.ids if each != coordinator)
             with closing(Committer(rest, "g", "t")) as successor:
                 wait_until(
-                    lambda: successor.coordinator()[0] != coordinator,
-                    what="another coordinator",
-                    seconds=SECONDS_MAX,
+                    lambda: successor.coordinator()[0] != coordinator, what="another coordinator"
                 )
                 successor.commit({0: 200})
                 cluster.resume(coordinator)

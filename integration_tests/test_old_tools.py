@@ -14,8 +14,8 @@ from integration_tests.apache_tools import OurTools, Ran, assert_same
 from integration_tests.conftest import or_skip
 from integration_tests.maven import OLD_KAFKA
 from integration_tests.old_tools import OldTools
-from integration_tests.process import wait_until
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 

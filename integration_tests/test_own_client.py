@@ -21,6 +21,7 @@ from pybroker.client import (
 )
 from pybroker.client.errors import ResponseError
 from pybroker.errors import ErrorCode
+from unit_tests.patience import PATIENCE_S
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 RECORDS = 300
@@ -37,7 +38,7 @@ async def read(bootstrap: str, topic: str, count: int, **options: Any) -> list[b
     found: dict[TopicPartition, list[bytes | None]] = {}
     async with Consumer(bootstrap, auto_offset_reset="earliest", **options) as consumer:
         consumer.assign(await consumer.partitions_for(topic))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while sum(map(len, found.values())) < count:
                 for key, records in (await consumer.getmany(1_000)).items():
                     found.setdefault(key, []).extend(record.value for record in records)
@@ -131,7 +132,7 @@ async def test_a_consumer_that_waits_gets_what_comes_later(broker: Broker, topic
         assert await consumer.position(partition) == 0
         waiting = asyncio.ensure_future(consumer.getone())
         await (await producer.send(topic, b"late"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await waiting).value == b"late"
 
 

@@ -17,6 +17,7 @@ from integration_tests.own_members import PARTITIONS, MemberProcess, Members
 from pybroker.client import Consumer
 from pybroker.client.errors import CommitFailed, FencedInstance
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import PATIENCE_S
 
 OVERRIDES = {
     "group.min.session.timeout.ms": "500",
@@ -133,13 +134,13 @@ async def test_two_processes_with_one_instance_id_exclude_each_other(
     await group.make_topic()
     async with group.consumer(group_instance_id="1") as first:
         first.subscribe([topic])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not first.assignment():
                 await first.getmany(100)
         async with group.member("b", group_instance_id="1"):
             await group.until(lambda: group.shares("b"))
             with pytest.raises(FencedInstance, match="give each process its own"):
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE_S):
                     await read_on(first)
 
 
@@ -150,7 +151,7 @@ async def test_who_is_slow_is_put_out_and_cannot_commit(server: Broker, topic: s
     await group.write(1)
     async with group.consumer(max_poll_interval_ms=1_000, enable_auto_commit=False) as slow:
         slow.subscribe([topic])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not await slow.getmany(100):
                 pass
         async with group.member("b"):

@@ -15,7 +15,6 @@ from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.conftest import or_skip
 from integration_tests.outside_members import MAKERS
 from integration_tests.own_members import PARTITIONS, Members
-from integration_tests.process import wait_until
 from pybroker.client import (
     Admin,
     Consumer,
@@ -24,6 +23,7 @@ from pybroker.client import (
     Producer,
     TopicPartition,
 )
+from unit_tests.patience import PATIENCE_S, wait_until
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 OVERRIDES = {
@@ -121,7 +121,7 @@ async def test_a_pattern_takes_up_topics_that_are_made_later(server: Broker, top
                 news.notify_all()
 
     async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60), news:
+        async with asyncio.timeout(PATIENCE_S), news:
             await news.wait_for(condition)
 
     def share(*names: str) -> bool:

@@ -18,6 +18,7 @@ import pytest
 
 from integration_tests import spark_cluster, spark_topics
 from integration_tests.broker import Broker
+from unit_tests.patience import PATIENCE_S
 
 pytest.importorskip("build", reason="the package `build` is missing: pip install build")
 pytest.importorskip("Cython", reason="the package `Cython` is missing: pip install Cython")
@@ -26,7 +27,6 @@ pytest.importorskip("setuptools", reason="the package `setuptools` is missing")
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}  # the time stamps lie in the past
 ROOT: Final = Path(__file__).resolve().parent.parent
 LINKED: Final = ("coordinator", "tools", "spark")
-BUILD_SECONDS_MAX: Final = 240
 IMPORT_ALL: Final = """
 import importlib, pkgutil, sys
 import pybroker
@@ -59,7 +59,7 @@ def run(*command: str, cwd: Path, variables: Mapping[str, str] | None = None) ->
         env=environment,
         capture_output=True,
         text=True,
-        timeout=BUILD_SECONDS_MAX,
+        timeout=3 * PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from integration_tests.broker import PybrokerProcess
-from integration_tests.process import wait_until
 from integration_tests.wire_client import Connection, create_topic
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -65,12 +65,12 @@ class Load:
     def wait_for_more(self, count: int) -> None:
         """Return when `count` more records are acknowledged."""
         wanted = self.acknowledged + count
-        wait_until(lambda: self.acknowledged >= wanted, what=f"{self._name} goes on", seconds=60)
+        wait_until(lambda: self.acknowledged >= wanted, what=f"{self._name} goes on")
 
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def _run(self) -> None:
         number = 0
@@ -129,7 +129,7 @@ def read_on(consumer: Consumer, until: threading.Event, history: History) -> Non
 
 def read_all(bootstrap: str) -> list[tuple[int, bytes]]:
     consumer = consumer_of(bootstrap)
-    _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=60)
+    _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=PATIENCE_S)
     found: list[tuple[int, bytes]] = []
     deadline = time.monotonic() + 60
     while len(found) < end and time.monotonic() < deadline:
@@ -168,7 +168,6 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         wait_until(
             lambda: bool(history.delivered) and history.delivered[-1] >= last,
             what="the consumer has caught up",
-            seconds=60,
         )
         finished.set()
         reading.join()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from integration_tests.process import processes_using
+from unit_tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.ours
 
@@ -27,7 +28,7 @@ def run(folder: Path, tests: str, **environment: str) -> tuple[int, str]:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )  # fmt: skip
     assert processes_using(folder) == []

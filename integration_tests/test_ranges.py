@@ -15,7 +15,6 @@ import pytest
 
 from integration_tests.broker import Broker
 from integration_tests.faults import flips
-from integration_tests.process import wait_until
 from integration_tests.ranges import (
     delete_records,
     delete_topic,
@@ -36,6 +35,7 @@ from pybroker.spark import snapshot
 from pybroker.spark.snapshot import Change, Snapshot, SnapshotError
 from pybroker.spark.splits import Limits, pieces_blocking
 from pybroker.testing import Cluster
+from unit_tests.patience import PATIENCE_S, wait_until
 
 SMALL = {"max.partition.fetch.bytes": "1000"}
 """Many answers for one range."""
@@ -282,7 +282,7 @@ def test_the_tool_takes_shows_and_compares(broker: Broker, topic: str, tmp_path:
     def tool(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pybroker", "snapshot", *words]
         return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
 
     make_topic(broker.bootstrap, topic, configs={"cleanup.policy": "compact,delete"})

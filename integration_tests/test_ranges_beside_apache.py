@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from integration_tests.apache import ApacheKafka
 from integration_tests.conftest import or_skip
 from integration_tests.etl_numbers import Numbers
-from integration_tests.process import wait_until
 from integration_tests.ranges import fill, make_topic, numbers, read
 from integration_tests.spark_topics import fault
 from pybroker.client import Admin, ConfigChange, ConfigResource
@@ -26,6 +25,7 @@ from pybroker.spark import snapshot
 from pybroker.spark.etl import read_output
 from pybroker.spark.etl.files import OutputError
 from pybroker.spark.snapshot import Snapshot
+from unit_tests.patience import PATIENCE_S, wait_until
 
 OVERRIDES: Final = {
     "log.cleaner.backoff.ms": "100",
@@ -59,7 +59,7 @@ def transaction(producer: confluent_kafka.Producer, topic: str, values: str, end
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value.encode(), partition=0)
-        producer.flush(60)
+        producer.flush(PATIENCE_S)
     if end:
         getattr(producer, f"{end}_transaction")(60)
 
@@ -171,7 +171,7 @@ def test_what_compaction_removed_is_no_loss(apache: ApacheKafka, topic: str) -> 
     def rows() -> Rows:
         return read(apache.bootstrap, item, lost=lost)
 
-    wait_until(lambda: not rows(), what="compaction has removed all of the first half", seconds=60)
+    wait_until(lambda: not rows(), what="compaction has removed all of the first half")
     assert set(rows()) <= set(first)
     assert lost == []
     inside = PartitionRange(topic, 0, 100, 200, item.topic_id, item.leader_epoch)
@@ -220,7 +220,6 @@ def wait_for_cleaner(apache: ApacheKafka, item: PartitionRange, level: str, rows
     wait_until(
         lambda: len(read(apache.bootstrap, uncounted, isolation=level)) == rows,
         what=f"compaction has left {rows} records",
-        seconds=60,
     )
 
 
@@ -297,7 +296,7 @@ def test_compaction_of_aborted_records_is_told_to_who_saw_them(
     for number in range(60):
         producer.begin_transaction()
         producer.produce(topic, b"v", b"t%d" % number, partition=0)
-        producer.flush(60)
+        producer.flush(PATIENCE_S)
         (producer.abort_transaction if number % 3 == 0 else producer.commit_transaction)(60)
     wait_for_end(apache, topic, 120)
     fill(apache.bootstrap, topic, 0, 40)

@@ -14,9 +14,9 @@ import pytest
 from integration_tests.broker import Broker, pybroker_command
 from integration_tests.conftest import BrokerMaker
 from integration_tests.wire_client import Connection, create_topic, wait_for_leader
+from unit_tests.patience import PATIENCE_S
 
 FLIGHTS: Final = 200_000
-SECONDS_MAX: Final = 120
 
 
 def lines_of(path: Path) -> list[bytes]:
@@ -45,9 +45,7 @@ Consume = Callable[[str, str, int], list[bytes]]
 
 
 def run(command: list[str], text: bytes = b"") -> bytes:
-    done = subprocess.run(
-        command, input=text, capture_output=True, timeout=SECONDS_MAX, check=False
-    )
+    done = subprocess.run(command, input=text, capture_output=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout
 
@@ -86,7 +84,7 @@ def produce_with_confluent(bootstrap: str, topic: str, values: list[bytes]) -> N
         producer.produce(
             topic, value, on_delivery=lambda error, _: errors.append(error) if error else None
         )
-    assert producer.flush(SECONDS_MAX) == 0 and not errors
+    assert producer.flush(PATIENCE_S) == 0 and not errors
 
 
 def consume_with_confluent(bootstrap: str, topic: str, count: int) -> list[bytes]:
@@ -97,7 +95,7 @@ def consume_with_confluent(bootstrap: str, topic: str, count: int) -> list[bytes
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         found: list[bytes] = []
         while len(found) < count:
-            messages = consumer.consume(min(10_000, count - len(found)), timeout=60)
+            messages = consumer.consume(min(10_000, count - len(found)), timeout=PATIENCE_S)
             assert messages, f"read only {len(found)} of {count}"
             for message in messages:
                 value = message.value()

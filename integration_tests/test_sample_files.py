@@ -11,13 +11,13 @@ from typing import Final
 import pytest
 
 from integration_tests.broker import PybrokerProcess, pybroker_command
-from integration_tests.process import ChildProcess, answers, free_port, wait_until
+from integration_tests.process import ChildProcess, answers, free_port
 from integration_tests.wire_client import Connection, create_topic, metadata
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
 CONFIG: Final = Path(__file__).resolve().parent.parent / "config"
-TOOL_SECONDS_MAX: Final = 60
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def run(tool: str, *words: str, text: str = "") -> str:
         input=text,
         capture_output=True,
         text=True,
-        timeout=TOOL_SECONDS_MAX,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

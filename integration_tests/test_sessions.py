@@ -15,9 +15,9 @@ import pytest
 from integration_tests.apache import ApacheZooKeeper, end_session
 from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker
-from integration_tests.process import wait_until
 from integration_tests.python_clients import ConfluentKafka
 from integration_tests.wire_client import Connection, batch_of, create_topic, produce
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -86,7 +86,7 @@ class SteadyProducer:
             self._producer.produce(self._topic, value, on_delivery=self._delivered)
             self.sent += 1
             self._producer.poll(0)
-        self._producer.flush(30)
+        self._producer.flush(PATIENCE_S)
 
     def _delivered(self, error: object, _: object) -> None:
         if error is None:

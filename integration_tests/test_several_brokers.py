@@ -16,17 +16,16 @@ import pytest
 
 from integration_tests.apache import ApacheZooKeeper
 from integration_tests.broker import PybrokerProcess, pybroker_command
-from integration_tests.process import ChildProcess, processes_using, wait_until
+from integration_tests.process import ChildProcess, processes_using
 from integration_tests.wire_client import Connection, metadata
 from pybroker.client import Admin, Consumer, Producer, TopicPartition
 from pybroker.process import READY_VARIABLE, ReadySocket
 from pybroker.testing import sockets
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
 ALL_STARTED: Final = "all 3 brokers started"
-STOP_SECONDS_MAX: Final = 60.0
-"""A broker that takes longer to stop is killed, and the exit code is 1."""
 
 
 class Starter(Protocol):
@@ -102,7 +101,7 @@ def test_three_brokers_know_each_other_and_end_in_order(
         "broker-2",
         "zookeeper",
     ]
-    assert process.stop(seconds=STOP_SECONDS_MAX) == 0, process.output
+    assert process.stop() == 0, process.output
     order_of(
         process.output,
         "stopping broker=2",
@@ -121,7 +120,7 @@ def test_it_begins_again_with_the_same_data(start: Starter, port: int) -> None:
     first.wait_for_line(ALL_STARTED)
     with Connection(f"127.0.0.1:{port}") as connection:
         cluster = metadata(connection).cluster_id
-    assert first.stop(seconds=STOP_SECONDS_MAX) == 0
+    assert first.stop() == 0
     start().wait_for_line(ALL_STARTED)
     with Connection(f"127.0.0.1:{port + 2}") as connection:
         assert metadata(connection).cluster_id == cluster
@@ -138,7 +137,7 @@ def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
         lambda: process.output.count("[KafkaServer id=1] started") == 2, what="it serves again"
     )
     assert process.output.count("launched broker=0") == 1
-    assert process.stop(seconds=STOP_SECONDS_MAX) == 0
+    assert process.stop() == 0
 
 
 async def test_records_outlive_the_broker_that_took_them(start: Starter, port: int) -> None:
@@ -165,13 +164,13 @@ async def test_records_outlive_the_broker_that_took_them(start: Starter, port: i
     async with Consumer(servers) as consumer:
         consumer.assign([partition])
         consumer.seek_to_beginning()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             async for record in consumer:
                 found.append(record.value)
                 if record.value == values[-1]:
                     break
     assert found == values
-    assert await asyncio.to_thread(process.stop, seconds=STOP_SECONDS_MAX) == 0
+    assert await asyncio.to_thread(process.stop) == 0
 
 
 def test_a_second_signal_stops_all_that_are_left_at_once_and_well(
@@ -181,7 +180,7 @@ def test_a_second_signal_stops_all_that_are_left_at_once_and_well(
     process.wait_for_line(ALL_STARTED)
     process.signal(signal.SIGTERM)
     process.signal(signal.SIGINT)
-    assert process.wait(seconds=STOP_SECONDS_MAX) == 0, process.output
+    assert process.wait() == 0, process.output
     for broker in range(3):
         assert re.search(rf"broker-{broker} \| .* shut down", process.output)
         assert (data / f"broker-{broker}" / ".kafka_cleanshutdown").exists()
@@ -190,7 +189,7 @@ def test_a_second_signal_stops_all_that_are_left_at_once_and_well(
 def test_a_signal_during_the_start_ends_it_in_order(start: Starter, data: Path) -> None:
     process = start()
     process.wait_for_line("launched broker=2")
-    assert process.stop(seconds=STOP_SECONDS_MAX) == 0, process.output
+    assert process.stop() == 0, process.output
     assert processes_using(data) == []
 
 
@@ -208,7 +207,7 @@ def test_a_taken_port_of_one_broker_stops_the_start_before_anything_is_made(
 ) -> None:
     with socket.create_server(("127.0.0.1", port + 1)):
         process = start()
-        assert process.wait(seconds=STOP_SECONDS_MAX) == 1
+        assert process.wait() == 1
     (line,) = process.output.splitlines()
     assert line.startswith("pybroker start: broker 1: ")
     assert str(port + 1) in line
@@ -219,7 +218,7 @@ def test_one_that_cannot_start_ends_all_with_its_message(start: Starter, data: P
     data.mkdir()
     (data / "broker-1").write_text("not a directory")
     process = start()
-    assert process.wait(seconds=STOP_SECONDS_MAX) == 1
+    assert process.wait() == 1
     last = process.output.splitlines()[-1]
     assert last.startswith("pybroker start: broker 1: ")
     assert str(data / "broker-1") in last
@@ -232,7 +231,7 @@ def test_the_data_of_a_single_broker_are_refused_and_those_of_several_too(
 ) -> None:
     several = start()
     several.wait_for_line(ALL_STARTED)
-    assert several.stop(seconds=STOP_SECONDS_MAX) == 0
+    assert several.stop() == 0
     single = PybrokerProcess(data)
     refused = single.launch()
     assert refused.wait() == 1
@@ -250,7 +249,7 @@ def test_an_ensemble_of_others_is_used_and_ids_are_generated(
     process.wait_for_line(ALL_STARTED)
     wait_until(lambda: known_brokers(port) == {1001, 1002, 1003}, what="they know each other")
     assert not (data / "zookeeper").exists()
-    assert process.stop(seconds=STOP_SECONDS_MAX) == 0
+    assert process.stop() == 0
 
 
 def test_readiness_of_all_is_told_to_who_started_them(start: Starter) -> None:

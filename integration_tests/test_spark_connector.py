@@ -16,14 +16,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration_tests import spark_topics
 from integration_tests.broker import Broker
-from integration_tests.process import wait_until
 from integration_tests.samples import CODECS, FIRST_TIMESTAMP_MS, SAMPLES
 from integration_tests.spark_topics import expected_rows, kafka_rows, numbered
+from unit_tests.patience import PATIENCE_S, wait_until
 
 # The timestamps of the samples lie years back.
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
 
-STREAM_SECONDS_MAX: Final = 90
 Load = Callable[..., DataFrame]
 
 
@@ -197,7 +196,7 @@ class Stream:
         """Reads all that there is, and ends."""
         query = self.start(until_all_is_read=True)
         try:
-            assert query.awaitTermination(STREAM_SECONDS_MAX), query.lastProgress
+            assert query.awaitTermination(int(PATIENCE_S)), query.lastProgress
         finally:
             query.stop()
         return query
@@ -242,11 +241,11 @@ def test_stream_outlives_the_broker(
     query = stream.start(until_all_is_read=False)
     try:
         spark_topics.produce(broker.bootstrap, topic, numbered(range(500), partitions=2))
-        wait_until(lambda: stream.has(500), what="the stream reads", seconds=STREAM_SECONDS_MAX)
+        wait_until(lambda: stream.has(500), what="the stream reads")
         broker.kill9()
         broker.start()
         spark_topics.produce(broker.bootstrap, topic, numbered(range(500, 900), partitions=2))
-        wait_until(lambda: stream.has(900), what="it reads on", seconds=STREAM_SECONDS_MAX)
+        wait_until(lambda: stream.has(900), what="it reads on")
         assert query.exception() is None
     finally:
         query.stop()
@@ -294,7 +293,7 @@ def test_stream_is_written(
     )
     query = sink.trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(STREAM_SECONDS_MAX), query.lastProgress
+        assert query.awaitTermination(int(PATIENCE_S)), query.lastProgress
     finally:
         query.stop()
     assert numbers_of(load(subscribe=f"{topic}-copy")) == [*range(500)]

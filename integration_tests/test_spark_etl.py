@@ -30,6 +30,7 @@ from pybroker.spark.etl.report import RunResult
 from pybroker.spark.etl.run import RunFailed, read_snapshot
 from pybroker.spark.etl.sink import SinkError
 from pybroker.spark.snapshot_model import SnapshotError
+from unit_tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.ours
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
@@ -82,7 +83,7 @@ def test_run_goes_on_behind_what_an_earlier_one_had_planned(numbers: Numbers) ->
 
 
 def test_two_runners_at_once_commit_one_result(numbers: Numbers) -> None:
-    together = threading.Barrier(2, timeout=120)
+    together = threading.Barrier(2, timeout=PATIENCE_S)
 
     def read(spark: SparkSession, job: Any, snapshot: Any) -> DataFrame:
         together.wait()

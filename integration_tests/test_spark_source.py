@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration_tests import spark_topics
 from integration_tests.broker import Broker
-from integration_tests.process import wait_until
 from integration_tests.samples import CODECS, FIRST_TIMESTAMP_MS, SAMPLES, Sample
 from integration_tests.spark_topics import KafkaRow, expected_rows, kafka_rows, numbered
 from integration_tests.stored import partition_folder
@@ -25,6 +24,7 @@ from integration_tests.topic_model import TopicModel
 from pybroker.spark import snapshot
 from pybroker.spark.failures import reason
 from pybroker.spark.options import COLUMNS
+from unit_tests.patience import wait_until
 
 # The timestamps of the samples lie years back.
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}

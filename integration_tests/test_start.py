@@ -18,7 +18,7 @@ import pytest
 
 from integration_tests.apache import ApacheZooKeeper
 from integration_tests.broker import STARTED, PybrokerProcess
-from integration_tests.process import ChildProcess, answers, free_port, processes_using, wait_until
+from integration_tests.process import ChildProcess, answers, free_port, processes_using
 from integration_tests.stored import batches
 from integration_tests.wire_client import (
     Connection,
@@ -30,6 +30,7 @@ from integration_tests.wire_client import (
     wait_for_leader,
 )
 from pybroker.testing.sockets import free_ports
+from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 

@@ -15,11 +15,12 @@ import pytest
 
 from integration_tests.apache import ApacheZooKeeper, session_at
 from integration_tests.namespaces import Network
-from integration_tests.process import ChildProcess, processes_using, wait_until
+from integration_tests.process import ChildProcess, processes_using
 from integration_tests.wire_client import Connection, create_topic, metadata
 from pybroker.client import Admin, NewTopic, Producer
 from pybroker.testing.cluster import Cluster, ClusterError
 from pybroker.testing.cluster_parts import BrokerProcess
+from unit_tests.patience import MOMENT_S, PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -175,10 +176,12 @@ def test_what_cannot_be_is_said(running: Cluster, tmp_path: Path) -> None:
         running.pause(4)
     with pytest.raises(ClusterError, match="'zookeper' is neither a broker"):
         running.cut(1, "zookeper")
-    with pytest.raises(ClusterError, match=r"not within 2 s: replicas in sync of nowhere"):
-        running.wait_until_in_sync("nowhere", seconds=2)
+    with pytest.raises(
+        ClusterError, match=f"not within {MOMENT_S:g} s: replicas in sync of nowhere"
+    ):
+        running.wait_until_in_sync("nowhere", seconds=MOMENT_S)
     with pytest.raises(ClusterError, match="the leader of nowhere-0 is a broker that runs"):
-        running.leader("nowhere", 0, seconds=2)
+        running.leader("nowhere", 0, seconds=MOMENT_S)
     with pytest.raises(ClusterError, match=r"the cluster itself sets broker\.id"):
         Cluster(config={"broker.id": 5})
     cluster = Cluster(data=tmp_path)
@@ -207,7 +210,7 @@ def test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of(
         launch(process, zookeeper, environment)
         if refused.items() <= process.properties.items():
             assert process.child is not None
-            process.child.wait(60)
+            process.child.wait(PATIENCE_S)
 
     monkeypatch.setattr(BrokerProcess, "launch", launch_and_see_it_end)
     cluster = Cluster(1, config=refused)
@@ -291,9 +294,7 @@ def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signal
     assert len(processes_using(tmp_path)) >= 3
     run.signal(number)
     run.wait()
-    wait_until(
-        lambda: not processes_using(tmp_path), what="brokers and ZooKeeper are gone", seconds=30
-    )
+    wait_until(lambda: not processes_using(tmp_path), what="brokers and ZooKeeper are gone")
 
 
 async def test_it_may_be_used_from_the_threads_of_an_event_loop(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from integration_tests.broker import Broker, pybroker_command
-
-SECONDS_MAX = 60
+from unit_tests.patience import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Shell:
             input=stdin,
             capture_output=True,
             check=False,
-            timeout=SECONDS_MAX,
+            timeout=PATIENCE_S,
         )
         return Result(done.returncode, done.stdout, done.stderr.decode())
 
@@ -165,7 +164,7 @@ def test_ctrl_c_ends_at_once_without_a_trace(
             process.stdin.flush()
             assert shell.consume(topic, "--max-messages", "2").lines == ["first", "second"]
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=SECONDS_MAX)
+        _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == code
         assert b"Traceback" not in err
     finally:
@@ -184,7 +183,7 @@ def test_a_reader_that_goes_away_is_no_error(shell: Shell, topic: str) -> None:
         assert process.stdout is not None
         assert process.stdout.read(5) == b"xxxxx"
         process.stdout.close()
-        assert process.wait(SECONDS_MAX) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr is not None
         assert b"Traceback" not in process.stderr.read()
     finally:

@@ -14,8 +14,8 @@ import confluent_kafka
 from integration_tests import spark_topics
 from integration_tests.samples import CODECS, FIRST_TIMESTAMP_MS, Headers
 from integration_tests.spark_topics import KafkaRow
+from unit_tests.patience import PATIENCE_S
 
-FLUSH_SECONDS_MAX: Final = 90
 BURST: Final = 10
 _PAUSE_S: Final = 0.02
 _HEADERS: Final[tuple[Headers, ...]] = (
@@ -131,7 +131,7 @@ class TopicModel:
         )
 
     def _flush(self, producer: confluent_kafka.Producer) -> None:
-        unsent = producer.flush(FLUSH_SECONDS_MAX)
+        unsent = producer.flush(PATIENCE_S)
         assert not unsent and not self._errors, f"{unsent} unsent, errors {self._errors[:3]}"
 
     def _send(self, producer: confluent_kafka.Producer, dice: random.Random) -> None:

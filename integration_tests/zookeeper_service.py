@@ -13,7 +13,8 @@ from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.coordinator.zookeeper.handshake import SessionKey, close_session
 from pybroker.coordinator.zookeeper.session import KazooCoord
-from unit_tests.coordinator.coord_contract import PATIENCE_S, Client
+from unit_tests.coordinator.coord_contract import Client
+from unit_tests.patience import PATIENCE_S
 
 _CHROOTS: Final = itertools.count()
 _SESSION_MS: Final = 6000

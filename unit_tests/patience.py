@@ -22,6 +22,9 @@ PATIENCE_S: Final = 120.0
 PATIENCE_MS: Final = 120_000
 """The same, for requests and clients that count in milliseconds."""
 
+ATTEMPT_S: Final = 5.0
+"""For one attempt of several: when it is over, the next one begins."""
+
 MOMENT_S: Final = 0.05
 """For an event that must not come. A busy machine can only make such a test less sharp: the event
 may come later than this test looks. It cannot make the test fail."""

@@ -21,8 +21,8 @@ from benchmarks.racing.measures import Figures, Scale, Standing
 from benchmarks.racing.results import Results, Sample, about_this_machine
 from integration_tests import maven
 from integration_tests.apache import ApacheZooKeeper
-from integration_tests.process import WaitFailed
 from integration_tests.wire_client import ConnectionClosed
+from unit_tests.patience import WaitFailed
 
 Lone = Callable[[Field, Sequence[str], Scale], Iterator[tuple[str, Figures]]]
 LONE: Final[dict[str, Lone]] = {"start": lifecycle.start, "partitions": lifecycle.partitions}

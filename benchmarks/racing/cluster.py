@@ -33,9 +33,9 @@ from benchmarks.racing.contestants import APACHE, HEAP_MIB, OURS
 from benchmarks.racing.librdkafka import ANY_PARTITION, ClientFailed, Producer
 from integration_tests.apache import KAFKA_JAVA_OPTIONS, ApacheKafka, ApacheZooKeeper
 from integration_tests.broker import STARTED, PybrokerProcess
-from integration_tests.process import wait_until
 from integration_tests.wire_client import Connection, batch_of
 from integration_tests.wire_client import produce as produce_one
+from unit_tests.patience import wait_until
 
 BROKERS: Final = 3
 MANY: Final = 2_000
@@ -116,7 +116,7 @@ class Cluster:
                 return condition()
             return False
 
-        wait_until(met, what=f"{self.name}: {what}", seconds=PATIENCE_SECONDS)
+        wait_until(met, what=f"{self.name}: {what}")
 
     def kill(self, broker: int) -> None:
         """SIGKILL, without waiting for what others make of it."""

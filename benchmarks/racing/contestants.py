@@ -19,7 +19,7 @@ from benchmarks.racing import processes
 from benchmarks.requests import Target
 from integration_tests.apache import KAFKA_JAVA_OPTIONS, ApacheKafka
 from integration_tests.broker import PybrokerProcess
-from integration_tests.process import ChildProcess, answers, free_port, wait_until
+from integration_tests.process import ChildProcess, answers, free_port
 from integration_tests.wire_client import Connection, ConnectionClosed
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
@@ -35,6 +35,7 @@ from pybroker.wire.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from unit_tests.patience import wait_until
 
 OURS: Final = "pybroker"
 APACHE: Final = "Apache Kafka"
@@ -157,7 +158,7 @@ class Contestant:
         """SIGTERM; with many partitions it takes its time."""
         process = self._server.process
         process.signal(signal.SIGTERM)
-        process.wait(seconds=READY_SECONDS_MAX)
+        process.wait()
         self._server.stop()
 
     def kill(self) -> None:

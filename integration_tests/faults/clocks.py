@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.testing.place import Place
+from unit_tests.patience import PATIENCE_S
 
 _SOURCE: Final = Path(__file__).with_name("shifted_clock.c")
 _OFFSET: Final = struct.Struct("=q")
-_COMPILE_SECONDS_MAX: Final = 60.0
 _NANOSECONDS: Final = 1_000_000_000
 
 
@@ -55,6 +55,4 @@ class WallClocks:
 
 def _compiled(library: Path) -> subprocess.CompletedProcess[str]:
     words = ["gcc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(_SOURCE)]
-    return subprocess.run(
-        words, capture_output=True, text=True, timeout=_COMPILE_SECONDS_MAX, check=False
-    )
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

@@ -18,11 +18,11 @@ from pybroker.client import Consumer
 from pybroker.client import TopicPartition as OurPartition
 from pybroker.client.errors import ClientError, OffsetUnavailable
 from pybroker.testing.history.ops import OpsLog
+from unit_tests.patience import PATIENCE_MS
 
 POLL_S: Final = 0.1
 ASK_S: Final = 0.2
 ASK_TIMEOUT_S: Final = 2.0
-BOOTSTRAP_TIMEOUT_MS: Final = 90_000
 POSITION_LOST: Final = frozenset(
     {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET}
 )
@@ -143,7 +143,7 @@ class OurReader(_Thread):
             socket_connection_setup_timeout_ms=2_000,
             reconnect_backoff_max_ms=500,
             metadata_max_age_ms=1_000,
-            bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
+            bootstrap_timeout_ms=PATIENCE_MS,
         ) as consumer:
             self.assigned()
             partitions = [OurPartition(topic, p) for p in range(self.settings.partitions)]

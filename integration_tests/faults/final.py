@@ -13,13 +13,11 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from integration_tests.faults import replicas
 from integration_tests.faults.consumers import confluent_consumer
-from integration_tests.process import WaitFailed
 from pybroker.client import Consumer
 from pybroker.client import TopicPartition as OurPartition
 from pybroker.testing.history.ops import OpsLog
+from unit_tests.patience import ATTEMPT_S, PATIENCE_S, WaitFailed
 
-READ_SECONDS_MAX: Final = 30.0
-SETTLE_SECONDS_MAX: Final = 20.0
 _SETTLE_STEP_S: Final = 0.1
 
 Rows = list[list[object]]
@@ -47,12 +45,12 @@ def read_all(bootstrap: str, topic: str, partitions: int, log: OpsLog) -> dict[i
 def _by_librdkafka(bootstrap: str, topic: str, partition: int) -> tuple[int, Rows, int]:
     consumer = confluent_consumer(bootstrap, "final")
     place = TopicPartition(topic, partition)
-    deadline = time.monotonic() + READ_SECONDS_MAX
+    deadline = time.monotonic() + PATIENCE_S
     rows: Rows = []
     try:
         while True:
             try:
-                start, end = consumer.get_watermark_offsets(place, timeout=5)
+                start, end = consumer.get_watermark_offsets(place, timeout=ATTEMPT_S)
                 break
             except KafkaException as error:
                 if time.monotonic() > deadline:
@@ -79,7 +77,7 @@ async def _by_our_client(
     bootstrap: str, topic: str, ends: Mapping[int, int]
 ) -> dict[int, tuple[int, Rows]]:
     found: dict[int, tuple[int, Rows]] = {}
-    async with asyncio.timeout(READ_SECONDS_MAX), Consumer(bootstrap, client_id="final") as reader:
+    async with asyncio.timeout(PATIENCE_S), Consumer(bootstrap, client_id="final") as reader:
         places = [OurPartition(topic, partition) for partition in ends]
         starts = await reader.beginning_offsets(places)
         reader.assign(places)
@@ -109,7 +107,7 @@ def read_files(
     """Writes a `files` operation for each replica, and what its records are as a `final` one. While
     the brokers run, followers get a moment to come to the end."""
     for partition, end in ends.items():
-        deadline = time.monotonic() + SETTLE_SECONDS_MAX
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             is_over = stopped or time.monotonic() > deadline
             try:

@@ -26,10 +26,10 @@ from pybroker.spark import Job
 from pybroker.spark.etl import read_dead_letters
 from pybroker.spark.etl.output import output_commits, read_output
 from pybroker.testing.cluster import Cluster
+from unit_tests.patience import PATIENCE_S
 
 PARTITIONS: Final = 3
 COUNT: Final = 600
-RUN_SECONDS_MAX: Final = 120.0
 PYTHON_KILLED: Final = (
     "a Python process of Spark has ended unexpectedly (was it killed, is there memory for it?); "
     "nothing was committed"
@@ -193,7 +193,7 @@ class Running:
 
     def join(self) -> BaseException | None:
         """What it failed of."""
-        self._thread.join(RUN_SECONDS_MAX)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the run does not end"
         return self._error
 
@@ -238,4 +238,4 @@ def kill_all(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(processes, timeout=RUN_SECONDS_MAX)
+    psutil.wait_procs(processes, timeout=PATIENCE_S)

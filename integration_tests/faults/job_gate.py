@@ -29,7 +29,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from integration_tests.process import WaitFailed, wait_until
 from pybroker.spark import job
 from pybroker.spark.etl import command, store
 from pybroker.spark.etl.files import RealFiles
@@ -39,6 +38,7 @@ from pybroker.spark.etl.run import Read, source_options
 from pybroker.spark.reading import FrozenRead, FrozenReader
 from pybroker.spark.snapshot_model import Snapshot
 from pybroker.spark.source import PybrokerDataSource
+from unit_tests.patience import WaitFailed, wait_until
 
 BEFORE_PLAN: Final = "before-plans"
 AFTER_PLAN: Final = "after-plans"
@@ -103,7 +103,7 @@ class Gate:
                 raise WaitFailed(f"the run ended and was not at {moment}; output:\n{run.output}")
             return bool(there)
 
-        wait_until(anyone, what=f"the run is at {moment}", seconds=120)
+        wait_until(anyone, what=f"the run is at {moment}")
         there[0].unlink()
         return int(there[0].suffix[1:])
 

@@ -19,12 +19,11 @@ from typing import Final
 
 import psutil
 
-from integration_tests.process import wait_until
+from unit_tests.patience import PATIENCE_S, wait_until
 
 FOLDER: Final = f"pybroker-disks-of-{os.getpid()}-"
 """How the name of a folder begins in which something is mounted."""
 _OURS: Final = re.compile(r"/pybroker-disks-of-(\d+)-")
-_COMMAND_SECONDS_MAX: Final = 30.0
 
 
 @functools.cache
@@ -106,12 +105,10 @@ def _remove_leftovers() -> None:
 
 def _is_unmounted(place: Path) -> bool:
     done = subprocess.run(
-        ("umount", str(place)), check=False, capture_output=True, timeout=_COMMAND_SECONDS_MAX
+        ("umount", str(place)), check=False, capture_output=True, timeout=PATIENCE_S
     )
     return done.returncode == 0
 
 
 def _run(*command: str) -> None:
-    subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=_COMMAND_SECONDS_MAX
-    )
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S)

@@ -24,14 +24,13 @@ from pybroker.client import Producer, RecordMetadata
 from pybroker.client.errors import ClientError
 from pybroker.testing.history.ops import OpsLog
 from pybroker.testing.history.values import Identity, make_value
+from unit_tests.patience import PATIENCE_MS, PATIENCE_S
 
 TICK_S: Final = 0.04
 UNANSWERED_MAX: Final = 400
 """A producer that has so many values without an outcome sends no more until some have one."""
-FLUSH_S: Final = 45.0
 GIVES_UP_MS: Final = {"five-in-flight": 4_000, "prober": 3_000, "hasty": 4_000}
 """After so long a value has no more chances; the others are patient."""
-PATIENCE_MS: Final = 90_000
 LIBRDKAFKA: Final[Mapping[str, Mapping[str, str | int | bool]]] = {
     "idempotent": {"enable.idempotence": True, "debug": "eos", "log_level": 7},
     "one-in-flight": {"max.in.flight": 1},
@@ -52,7 +51,7 @@ class ProducerClient(Protocol):
     """Values that were given up, by what was said of them."""
 
     def stop(self) -> None:
-        """Sends no more; returns when everything sent has an outcome, or `FLUSH_S` are over."""
+        """Sends no more; returns when everything sent has an outcome, or `PATIENCE_S` are over."""
 
 
 class _Values:
@@ -153,7 +152,7 @@ class ConfluentProducer:
                 )
             self._producer.poll(0)
             self._stopping.wait(TICK_S)
-        self._producer.flush(FLUSH_S)
+        self._producer.flush(PATIENCE_S)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         octets = message.value()
@@ -214,7 +213,7 @@ class OurProducer:
                     if self._values.unanswered < UNANSWERED_MAX:
                         await self._send(producer)
                 await asyncio.sleep(TICK_S)
-            await producer.close(FLUSH_S)
+            await producer.close(PATIENCE_S)
 
     async def _send(self, producer: Producer) -> None:
         partition, value = self._values.next()

@@ -10,13 +10,13 @@ import hashlib
 from pathlib import Path
 from typing import Any, Final
 
-from integration_tests.process import wait_until
 from pybroker.model import TopicPartition
 from pybroker.records.batch import crc_matches, iter_headers
 from pybroker.records.record import decode_records
 from pybroker.storage import checkpoints, producer_snapshot
 from pybroker.storage.filename import HIGH_WATERMARKS, LEADER_EPOCHS
 from pybroker.storage.producer_state import ProducerEntry
+from unit_tests.patience import wait_until
 
 _DIGEST_CHARACTERS: Final = 12
 _BATCH_BYTES_MAX: Final = 1 << 24

@@ -32,7 +32,7 @@ from integration_tests.faults import final
 from integration_tests.faults.settings import PRODUCERS, READERS, Settings
 from integration_tests.faults.tormented import Tormented
 from integration_tests.faults.watch import NOBODY, PartitionNow, Watch
-from integration_tests.process import ChildProcess, WaitFailed, wait_until
+from integration_tests.process import ChildProcess
 from pybroker.client import Admin, NewTopic
 from pybroker.client.errors import ClientError, ResponseError
 from pybroker.errors import ErrorCode
@@ -41,12 +41,10 @@ from pybroker.testing.history.checker import LOSSY, RULES, check, repeated, repo
 from pybroker.testing.history.loader import load
 from pybroker.testing.history.model import History
 from pybroker.testing.history.ops import OpsLog
+from unit_tests.patience import WaitFailed, wait_until
 
 PARTITIONS: Final = 4
 REPLICAS: Final = 3
-HEAL_SECONDS_MAX: Final = 60.0
-FLUSH_SECONDS_MAX: Final = 60.0
-READ_SECONDS_MAX: Final = 30.0
 _EVIDENCE: Final = "pybroker-faults-"
 _ERROR: Final = re.compile(r"^\[[^]]*\] (ERROR|CRITICAL|FATAL)\b|^Traceback |^Task exception was")
 _ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")
@@ -198,7 +196,6 @@ class Run:
         self,
         count: int = 10,
         *,
-        seconds: float = 60.0,
         clients: Collection[str] | None = None,
         partitions: Collection[int] = range(PARTITIONS),
     ) -> None:
@@ -215,7 +212,7 @@ class Run:
                 for partition in partitions
             )
 
-        wait_until(enough, what=f"{names} go on in {[*partitions]}", seconds=seconds)
+        wait_until(enough, what=f"{names} go on in {[*partitions]}")
 
     def wait_for_refusals(self, producer: str, errors: Collection[str], count: int = 10) -> None:
         """Until the producer was told so many more times that a value was refused, in these
@@ -246,7 +243,7 @@ class Run:
             found[:] = [self.watch.controller()]
             return found[0] not in (NOBODY, other_than)
 
-        wait_until(held, what="there is a controller", seconds=HEAL_SECONDS_MAX)
+        wait_until(held, what="there is a controller")
         return found[0]
 
     def wait_for_state(
@@ -254,8 +251,6 @@ class Run:
         partition: int,
         condition: Callable[[PartitionNow], bool],
         what: str,
-        *,
-        seconds: float = HEAL_SECONDS_MAX,
     ) -> PartitionNow:
         """The first state seen that meets the condition."""
         found: list[PartitionNow] = []
@@ -267,7 +262,7 @@ class Run:
             found.append(state)
             return True
 
-        wait_until(met, what=f"{self.topic}-{partition}: {what}", seconds=seconds)
+        wait_until(met, what=f"{self.topic}-{partition}: {what}")
         return found[-1]
 
     def wait_for_isr(self, brokers: Collection[int]) -> None:
@@ -279,9 +274,9 @@ class Run:
                 set(state.isr) == set(brokers) for state in states.values()
             )
 
-        wait_until(are_these, what=f"{brokers} are in sync", seconds=HEAL_SECONDS_MAX)
+        wait_until(are_these, what=f"{brokers} are in sync")
 
-    def wait_for_full_isr(self, seconds: float = HEAL_SECONDS_MAX) -> None:
+    def wait_for_full_isr(self) -> None:
         """Until every partition has a leader and all its replicas in sync."""
 
         def full() -> bool:
@@ -290,7 +285,7 @@ class Run:
                 state.leader >= 0 and len(state.isr) == REPLICAS for state in states.values()
             )
 
-        wait_until(full, what=f"all replicas in sync, now {self.watch.all()}", seconds=seconds)
+        wait_until(full, what=f"all replicas in sync, now {self.watch.all()}")
 
     # ---- the end
 
@@ -314,10 +309,10 @@ class Run:
         self.wait_for_full_isr()
         self.wait_for_progress(3)
         workload = self._workload()
-        workload.ask("stop-producers", "producers stopped", seconds=FLUSH_SECONDS_MAX)
+        workload.ask("stop-producers", "producers stopped")
         ends = final.read_all(self.cluster.bootstrap, self.topic, PARTITIONS, self.log)
         late = [] if lossy else self._late_readers(sum(ends.values()))
-        workload.ask("stop", "workload stopped", seconds=FLUSH_SECONDS_MAX)
+        workload.ask("stop", "workload stopped")
         if stop:
             for broker in self.cluster.brokers:
                 assert self.cluster.stop(broker) == 0
@@ -343,7 +338,7 @@ class Run:
             return [name for name, n in delivered.items() if n < records and name != "asker"]
 
         with contextlib.suppress(WaitFailed):
-            wait_until(lambda: not late(), what="readers come to the end", seconds=READ_SECONDS_MAX)
+            wait_until(lambda: not late(), what="readers come to the end")
         return late()
 
     def keep_evidence(self) -> Path:
@@ -381,7 +376,7 @@ class Run:
                     )  # fmt: skip
 
     def _create_topic(self) -> None:
-        wait_until(self._asked_for_topic, what=f"{self.topic} is created", seconds=30)
+        wait_until(self._asked_for_topic, what=f"{self.topic} is created")
         self.wait_for_full_isr()
 
     def _asked_for_topic(self) -> bool:

@@ -18,6 +18,7 @@ import kazoo.exceptions  # type: ignore[import-untyped]
 import kazoo.handlers.threading  # type: ignore[import-untyped]
 
 from pybroker.testing.history.ops import OpsLog
+from unit_tests.patience import PATIENCE_S
 
 READ_S: Final = 0.1
 _FAILURES: Final = (
@@ -53,7 +54,7 @@ class Watch:
         self._thread = threading.Thread(target=self._follow, name=f"watch-{topic}", daemon=True)
 
     def start(self) -> None:
-        self._client.start(timeout=30)
+        self._client.start(timeout=PATIENCE_S)
         self._thread.start()
 
     def close(self) -> None:

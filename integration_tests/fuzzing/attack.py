@@ -19,7 +19,6 @@ import psutil
 
 from integration_tests.broker import Broker
 from integration_tests.fuzzing.frames import Move, Moves
-from integration_tests.process import wait_until
 from integration_tests.sample_requests import NAME
 from integration_tests.stored import batches
 from integration_tests.wire_client import (
@@ -32,6 +31,7 @@ from integration_tests.wire_client import (
 )
 from pybroker.records.batch import iter_headers
 from pybroker.records.record import decode_records
+from unit_tests.patience import wait_until
 
 ATTACKERS: Final = 4
 PATIENCE_SECONDS: Final = 0.02
@@ -186,9 +186,7 @@ def _faults(
     for line in sorted(unhandled(broker)):
         yield f"the broker was surprised: {line}"
     try:
-        wait_until(
-            lambda: _connections(broker) <= open_before, what="connections closed", seconds=20
-        )
+        wait_until(lambda: _connections(broker) <= open_before, what="connections closed")
     except AssertionError:
         yield f"{_connections(broker) - open_before} connections are still open"
     yield from _damage(broker.data)

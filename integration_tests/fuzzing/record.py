@@ -36,9 +36,9 @@ from integration_tests.process import free_port
 from integration_tests.python_clients import AioKafka, ConfluentKafka, KafkaPython
 from pybroker.wire.api import APIS, ApiKey
 from unit_tests.fuzzing.recorded import FRAME_BYTES_MAX, Recorded, keep, recorded_requests
+from unit_tests.patience import PATIENCE_S
 
 MISSING: Final = (maven.MavenUnavailable, NpmUnavailable, KcatUnavailable)
-TOOL_SECONDS_MAX: Final = 60
 INTERNAL_TOPICS: Final = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
@@ -240,7 +240,7 @@ def apache_tools(bootstrap: str) -> Iterator[Callable[[], object]]:
                 subprocess.run,
                 command,
                 capture_output=True,
-                timeout=TOOL_SECONDS_MAX,
+                timeout=PATIENCE_S,
                 check=False,
             )
 

@@ -21,14 +21,14 @@ from typing import Final, Self
 
 from integration_tests import maven, npm
 from integration_tests.members.settings import MemberSettings
-from integration_tests.process import ChildProcess, wait_until
+from integration_tests.process import ChildProcess
 from pybroker.client import Admin, TopicPartition
 from pybroker.client.errors import ClientError
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.testing.history.ops import OpsLog
+from unit_tests.patience import wait_until
 
 Place = tuple[str, int]
-PATIENCE_S: Final = 90.0
 ASK_S: Final = 0.2
 ASK_TIMEOUT_MS: Final = 3_000
 _HERE: Final = Path(__file__).parent.parent
@@ -163,7 +163,7 @@ class Members:
             )
 
         names = " ".join(member.settings.client for member in members)
-        wait_until(shared, what=f"{names} share all partitions", seconds=PATIENCE_S)
+        wait_until(shared, what=f"{names} share all partitions")
         return max(found)
 
     def committed(self, group: str) -> Mapping[Place, int]:
@@ -178,14 +178,13 @@ class Members:
             gained = [at - before[place] for place, at in self.committed(group).items()]
             return min(gained) > 0 and sum(gained) >= count
 
-        wait_until(further, what=f"{group} goes on from {before}", seconds=PATIENCE_S)
+        wait_until(further, what=f"{group} goes on from {before}")
 
     def wait_until_all_is_committed(self, ends: Mapping[Place, int]) -> None:
         for group in self._asker.groups:
             wait_until(
                 functools.partial(self._has_come, group, ends),
                 what=f"{group} comes to {ends}, is at {self.committed(group)}",
-                seconds=PATIENCE_S,
             )
 
     def _has_come(self, group: str, ends: Mapping[Place, int]) -> bool:
