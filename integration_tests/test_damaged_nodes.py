@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import kazoo.client  # type: ignore[import-untyped]
@@ -12,9 +11,6 @@ from integration_tests.wire_client import Connection, batch_of, create_topic, pr
 from pybroker.testing.cluster import Cluster
 
 pytestmark = pytest.mark.ours
-
-START_SECONDS_MAX = 20.0
-"""Less than a broker waits for topics that are only slow to open."""
 
 
 @pytest.fixture
@@ -39,12 +35,11 @@ def test_a_damaged_topic_does_not_hold_up_a_start(cluster: Cluster) -> None:
         zookeeper.stop()
         zookeeper.close()
     (broker,) = cluster.ids
-    begin = time.monotonic()
     cluster.restart(broker)
-    assert time.monotonic() - begin < START_SECONDS_MAX
     with Connection(cluster.bootstrap) as connection:
         assert produce(connection, "whole", batch_of(b"value")).error_code == 0
     log = cluster.log_text(broker)
     assert "Traceback" not in log
+    assert "topics not open yet" not in log, "it has waited for topics that nobody opens"
     for name in ("garbage", "nobody", "a b"):
         assert f"/brokers/topics/{name}" in log

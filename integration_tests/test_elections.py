@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -296,9 +295,10 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> dict[int, tuple[i
         for number in range(partitions)
     }
     consumer.assign([ConfluentPartition(topic, number, 0) for number in range(partitions)])
-    deadline = time.monotonic() + PATIENCE_S
-    while len(found) < sum(ends.values()) and time.monotonic() < deadline:
-        for message in consumer.consume(500, timeout=1.0):
+    while left := sum(ends.values()) - len(found):
+        messages = consumer.consume(min(500, left), timeout=PATIENCE_S)
+        assert messages, f"{left} records are not read"
+        for message in messages:
             assert message.error() is None
             value, partition, offset = message.value(), message.partition(), message.offset()
             assert value is not None and partition is not None and offset is not None

@@ -30,7 +30,7 @@ from integration_tests.wire_client import (
 SEED: Final = os.environ.get("PYBROKER_TEST_SEED", "20240229")
 FRAMES: Final = 20_000
 RSS_BYTES_MAX: Final = 300 * 1024 * 1024
-PROBE_SECONDS_MAX: Final = 5.0
+PROBE_COMPUTED_S_MAX: Final = 5.0
 BROKER_OVERRIDES: Final = OVERRIDES
 
 
@@ -75,7 +75,7 @@ def test_hostile_frames_hurt_nobody(broker: Broker) -> None:
         seed=SEED,
         frames=FRAMES,
         rss_bytes_max=RSS_BYTES_MAX if not is_apache(broker) else 1 << 40,
-        probe_seconds_max=PROBE_SECONDS_MAX,
+        probe_computed_s_max=PROBE_COMPUTED_S_MAX,
     )
     assert outcome.faults == [], f"{outcome}; again with PYBROKER_TEST_SEED={SEED}"
     assert outcome.frames >= FRAMES and outcome.probe_rounds > 100

@@ -57,13 +57,12 @@ from pybroker.wire.messages.offsets import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from unit_tests.patience import wait_until
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
 RSS_BYTES_MAX: Final = 600 << 20
 ROOM_BYTES: Final = 256 << 20
-PROBE_SECONDS_MAX: Final = 20.0
 STRANGE: Final = ("a/b", "..", ".", "%2E%2E", " ", "\0", "\n\x1b[2J", "äöü", "𝄞", "x" * 249)
 TOO_LONG: Final = ("x" * 300, "ü" * 100, "\0" * 84, "")
 """As names of nodes they have none, or more than 249 characters."""
@@ -74,6 +73,9 @@ CONFIG: Final = {
     # A broker that has not heard from ZooKeeper for two thirds of it takes no commits.
     "zookeeper.session.timeout.ms": 30_000,
 }
+GONE: Final = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+"""Answers to the deletion of a group without members and offsets, which the broker may have removed
+already."""
 MEMBER_APIS: Final = (
     ApiKey.FIND_COORDINATOR,
     ApiKey.JOIN_GROUP,
@@ -143,7 +145,7 @@ class Bystander:
             self.error = error
 
     def _behave(self, connection: Connection) -> None:
-        connection.set_timeout(PROBE_SECONDS_MAX)
+        connection.set_timeout(PATIENCE_S)
         me = stable(connection, "well-behaved")
         done = 0
         while not self._end.wait(0.02):
@@ -194,7 +196,7 @@ def test_a_generation_that_is_not_the_present_one(connection: Connection, genera
     assert commit(connection, "stale", member_id=me, generation=generation) == wrong
     assert fetched(connection, "stale") == -1
     assert leave(connection, "stale", me) == [0]
-    assert deleted(connection, "stale") == 0
+    assert deleted(connection, "stale") in GONE
 
 
 def test_a_static_member_that_was_replaced_is_fenced(connection: Connection) -> None:
@@ -215,7 +217,7 @@ def test_a_static_member_that_was_replaced_is_fenced(connection: Connection) -> 
     assert fetched(connection, "static") == -1
     assert heartbeat(connection, "static", second.member_id, generation, "i") == 0
     assert leave(connection, "static", "", "i") == [0]
-    assert deleted(connection, "static") == 0
+    assert deleted(connection, "static") in GONE
 
 
 def test_members_of_another_kind(connection: Connection) -> None:
@@ -243,7 +245,7 @@ def test_members_of_another_kind(connection: Connection) -> None:
         assert refused.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
     assert heartbeat(connection, "kind", me, 1) == 0
     assert leave(connection, "kind", me) == [0]
-    assert deleted(connection, "kind") == 0
+    assert deleted(connection, "kind") in GONE
 
 
 # names and sizes

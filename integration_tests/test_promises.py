@@ -7,7 +7,6 @@ is killed by SIGKILL and started again, several times; then everything is read f
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,9 +130,10 @@ def read_all(bootstrap: str) -> list[tuple[int, bytes]]:
     consumer = consumer_of(bootstrap)
     _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=PATIENCE_S)
     found: list[tuple[int, bytes]] = []
-    deadline = time.monotonic() + 60
-    while len(found) < end and time.monotonic() < deadline:
-        for message in consumer.consume(1000, 1.0):
+    while len(found) < end:
+        messages = consumer.consume(min(1000, end - len(found)), PATIENCE_S)
+        assert messages, f"{len(found)} of {end} records are read"
+        for message in messages:
             assert message.error() is None
             offset, value = message.offset(), message.value()
             assert offset is not None and value is not None

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -34,12 +33,11 @@ from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
-STOP_SECONDS_MAX: Final = 15.0
 SLOW_ZOOKEEPER: Final = "the session was not closed in order: the server is silent"
 """One that was stopped already would refuse connections, of which other lines tell."""
 LONGEST_SESSION: Final = {"zookeeper.session.timeout.ms": "60000"}
-AT_ONCE_SECONDS_MAX: Final = 30.0
-"""Half of it: nobody has waited for its end."""
+WAITS_FOR_A_SESSION: Final = "waiting for its end"
+CLOSED_A_SESSION: Final = "was alive, closed it"
 
 
 class Maker(Protocol):
@@ -214,9 +212,8 @@ def test_a_broker_id_in_use_is_told_and_its_owner_goes_on(
 # How it ends
 
 
-def assert_ends_cleanly(broker: PybrokerProcess, process: ChildProcess, begin: float) -> None:
+def assert_ends_cleanly(broker: PybrokerProcess, process: ChildProcess) -> None:
     assert process.wait() == 0, process.output
-    assert time.monotonic() - begin < STOP_SECONDS_MAX
     farewell = process.output.partition("shutting down")[2].splitlines()
     complaints = [
         line for line in farewell if re.search("WARN|ERROR", line) and SLOW_ZOOKEEPER not in line
@@ -232,9 +229,9 @@ def test_a_signal_ends_it_soon_with_zookeeper_last(make: Maker, number: signal.S
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, "kept")
         produce(connection, "kept", batch_of(b"x"))
-        process, begin = broker.process, time.monotonic()
+        process = broker.process
         os.killpg(process.pid, number)  # as Ctrl-C does: all that is in the foreground
-        assert_ends_cleanly(broker, process, begin)
+        assert_ends_cleanly(broker, process)
     assert (broker.data / ".kafka_cleanshutdown").exists()
 
 
@@ -242,10 +239,8 @@ def test_a_signal_during_the_start_ends_it(make: Maker) -> None:
     broker = make()
     process = broker.launch()
     wait_until(broker.zookeepers, what="the embedded ZooKeeper runs")
-    begin = time.monotonic()
     process.signal(signal.SIGTERM)
     assert process.wait() == 0, process.output
-    assert time.monotonic() - begin < STOP_SECONDS_MAX
     assert broker.zookeepers() == []
 
 
@@ -277,12 +272,17 @@ def test_waiting_clients_do_not_hold_up_the_end(make: Maker) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(10):
             stack.enter_context(Connection(broker.bootstrap)).send_bytes(b"\0\0")
-        process, begin = broker.process, time.monotonic()
+        process = broker.process
         process.signal(signal.SIGTERM)
-        assert_ends_cleanly(broker, process, begin)
+        assert_ends_cleanly(broker, process)
 
 
 # How it begins again
+
+
+def assert_takes_over_its_session(broker: PybrokerProcess) -> None:
+    assert CLOSED_A_SESSION in broker.process.output
+    assert WAITS_FOR_A_SESSION not in broker.process.output
 
 
 def test_it_is_there_again_at_once_after_kill_9_with_one_zookeeper(make: Maker) -> None:
@@ -295,9 +295,8 @@ def test_it_is_there_again_at_once_after_kill_9_with_one_zookeeper(make: Maker) 
             value = b"round %d" % round_number
             assert produce(connection, "kept", batch_of(value)).base_offset == round_number
         broker.kill9()
-        begin = time.monotonic()
         broker.start()
-        assert time.monotonic() - begin < AT_ONCE_SECONDS_MAX
+        assert_takes_over_its_session(broker)
         assert len(broker.zookeepers()) == 1
         with Connection(broker.bootstrap) as connection:
             wait_for_leader(connection, "kept")
@@ -335,9 +334,8 @@ def test_it_is_there_again_at_once_although_zookeeper_died_before_it(make: Maker
     server.kill()
     broker.process.wait_for_line("session suspended")
     assert broker.stop() == 0
-    begin = time.monotonic()
     broker.start()
-    assert time.monotonic() - begin < AT_ONCE_SECONDS_MAX
+    assert WAITS_FOR_A_SESSION not in broker.process.output
 
 
 def test_it_is_there_again_at_once_with_an_ensemble_of_others(
@@ -349,9 +347,8 @@ def test_it_is_there_again_at_once_with_an_ensemble_of_others(
         create_topic(connection, "kept")
         produce(connection, "kept", batch_of(b"x"))
     broker.kill9()
-    begin = time.monotonic()
     broker.start()
-    assert time.monotonic() - begin < AT_ONCE_SECONDS_MAX
+    assert_takes_over_its_session(broker)
     assert broker.zookeepers() == []
     with Connection(broker.bootstrap) as connection:
         wait_for_leader(connection, "kept")

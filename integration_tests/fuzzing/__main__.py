@@ -17,7 +17,7 @@ from pathlib import Path
 from integration_tests.broker import PybrokerProcess
 from integration_tests.fuzzing.attack import OVERRIDES, attack
 
-PROBE_SECONDS_MAX = 5.0
+PROBE_COMPUTED_S_MAX = 5.0
 LOG_LINES_SHOWN = 40
 
 
@@ -40,7 +40,7 @@ def main() -> int:
                 seed=seed,
                 frames=arguments.frames,
                 rss_bytes_max=arguments.rss_mib << 20,
-                probe_seconds_max=PROBE_SECONDS_MAX,
+                probe_computed_s_max=PROBE_COMPUTED_S_MAX,
             )
             log_text = broker.log_text
         finally:

@@ -182,7 +182,7 @@ def aiokafka_group(bootstrap: str) -> Iterator[Callable[[], object]]:
             auto_offset_reset="earliest",
         )
         await consumer.start()
-        await asyncio.wait_for(consumer.getone(), 15)
+        await asyncio.wait_for(consumer.getone(), PATIENCE_S)
         await consumer.commit()
         await consumer.stop()
 
