@@ -202,7 +202,7 @@ class ApacheKafka:
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "log.dirs": str(self.data),
             "zookeeper.connect": self.zookeeper_connect,
-            "zookeeper.session.timeout.ms": "6000",
+            "zookeeper.session.timeout.ms": "20000",
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.replication.factor": "1",

@@ -47,7 +47,7 @@ from integration_tests.differences import DIFFERENCES
 from integration_tests.process import ChildProcess
 from pybroker.__main__ import main
 from pybroker.tool_list import TOOLS
-from unit_tests.patience import PATIENCE_S, WaitFailed
+from unit_tests.patience import PATIENCE_MS, PATIENCE_S, WaitFailed
 
 CLASSES: Final[Mapping[str, str]] = {
     "topics": "org.apache.kafka.tools.TopicCommand",
@@ -92,6 +92,10 @@ class Ran:
         """Standard error without Java's stack traces and log lines, and standard output."""
         kept = [line for line in self.err.splitlines() if not _TRACE.match(line)]
         return "\n".join([*kept, self.out])
+
+
+PATIENT: Final = {"consumer-groups": ("--timeout", str(PATIENCE_MS))}
+"""Of itself it waits for an answer for five seconds."""
 
 
 class ApacheTools:
@@ -249,4 +253,4 @@ def with_server(tool: str, words: Sequence[str], bootstrap: str | None) -> list[
     named = any(word.partition("=")[0] in SERVER_FLAGS for word in words)
     if bootstrap is None or named or tool in WITHOUT_BOOTSTRAP:
         return list(words)
-    return ["--bootstrap-server", bootstrap, *words]
+    return ["--bootstrap-server", bootstrap, *PATIENT.get(tool, ()), *words]

@@ -23,7 +23,7 @@ from integration_tests.process import ChildProcess
 from unit_tests.patience import PATIENCE_S
 
 HEARTBEAT_MS: Final = 200
-SESSION_MS: Final = 10_000
+SESSION_MS: Final = 30_000
 Reads = Counter[tuple[int, int]]
 """How often each (partition, offset) was read."""
 

@@ -53,7 +53,7 @@ class Members:
             "group_id": self.topic,
             "auto_offset_reset": "earliest",
             "heartbeat_interval_ms": 200,
-            "session_timeout_ms": 10_000,
+            "session_timeout_ms": 30_000,
         }
         return Consumer(self.bootstrap, **{**defaults, **options})
 

@@ -24,7 +24,7 @@ from unit_tests.patience import PATIENCE_S, wait_until
 PARTITIONS: Final = 8
 QUICK: Final[Mapping[str, str]] = {
     "auto.commit.interval.ms": "100",
-    "zookeeper.session.timeout.ms": "10000",
+    "zookeeper.session.timeout.ms": "20000",
     "rebalance.backoff.ms": "500",
     "rebalance.max.retries": "40",
 }

@@ -364,7 +364,11 @@ def test_the_examples_of_the_page_of_tools_run(
             .replace("pybroker ", f"{sys.executable} -m pybroker ", 1)
         )
         done = subprocess.run(
-            ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
+            ["sh", "-c", command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=3 * PATIENCE_S,
             check=False,
-        )  # fmt: skip
+        )
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), line + done.stderr

@@ -76,9 +76,9 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
 
 
 undisturbed = pytest.mark.parametrize(
-    "cluster", [{"zookeeper.session.timeout.ms": 10_000}], indirect=True, ids=["undisturbed"]
+    "cluster", [{"zookeeper.session.timeout.ms": 30_000}], indirect=True, ids=["undisturbed"]
 )
-"""Nobody waits for the end of a session, and none ends because the machine was busy."""
+"""Nobody waits for the end of a session, and none ends because the machine stands still."""
 
 
 @pytest.fixture

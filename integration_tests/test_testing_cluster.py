@@ -225,7 +225,7 @@ def test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of(
 
 
 def test_it_outlives_its_zookeeper(tmp_path: Path) -> None:
-    with Cluster(2, data=tmp_path, config={"zookeeper.session.timeout.ms": 12_000}) as cluster:
+    with Cluster(2, data=tmp_path, config={"zookeeper.session.timeout.ms": 30_000}) as cluster:
         before = cluster.controller()
         cluster.kill_zookeeper()
         assert cluster.controller() == before
