@@ -54,6 +54,10 @@ def only_code(answer: OffsetCommitResponse) -> ErrorCode:
     return error_code(code)
 
 
+ANSWER_S: Final = 4 * ATTEMPT_S
+"""Longer than a broker waits for ZooKeeper before it answers."""
+
+
 class Committer:
     """One group and one topic, over `bootstrap` (comma-separated). Reconnects as it must."""
 
@@ -141,5 +145,5 @@ class Committer:
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = Connection(self.coordinator()[1])
-            self._connection.set_timeout(ATTEMPT_S)
+            self._connection.set_timeout(ANSWER_S)
         return self._connection
