@@ -147,7 +147,7 @@ class _Reader(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_Call(self, node: ast.Call) -> None:
-        if name := _dotted(node.func):
+        if name := dotted(node.func):
             self.calls.append((node.lineno, name))
         self.generic_visit(node)
 
@@ -155,10 +155,10 @@ class _Reader(ast.NodeVisitor):
         self.imports.append(Import(line, module, name, self._inside_function))
 
 
-def _dotted(node: ast.expr) -> str:
+def dotted(node: ast.expr) -> str:
     """The text of a plain dotted name, empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
-    if isinstance(node, ast.Attribute) and (left := _dotted(node.value)):
+    if isinstance(node, ast.Attribute) and (left := dotted(node.value)):
         return f"{left}.{node.attr}"
     return ""

@@ -33,6 +33,8 @@ from pybroker.model import (
 )
 from pybroker.wire.api import ApiKey
 from unit_tests.handlers.bench import LISTENER, Bench
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S
 
 IDS = {"a": uuid.UUID(int=7), "b": uuid.UUID(int=8)}
 
@@ -273,7 +275,7 @@ async def test_a_lost_connection_is_made_again(
     await channel.update_metadata(command)
     receiver.cut()
     with pytest.raises(ClientError):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 await channel.update_metadata(command)
                 receiver.cut()
@@ -301,7 +303,7 @@ async def test_nobody_is_let_in_before_the_broker_is_registered() -> None:
     client, controller = (
         asyncio.ensure_future(each) for each in asked if isinstance(each, Awaitable)
     )
-    await asyncio.sleep(0)
+    await idle()
     assert answered == [ApiKey.API_VERSIONS]
     gate.let_brokers_in()
     await controller

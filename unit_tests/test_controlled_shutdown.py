@@ -21,7 +21,8 @@ from pybroker.model import (
     UpdateMetadata,
 )
 from pybroker.ports import SessionEvent
-from unit_tests.coordinator.controller.cluster import until
+from unit_tests.idle_loop import idle
+from unit_tests.patience import until
 
 ME, OTHER, THIRD = 1, 2, 3
 EPOCH = 77
@@ -98,8 +99,7 @@ async def test_the_controller_is_asked_and_its_work_awaited(cluster: Cluster) ->
     cluster.answers = [[]]
     stopping = asyncio.ensure_future(cluster.shutdown().run())
     await until(lambda: cluster.asked)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await idle()
     assert not stopping.done()
     cluster.leads(OTHER)
     await stopping
@@ -172,8 +172,7 @@ async def test_nobody_waits_for_those_who_leave_too(
     cluster.answers = [[ORDERS]]
     stopping = asyncio.ensure_future(cluster.shutdown(backoff_s=NEVER_S).run())
     await until(lambda: cluster.asked)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await idle()
     assert not stopping.done()
     cluster.leads(ME, offline=(OTHER,))
     await stopping

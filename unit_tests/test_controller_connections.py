@@ -13,8 +13,9 @@ from pybroker.broker_channel import PARTITIONS_MAX, RemoteBrokerChannel
 from pybroker.coordinator.controller.channel import Backoff, BrokerSender, PendingWork
 from pybroker.model import Broker, PartitionFacts, PartitionState, TopicPartition
 from pybroker.ports import BrokerChannel
-from unit_tests.coordinator.controller.cluster import Cluster, until
+from unit_tests.coordinator.controller.cluster import Cluster
 from unit_tests.handlers.bench import Bench
+from unit_tests.patience import until
 from unit_tests.test_broker_channel import Receiver, channel_to
 
 RESTARTS = 20

@@ -32,8 +32,9 @@ from pybroker.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from unit_tests.coordinator.controller.cluster import until
 from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, values_of
+from unit_tests.idle_loop import idle
+from unit_tests.patience import until
 
 OTHER, THIRD, NEWCOMER = BROKER_ID + 1, BROKER_ID + 2, BROKER_ID + 3
 T0 = TopicPartition("t", 0)
@@ -235,8 +236,7 @@ async def test_nobody_is_asked_but_by_who_is_cut_off(neighbours: Neighbours) -> 
     neighbours.hearsay.start()
     for level in (Level.NOTHING, Level.COMMITTED, Level.ALL):
         neighbours.hearsay.changed(level)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await idle()
     assert not neighbours.asked
     await neighbours.hearsay.stop()
     await neighbours.hearsay.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -20,6 +19,7 @@ from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.reluctance import Reluctance
 from pybroker.storage.manager import LogManager
 from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.idle_loop import idle
 
 BROKEN = StorageError("broken")
 T0, ALONE = TopicPartition("t", 0), TopicPartition("alone", 0)
@@ -58,8 +58,7 @@ class Broker:
 
     async def told(self) -> int:
         """How often the controller was told until now."""
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await idle()
         return len(await self.coord.children(paths.LOG_DIR_EVENTS))
 
 

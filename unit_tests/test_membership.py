@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ from pybroker.errors import ErrorCode
 from pybroker.model import Broker, LeaderAndIsr, TopicPartition
 from pybroker.testing.coord import MemoryCoord
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch, code, values_of
+from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.patience import in_time, until
 
 T0 = TopicPartition("t", 0)
 
@@ -23,15 +25,6 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     async with Bench(tmp_path, properties={"zookeeper.session.timeout.ms": "1000"}) as started:
         await started.create("t")
         yield started
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        for _ in range(100_000):
-            if condition():
-                return
-            await asyncio.sleep(0)
-    raise AssertionError("it did not come to that")
 
 
 def registration_epoch(bench: Bench) -> int:
@@ -85,7 +78,7 @@ async def test_many_expiries_end_well(bench: Bench) -> None:
         await renewed(bench, epoch)
     for _ in range(5):
         bench.coord.expire()
-        await asyncio.sleep(0)
+        await loop_turns(1)
     await renewed(bench, epoch)
     await until(lambda: registration_epoch(bench) == bench.app.replicas.broker_epoch)
     await bench.create("more")
@@ -95,7 +88,7 @@ async def test_many_expiries_end_well(bench: Bench) -> None:
 async def test_a_suspended_session_that_comes_back_changes_nothing(bench: Bench) -> None:
     epoch = bench.app.replicas.broker_epoch
     bench.coord.suspend()
-    await asyncio.sleep(0)
+    await idle()
     assert code(await bench.produce("t", batch())) is ErrorCode.NONE
     bench.coord.resume()
     await bench.create("more")
@@ -106,7 +99,7 @@ async def test_a_session_that_expires_unseen_is_mended_when_it_is_seen(bench: Be
     epoch = bench.app.replicas.broker_epoch
     bench.coord.suspend()
     bench.coord.expire()
-    await asyncio.sleep(0)
+    await idle()
     assert bench.app.replicas.broker_epoch == epoch
     bench.coord.resume()
     await renewed(bench, epoch)
@@ -135,7 +128,7 @@ async def test_who_finds_its_id_taken_is_lost(bench: Bench, data: bytes | None) 
     bench.tree.end_session(bench.coord.session_id)
     await stranger.create(paths.broker(BROKER_ID), data or registration[0], ephemeral=True)
     bench.coord.resume()
-    await asyncio.wait_for(bench.has_lost.wait(), 10)
+    await in_time(bench.has_lost.wait())
     assert str(BROKER_ID) in bench.lost[0]
     assert not bench.app.controller.is_active
     await stranger.close()
@@ -144,8 +137,7 @@ async def test_who_finds_its_id_taken_is_lost(bench: Bench, data: bytes | None) 
 async def test_an_expiry_after_the_stop_does_not_register_again(bench: Bench) -> None:
     await bench.app.stop()
     bench.coord.expire()
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await idle()
     assert registration_epoch(bench) == -1
     await bench.app.stop()
 
@@ -183,13 +175,17 @@ async def test_a_registration_whose_session_has_ended_meanwhile_is_none(bench: B
 
     membership._register = slowly
     bench.coord.expire()
-    await asyncio.wait_for(stored.wait(), 10)
+    await in_time(stored.wait())
     ended = registration_epoch(bench)
     bench.coord.expire()
     noted.set()
-    while registration_epoch(bench) in (-1, ended):
-        assert not membership.is_registered
-        await asyncio.sleep(0)
+
+    def is_registered_anew() -> bool:
+        is_over = registration_epoch(bench) not in (-1, ended)
+        assert is_over or not membership.is_registered
+        return is_over
+
+    await until(is_registered_anew)
     await renewed(bench, ended)
 
 

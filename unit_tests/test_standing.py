@@ -41,6 +41,7 @@ from unit_tests.handlers.bench import (
     produce_request,
     values_of,
 )
+from unit_tests.idle_loop import idle
 
 SESSION_S = 18.0
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -409,7 +410,7 @@ async def test_who_is_told_that_another_leads_promises_nothing_alone(
     facts = PartitionFacts(key, partition.topic_id or NO_TOPIC_ID, state, 1, (1, 2))
     channel = LocalBrokerChannel(replicas, bench.app.metadata, nothing_is_on_its_way)
     telling = asyncio.create_task(channel.leader_and_isr(LeaderAndIsr(2, 99, -1, (facts,))))
-    await asyncio.sleep(0)
+    await idle()
     assert partition.is_leader
     assert await latest(bench) == (NOT_LEADER, -1)
     turn.set()

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from unit_tests import sources
+from unit_tests import lateness, sources
 from unit_tests.layers import FORBIDDEN, LAYERS, SIDEWAYS, TELLS_TIME
 from unit_tests.sources import LINKED, ROOT, Import, Source
 
@@ -44,6 +44,40 @@ UNWANTED_WORDS: Final = {
     "a place of one machine": r"(?<![\w.])/wo" + r"rk/|/ro" + r"ot/",
     "a number of a work item": r"\b[Ii]ss" + r"ue #?\d",
 }
+WAITS_AS_IT_LIKES: Final = frozenset(
+    {
+        "unit_tests/idle_loop.py",  # the one that counts turns
+        "unit_tests/simulation/test_loop.py",  # in simulated time
+        "unit_tests/simulation/test_network.py",
+        # These have to learn it.
+        "unit_tests/handlers/config_words.py",
+        "unit_tests/handlers/test_fetch.py",
+        "unit_tests/handlers/test_flush_messages.py",
+        "unit_tests/handlers/test_groups.py",
+        "unit_tests/handlers/test_log_dirs.py",
+        "unit_tests/handlers/test_produce.py",
+        "unit_tests/handlers/test_replica_fetch.py",
+        "unit_tests/handlers/test_session_fetch.py",
+        "unit_tests/handlers/test_topics.py",
+        "unit_tests/simulation/test_planted.py",
+        "unit_tests/simulation/test_simulation.py",
+        "integration_tests/fuzzing/record.py",
+        "integration_tests/own_members.py",
+        "integration_tests/test_classic_beside_apache.py",
+        "integration_tests/test_classic_consumer.py",
+        "integration_tests/test_consumer_truncation.py",
+        "integration_tests/test_damaged_nodes.py",
+        "integration_tests/test_faults_random.py",
+        "integration_tests/test_fetch.py",
+        "integration_tests/test_fetch_sessions.py",
+        "integration_tests/test_limits.py",
+        "integration_tests/test_own_client.py",
+        "integration_tests/test_own_group_faults.py",
+        "integration_tests/test_own_groups.py",
+        "integration_tests/test_several_brokers.py",
+        "integration_tests/test_start.py",
+    }
+)
 CLOCK_CALLS: Final = re.compile(r"(datetime\.)?(datetime|date)\.(now|utcnow|today)")
 
 PACKAGE: Final = sources.package_sources()
@@ -248,6 +282,32 @@ def test_a_package_file_holds_its_docstring_and_names_of_others_only() -> None:
 
     wrong = offences(PACKAGE, other_statements)
     assert not wrong, f"move it into a module:{wrong}"
+
+
+def test_lateness_is_seen() -> None:
+    text = (
+        "import asyncio\nimport time\n"
+        "async def f(n):\n"
+        "    await asyncio.sleep(0)\n"
+        "    await asyncio.wait_for(g(), PATIENCE_S)\n"
+        "    for _ in range(n):\n        await asyncio.sleep(0)\n"
+        "    await asyncio.sleep(0)\n    await asyncio.sleep(0)\n"
+        "    async with asyncio.timeout(30):\n        took = time.monotonic() - begin\n"
+        "    await asyncio.wait_for(g(), timeout=1.5)\n"
+        "    assert took < 1\n    assert time.time() - begin < 1\n    assert time.time() > begin\n"
+    )
+    lines = [each.split(":")[0] for each in lateness.dependences(text)]
+    assert lines == [f"line {number}" for number in (3, 6, 10, 12, 13, 14)]
+
+
+def test_no_test_depends_on_how_fast_a_machine_is() -> None:
+    tests = [source for source in TESTS if source.label.startswith(sources.TEST_FOLDERS)]
+    waiting = [source for source in tests if source.label not in WAITS_AS_IT_LIKES]
+    wrong = offences(waiting, lambda source: lateness.dependences(source.text))
+    assert not wrong, wrong
+    for source in tests:
+        if source.label in WAITS_AS_IT_LIKES:
+            assert lateness.dependences(source.text), f"{source.label}: take it off the list"
 
 
 def python_folders() -> Iterator[Path]:

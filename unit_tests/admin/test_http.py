@@ -23,6 +23,7 @@ from pybroker.broker_config import BrokerConfig
 from pybroker.errors import ConfigError, StartupError
 from pybroker.testing.sockets import free_ports
 from unit_tests.admin.vocabulary import Shown
+from unit_tests.patience import PATIENCE_S, in_time
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Site:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(request)
-            raw = await asyncio.wait_for(reader.read(), 20)
+            raw = await in_time(reader.read())
         except ConnectionResetError:
             return None
         finally:
@@ -142,13 +143,13 @@ async def test_bad_requests_leave_no_stack_trace_in_the_log(
 
 async def test_further_connections_are_told_to_wait(site: Site) -> None:
     held = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(CONNECTIONS_MAX)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         reply = await site.send(b"")
     assert reply is not None and reply.status == 503
     for _, writer in held:
         writer.close()
         await writer.wait_closed()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while (await site.ask("/healthz")).status != 200:
             pass
 
@@ -156,7 +157,7 @@ async def test_further_connections_are_told_to_wait(site: Site) -> None:
 async def test_who_is_slow_is_cut_off(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "CONNECTION_S_MAX", 0.05)
     monkeypatch.setattr(http, "_REAPER_INTERVAL_S", 0.02)
-    async with serving(shown.view) as site, asyncio.timeout(10):
+    async with serving(shown.view) as site, asyncio.timeout(PATIENCE_S):
         assert await site.send(b"GET /healthz HTTP/1.1\r\nHos") is None
 
 
@@ -272,7 +273,7 @@ async def test_a_server_that_cannot_be_loaded_is_told_and_leaves_the_broker_alon
     service.start()
     service.broker_serves()
     (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "http")
-    await asyncio.wait_for(task, 10)
+    await in_time(task)
     assert "http ended" in caplog.text
     await service.close()
 

@@ -7,6 +7,7 @@ import time
 
 from pybroker.admin.loop_watch import TICK_S, LoopWatch
 from pybroker.metrics import TimeMeter, quantile_s
+from unit_tests.patience import until
 
 
 def compute(seconds: float) -> None:
@@ -20,8 +21,7 @@ async def test_a_stall_is_seen() -> None:
     watch = LoopWatch(lambda: ())
     watch.start()
     compute(TICK_S + 0.1)
-    while not watch.lag.count:  # noqa: ASYNC110
-        await asyncio.sleep(0)  # the timer is overdue
+    await until(lambda: watch.lag.count)  # the timer is overdue
     watch.stop()
     assert watch.lag.count == 1
     assert watch.lag.total_s >= 0.1

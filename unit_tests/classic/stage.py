@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from pybroker.classic import ClassicConsumer, Stream
@@ -19,6 +19,7 @@ from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 from unit_tests.client.fake_broker import FakeBroker
+from unit_tests.patience import PATIENCE_S
 
 GROUP = "g"
 QUICK: dict[str, Any] = {
@@ -116,13 +117,6 @@ async def stage(**topics: int) -> AsyncIterator[Stage]:
             await made.close()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for what other tasks do; a limit only for what would never come."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-
-
 async def only(consumer: ClassicConsumer, topic: str = "t") -> Stream:
     """Subscribe to one topic with one stream."""
     ((stream,),) = (await consumer.subscribe({topic: 1})).values()
@@ -131,7 +125,7 @@ async def only(consumer: ClassicConsumer, topic: str = "t") -> Stream:
 
 async def read(stream: Stream, count: int) -> list[ConsumerRecord]:
     """The next records."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         return [await stream.getone() for _ in range(count)]
 
 

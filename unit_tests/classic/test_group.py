@@ -17,7 +17,8 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import CreateOp, DeleteOp
-from unit_tests.classic.stage import GROUP, only, read, stage, until, values
+from unit_tests.classic.stage import GROUP, only, read, stage, values
+from unit_tests.patience import PATIENCE_S, until
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -70,7 +71,7 @@ async def test_two_members_share_and_the_second_goes_on_where_the_first_was() ->
         assert scene.owner("t", 1) == "g_2-0"
         scene.append("t", 0, b"0-c")
         scene.append("t", 1, b"1-c")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await reading).value == b"0-c"
         assert values(await read(two, 1)) == [b"1-c"]
 
@@ -107,7 +108,7 @@ async def test_a_rebalance_waits_for_records_in_hand() -> None:
         await until(lambda: not first.owned())
         assert scene.owner("t", 0) == "g_2-0"
         assert await one.getmany() == {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             two = await joining
         assert values(await read(two, 1)) == [b"b"]
 
@@ -169,7 +170,7 @@ async def test_a_coordinated_group_is_refused() -> None:
         )
         member = await scene.member("1", rebalance_backoff_ms=60_000)
         with pytest.raises(GroupIsCoordinated, match="coordinated by brokers") as caught:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await member.subscribe(["t"])
         assert caught.value.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert "/consumers/g/ids/g_1" not in scene.tree.paths()

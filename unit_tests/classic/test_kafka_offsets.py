@@ -12,8 +12,9 @@ from pybroker.errors import CoordError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import DeleteOp
 from pybroker.wire.api import ApiKey
-from unit_tests.classic.stage import only, read, stage, until, values
+from unit_tests.classic.stage import only, read, stage, values
 from unit_tests.client.fake_groups import FakeGroup
+from unit_tests.patience import until
 
 T0 = TopicPartition("t", 0)
 BOTH: dict[str, Any] = {"offsets_storage": "kafka"}

@@ -13,7 +13,8 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import CoordError
 from pybroker.model import TopicPartition
 from pybroker.ports import CreateOp, DeleteOp
-from unit_tests.classic.stage import GROUP, only, read, stage, until, values
+from unit_tests.classic.stage import GROUP, only, read, stage, values
+from unit_tests.patience import PATIENCE_S, until
 
 T0 = TopicPartition("t", 0)
 
@@ -119,7 +120,7 @@ async def test_somebody_elses_partition_is_waited_for_and_nothing_half_claimed()
         joining = asyncio.ensure_future(only(patient))
         await until(lambda: "/consumers/g/ids/g_0" in scene.tree.paths())
         scene.apply(DeleteOp("/consumers/g/owners/t/1"))
-        async with asyncio.timeout(20):  # not the minute of the backoff
+        async with asyncio.timeout(PATIENCE_S):  # not the minute of the backoff
             stream = await joining
         assert values(await read(stream, 1)) == [b"a"]
 
@@ -133,7 +134,7 @@ async def test_a_rebalance_that_fails_later_is_told_to_who_reads_until_it_succee
         scene.make("/consumers/g/owners/t/1", b"g_else-0")
         scene.topic("t", 2)
         with pytest.raises(RebalanceFailed):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await stream.getone()
         assert member.owned() == {T0: "g_1-0"}
         scene.append("t", 1, b"b")

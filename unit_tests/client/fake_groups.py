@@ -43,6 +43,7 @@ from pybroker.wire.messages.offsets import (
 )
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import NODE, FakeBroker
+from unit_tests.patience import PATIENCE_S
 
 
 @dataclass(slots=True)
@@ -102,7 +103,7 @@ class FakeGroup:
         return self.broker.requests(kind)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await self.broker.until(condition)
 
     # Answers

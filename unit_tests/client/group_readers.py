@@ -12,6 +12,7 @@ from pybroker.model import TopicPartition
 from unit_tests.client.fake_broker import FakeBroker
 from unit_tests.client.fake_groups import FakeGroup
 from unit_tests.client.held_logs import QUICK
+from unit_tests.patience import PATIENCE_S
 
 QUICKLY: dict[str, Any] = {
     **QUICK,
@@ -94,26 +95,26 @@ class Reader:
 
     async def until(self, *numbers: int) -> None:
         """Returns when the assignment is that."""
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(PATIENCE_S), self._changed:
             await self._changed.wait_for(lambda: self.numbers == list(numbers))
 
     async def until_called(self, *calls: tuple[str, list[int]]) -> None:
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(PATIENCE_S), self._changed:
             await self._changed.wait_for(lambda: self.calls == list(calls))
 
     async def until_read(self, count: int) -> None:
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(PATIENCE_S), self._changed:
             await self._changed.wait_for(lambda: len(self.values) >= count)
 
 
 async def first(consumer: Consumer) -> bytes | None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         return (await consumer.getone()).value
 
 
 async def join(consumer: Consumer) -> None:
     """Returns when the consumer is in a generation and has an assignment."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not consumer.assignment():
             await consumer.getmany(20)
 

@@ -14,6 +14,7 @@ from pybroker.records.compression import Codec
 from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
 from pybroker.wire.messages.fetch import AbortedTransaction
 from unit_tests.client.fake_broker import FakeBroker, Partition
+from unit_tests.patience import PATIENCE_S
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -81,6 +82,6 @@ async def values(target: Consumer, count: int) -> list[bytes | None]:
     """The next records' values; waits for them."""
     found = []
     for _ in range(count):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             found.append((await target.getone()).value)
     return found

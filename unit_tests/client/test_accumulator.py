@@ -11,6 +11,7 @@ from pybroker.client.budget import MemoryBudget
 from pybroker.client.sequences import SEQUENCE_COUNT, SequenceState
 from pybroker.model import TopicPartition
 from pybroker.records.batch import HEADER_SIZE
+from unit_tests.idle_loop import idle
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -223,7 +224,7 @@ async def test_memory_is_given_in_order_of_asking() -> None:
         order.append(size)
 
     waiting = [asyncio.ensure_future(take(size)) for size in (60, 10)]
-    await asyncio.sleep(0)
+    await idle()
     assert not budget.try_take(10), "nobody overtakes those who wait"
     budget.give_back(80)
     await asyncio.gather(*waiting)

@@ -34,6 +34,8 @@ from pybroker.wire.messages.metadata import (
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import NEVER_ANSWER, FakeBroker
 from unit_tests.client.held_logs import QUICK, batch
+from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.patience import PATIENCE_S
 
 T0 = TopicPartition("t", 0)
 
@@ -89,14 +91,14 @@ async def test_a_broker_that_is_cut_off_is_not_believed_for_ever() -> None:
         async with Consumer(cut_off.address, **QUICK, auto_offset_reset="earliest") as consumer:
             cut_off.partition().append(batch(b"a"))
             consumer.assign([T0])
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 assert (await consumer.getone()).value == b"a"
             for broker in brokers[1:]:
                 broker.handlers[ApiKey.METADATA] = tells(brokers, leader=2, epoch=2)
                 broker.partition().append(batch(b"a"))
             cut_off.partition_faults.extend([ErrorCode.NOT_LEADER_OR_FOLLOWER] * 10_000)
             successor.partition().append(batch(b"b"))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 assert (await consumer.getone()).value == b"b"
 
 
@@ -159,12 +161,12 @@ async def test_who_waits_for_metadata_is_told_that_the_client_has_been_closed() 
 
         broker.handlers[ApiKey.METADATA] = never
         waiting = [asyncio.ensure_future(cluster.refreshed(60))]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await asked.wait()
             waiting.append(asyncio.ensure_future(cluster.refreshed(60)))
             deadline = Deadline(cluster.clock, 60_000)
             topic = asyncio.ensure_future(cluster.topic("t", deadline))
-            await asyncio.sleep(0)
+            await idle()
             await cluster.close()
             for each in (*waiting, topic, cluster.refreshed(60)):
                 with pytest.raises(Closed):
@@ -183,7 +185,7 @@ async def test_who_waits_for_a_leader_is_told_that_the_client_has_been_closed() 
             deadline=Deadline(cluster.clock, 60_000),
         )
         waiting = asyncio.ensure_future(look_up)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             asked = len(broker.requests(MetadataRequest))
             await broker.until(lambda: len(broker.requests(MetadataRequest)) > asked + 2)
             await cluster.close()
@@ -199,10 +201,9 @@ async def test_who_waits_for_metadata_is_told_also_if_closing_is_cancelled(turns
         broker.will(ApiKey.METADATA, NEVER_ANSWER)
         waiting = [asyncio.ensure_future(cluster.refreshed(60)) for _ in range(2)]
         closing = asyncio.ensure_future(cluster.close())
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await loop_turns(turns)
         closing.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.wait([closing])
             for each in waiting:
                 with pytest.raises(Closed):

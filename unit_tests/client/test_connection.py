@@ -31,9 +31,10 @@ from pybroker.wire.messages.metadata import (
     MetadataResponse,
 )
 from unit_tests.client.fake_broker import versions
+from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.patience import PATIENCE_S
 
 Peer = Callable[["Wire"], Awaitable[None]]
-PATIENCE_S = 30.0
 AT_ONCE_S = 0.2
 """How long somebody is waited for who says nothing."""
 SOON_S = 1.0
@@ -247,7 +248,7 @@ def test_nothing_is_written_to_a_connection_that_broke_a_moment_ago(
         async with serving(peer) as port:
             connection = await connect(port)
             connection._writer.transport.abort()
-            await asyncio.sleep(0)
+            await loop_turns(1)
             with pytest.raises(NotConnected, match="the connection broke"):
                 await ask(connection)
             assert not connection.usable
@@ -290,7 +291,7 @@ def test_what_was_given_up_does_not_arrive_later(
                     timeout_s=AT_ONCE_S if times_out else PATIENCE_S,
                 )
             )
-            await asyncio.sleep(0)
+            await loop_turns(1)
             if not times_out:
                 await connection.close(flush=False)
             with pytest.raises((ConnectionLost, RequestTimedOut)):
@@ -315,7 +316,7 @@ async def test_an_answer_that_nobody_awaits_any_more_is_skipped() -> None:
     async with serving(peer) as port:
         connection = await connect(port)
         given_up = asyncio.ensure_future(ask(connection))
-        await asyncio.sleep(0)
+        await idle()
         given_up.cancel()
         assert (await ask(connection)).cluster_id == "c"
         await connection.close()
@@ -331,7 +332,7 @@ async def test_a_dead_connection_is_noticed_also_by_who_does_not_wait_that_long(
     async with serving(peer) as port:
         connection = await connect(port)
         impatient = asyncio.ensure_future(ask(connection, AT_ONCE_S))
-        await asyncio.sleep(0)
+        await idle()
         impatient.cancel()
         with pytest.raises(ConnectionLost, match="no answer to METADATA within"):
             async with asyncio.timeout(PATIENCE_S):
@@ -350,7 +351,7 @@ async def test_who_gives_up_does_not_end_a_connection_that_answers() -> None:
     async with serving(peer) as port:
         connection = await connect(port)
         impatient = asyncio.ensure_future(ask(connection, SOON_S))
-        await asyncio.sleep(0)
+        await idle()
         impatient.cancel()
         assert (await ask(connection)).cluster_id == "c"
         ended, _ = await asyncio.wait([connection._read_task], timeout=SOON_S + AT_ONCE_S)
@@ -369,7 +370,7 @@ async def test_a_close_that_is_cancelled_leaves_nothing_to_a_peer_that_does_not_
         large = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 30_000)] * 1_000)
         connection.tell(ApiKey.METADATA, large)
         closing = asyncio.ensure_future(connection.close())
-        await asyncio.sleep(0)
+        await idle()
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing

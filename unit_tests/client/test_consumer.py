@@ -31,8 +31,8 @@ from unit_tests.client.held_logs import (
     holding_transactions,
     values,
 )
+from unit_tests.patience import PATIENCE_S
 
-PATIENCE_S = 30.0
 SMALL_FETCHES: dict[str, Any] = {"max_partition_fetch_bytes": 100}
 
 

@@ -17,6 +17,7 @@ from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import FetchRequest, FetchResponse
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import LOSE_ANSWER, LOSE_REQUEST, FakeBroker
+from unit_tests.patience import PATIENCE_S
 
 QUICK: dict[str, Any] = {
     "auto_offset_reset": "earliest",
@@ -169,7 +170,7 @@ async def test_who_does_not_wait_for_a_broker_at_the_end_has_closed_nevertheless
 
         broker.handlers[ApiKey.FETCH] = silent
         closing = asyncio.ensure_future(target.close())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await is_asked.wait()
             closing.cancel()
             with pytest.raises(asyncio.CancelledError):

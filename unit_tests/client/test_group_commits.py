@@ -34,6 +34,8 @@ from unit_tests.client.fake_broker import LOSE_REQUEST
 from unit_tests.client.fake_groups import FakeGroup
 from unit_tests.client.group_readers import a_group, first, join, member, tp
 from unit_tests.client.held_logs import batch, holding
+from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.patience import PATIENCE_S
 
 MANUAL: dict[str, Any] = {"enable_auto_commit": False}
 
@@ -95,8 +97,8 @@ async def test_a_commit_that_waits_for_an_earlier_one_ends_with_its_time_limit()
         await a_member_with_records(group, consumer)
         group.will(ApiKey.OFFSET_COMMIT, *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100_000)
         older = asyncio.ensure_future(consumer.commit({tp(0): 1}))
-        await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        await idle()
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(DeadlinePassed, match="earlier") as caught:
                 await consumer.commit({tp(0): 2}, timeout_ms=50)
         assert caught.value.definite
@@ -169,7 +171,7 @@ async def test_an_older_commit_does_not_overtake_a_newer_one() -> None:
 
         group.will(ApiKey.OFFSET_COMMIT, *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 3)
         older = asyncio.ensure_future(consumer.commit({tp(0): 1}))
-        await asyncio.sleep(0)
+        await loop_turns(1)
         consumer.commit_async({tp(0): 2}, note)
         await consumer.commit({tp(0): 3})
         assert group.commits == [{tp(0): 1}, {tp(0): 2}, {tp(0): 3}]
@@ -216,7 +218,7 @@ async def test_a_record_is_committed_when_the_next_one_is_asked_for() -> None:
         await a_member_with_records(group, consumer)
         assert group.committed.get(tp(0), 0) == 0
         consumer.pause(tp(0))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while group.committed != {tp(0): 1}:
                 assert await consumer.getmany(5) == {}
 
@@ -307,7 +309,7 @@ async def test_automatic_commits_survive_refusals() -> None:
         await a_member_with_records(group, consumer)
         group.will(ApiKey.OFFSET_COMMIT, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT)
         assert await first(consumer) == b"b"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not group.commits:
                 await consumer.getmany(5, max_records=1)
 

@@ -34,6 +34,8 @@ from unit_tests.client.fake_broker import LOSE_REQUEST, FakeBroker
 from unit_tests.client.fake_groups import FakeGroup
 from unit_tests.client.group_readers import QUICKLY, Reader, a_group, first, join, member, tp
 from unit_tests.client.held_logs import batch, holding
+from unit_tests.idle_loop import loop_turns
+from unit_tests.patience import PATIENCE_S
 
 
 async def test_a_member_starts_where_the_group_is_commits_at_the_end_and_leaves() -> None:
@@ -442,7 +444,7 @@ async def test_a_callback_may_leave_the_group() -> None:
             await consumer.unsubscribe()
 
         consumer.subscribe(["t"], on_assigned=on_assigned)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while consumer.subscription():
                 await consumer.getmany(20)
         assert not consumer.assignment() and not group.members
@@ -456,8 +458,7 @@ async def test_a_call_that_is_given_up_leaves_the_group_whole() -> None:
         found = None
         for turns in range(200):
             reading = asyncio.ensure_future(consumer.getone())
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await loop_turns(turns)
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 found = await reading

@@ -16,6 +16,8 @@ from pybroker.wire.messages.offsets import OffsetCommitRequest
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_groups import FakeGroup
 from unit_tests.client.group_readers import Reader, a_group, join, member, tp
+from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.patience import PATIENCE_S
 
 
 @dataclass(slots=True)
@@ -30,7 +32,7 @@ class Stage:
 
     async def outcomes(self) -> list[ClientError | None]:
         """What became of both."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return [await self.errors.get(), await self.errors.get()]
 
 
@@ -57,7 +59,7 @@ async def a_stage() -> AsyncIterator[Stage]:
 async def test_a_member_leaves_when_its_commits_have_arrived() -> None:
     async with a_stage() as stage:
         leaving = asyncio.create_task(stage.consumer.unsubscribe())
-        await asyncio.sleep(0)
+        await idle()
         stage.go_on.set()
         await leaving
         assert stage.group.commits == [{tp(0): 1}, {tp(0): 2}]
@@ -72,7 +74,7 @@ async def test_nobody_commits_for_a_member_that_is_not_counted_in_any_more() -> 
         (member_id,) = stage.group.members
         stage.group.expel(member_id)
         leaving = asyncio.create_task(stage.consumer.unsubscribe())
-        await asyncio.sleep(0)
+        await idle()
         stage.go_on.set()
         await leaving
         assert all(isinstance(error, CommitFailed) for error in await stage.outcomes())
@@ -83,7 +85,7 @@ async def test_a_commit_of_one_generation_is_not_sent_in_the_next() -> None:
     """Somebody else may hold the partition by then, and have committed more."""
     async with a_stage() as stage:
         async with Reader(stage.group, enable_auto_commit=False) as other:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(stage.consumer.assignment()) != 1 or not other.numbers:
                     await stage.consumer.getmany(20)
             stage.go_on.set()
@@ -113,7 +115,7 @@ async def test_a_call_that_is_given_up_while_partitions_move_gives_them_back() -
 
         group.broker.handlers[ApiKey.OFFSET_COMMIT] = late
         async with Reader(group, **options) as two:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await is_moving.wait()
             await one.give_up()
             go_on.set()
@@ -128,8 +130,7 @@ async def test_who_does_not_wait_for_unsubscribing_is_a_whole_member_the_next_ti
             consumer.subscribe(["t"])
             await join(consumer)
             leaving = asyncio.ensure_future(consumer.unsubscribe())
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await loop_turns(turns)
             leaving.cancel()
             await asyncio.wait([leaving])
             group.members.clear()  # it may not have said goodbye

@@ -25,6 +25,7 @@ from unit_tests.client.held_logs import (
     holding,
     holding_transactions,
 )
+from unit_tests.patience import PATIENCE_S
 
 pytest.importorskip("pyarrow", reason="needs the extra arrow")
 
@@ -34,7 +35,7 @@ Found = list[tuple[int, bytes]]
 async def rows(target: Consumer, count: int, max_bytes: int | None = None) -> Found:
     """Partition and value of the next records; waits for so many, and fails for more."""
     found: Found = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
             for key, table in (await target.poll_arrow(1_000, max_bytes)).items():
                 table.validate(full=True)
@@ -51,14 +52,14 @@ async def test_a_batch_holds_everything_that_getmany_gives(codec: Codec) -> None
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         holding(broker.partition(), batch(b"a", b"b", codec=codec), batch(b"c", codec=codec))
         target.assign([T0])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             found = await target.poll_arrow(1_000, headers=True)
         assert list(found) == [T0]
         table: Any = found[T0]
         assert table.schema == arrow.arrow_schema(headers=True)
         assert await target.position(T0) == 3
         target.seek(T0, 0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             records = (await target.getmany(1_000))[T0]
         assert table.select(["key", "value", "topic", "offset"]).to_pylist() == [
             {"key": item.key, "value": item.value, "topic": item.topic, "offset": item.offset}
@@ -91,12 +92,12 @@ async def test_it_goes_on_where_getmany_stopped_and_the_other_way_round() -> Non
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         holding(broker.partition(), batch(b"a", b"b", b"c"), batch(b"d", b"e"))
         target.assign([T0])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await target.getone()).value == b"a"
             assert (await target.getone()).value == b"b"
         assert await rows(target, 1, max_bytes=1) == [(0, b"c")]
         assert await target.position(T0) == 3
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await target.getone()).value == b"d"
         holding(broker.partition(), batch(b"f"))
         assert await rows(target, 2) == [(0, b"e"), (0, b"f")]
@@ -109,7 +110,7 @@ async def test_max_bytes_ends_an_answer_after_a_whole_batch() -> None:
             holding(log, batch(b"x" * 100, b"y" * 100), batch(b"z" * 100))
         target.assign([T0, T1])
         calls: list[list[int]] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while sum(sum(call) for call in calls) < 6:
                 found = await target.poll_arrow(1_000, max_bytes=50)
                 calls.append([table.num_rows for table in found.values()])
@@ -125,7 +126,7 @@ async def test_records_without_content_count_too() -> None:
         target.assign([T0])
         assert len(await rows(target, 40, max_bytes=1)) == 40
         target.seek(T0, 0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             found = await target.poll_arrow(1_000, max_bytes=200)
         assert found[T0].num_rows == 10
 
@@ -213,6 +214,6 @@ async def test_what_was_handled_is_committed_when_the_next_is_asked_for() -> Non
         target.subscribe(["t"])
         await rows(target, 1)
         assert group.committed in ({}, {tp(0): 0})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while group.committed != {tp(0): 1}:
                 await target.poll_arrow(5)

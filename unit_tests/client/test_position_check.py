@@ -27,6 +27,7 @@ from pybroker.wire.messages.list_offsets import (
 )
 from unit_tests.client.fake_broker import LOSE_ANSWER, FakeBroker
 from unit_tests.client.held_logs import QUICK, T0, values
+from unit_tests.patience import PATIENCE_S
 
 READ = [b"0", b"1", b"2", b"3", b"4", b"5"]
 
@@ -133,7 +134,7 @@ async def test_what_was_fetched_ahead_and_is_gone_is_not_given() -> None:
         await broker.until(lambda: len(READ) in fetched_from(broker))
         is_led_anew(broker, (7, 4))
         cut(broker, 4, b"new 4")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await broker.until(lambda: 2 in fetched_from(broker))
         assert await values(target, 3) == [b"2", b"3", b"new 4"]
 

@@ -35,6 +35,8 @@ from unit_tests.client.fake_broker import (
     first_sequences,
     refuse,
 )
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S
 
 QUICK: dict[str, Any] = {
     "retry_backoff_ms": 1,
@@ -287,10 +289,10 @@ async def test_a_record_that_waits_for_memory_is_not_taken_by_who_cannot_go_on()
             return InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
         broker.handlers[ApiKey.INIT_PRODUCER_ID] = refusing
-        async with producer(broker, buffer_memory=1_000) as target, asyncio.timeout(10):
+        async with producer(broker, buffer_memory=1_000) as target, asyncio.timeout(PATIENCE_S):
             delivery = await target.send("t", b"x" * 500)
             waiting = asyncio.ensure_future(target.send("t", b"x" * 500))
-            await asyncio.sleep(0)
+            await idle()
             go_on.set()
             with pytest.raises(DeliveryFailed):
                 await delivery
@@ -306,7 +308,7 @@ async def test_an_id_that_nobody_gives_does_not_hold_up_the_deadline() -> None:
         await target.start()
         broker.will(ApiKey.INIT_PRODUCER_ID, NEVER_ANSWER)
         delivery = await target.send("t", b"x")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await broker.until(lambda: bool(broker.requests(InitProducerIdRequest)))
             clock.advance(31)
             with pytest.raises(DeliveryFailed, match="30000 ms have passed") as caught:
@@ -376,7 +378,7 @@ async def test_a_topic_that_is_not_written_to_is_let_go_in_time() -> None:
             return [topic.name for topic in request.topics or ()]
 
         await target.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             for name in ("t", "u"):
                 await (await target.send(name, b"x"))
             await broker.until(lambda: asked() == ["t", "u"])
@@ -397,7 +399,7 @@ async def test_a_topic_is_not_let_go_while_a_record_waits_for_its_leader() -> No
         options |= {"metadata_max_idle_ms": 5_000, "max_block_ms": 10}
         target = Producer(broker.address, clock=clock, **options)
         await target.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await (await target.send("t", b"x"))
             broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 100_000)
             delivery = await target.send("t", b"y")

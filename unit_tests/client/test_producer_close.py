@@ -14,6 +14,8 @@ from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.messages.produce import ProduceRequest
 from unit_tests.client.fake_broker import NEVER_ANSWER, FakeBroker, refuse
 from unit_tests.client.test_producer import producer
+from unit_tests.idle_loop import loop_turns
+from unit_tests.patience import MOMENT_S, PATIENCE_S
 
 
 async def refused(broker: FakeBroker) -> tuple[Producer, asyncio.Future[RecordMetadata]]:
@@ -40,11 +42,11 @@ async def test_a_record_that_waits_for_its_topic_is_not_taken_any_more_by_who_cl
     async with FakeBroker({"t": 1}) as broker:
         target, delivery = await refused(broker)
         waiting = asyncio.ensure_future(target.send("u", b"y"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             asked = len(broker.requests(MetadataRequest))
             await broker.until(lambda: len(broker.requests(MetadataRequest)) > asked + 1)
             closing = asyncio.ensure_future(target.close())
-            await asyncio.sleep(0)
+            await loop_turns(1)
             broker.topics["u"] = 1
             with pytest.raises(Closed):
                 await waiting
@@ -68,7 +70,7 @@ async def test_who_does_not_wait_for_close_has_closed_nevertheless() -> None:
         tasks = asyncio.all_tasks()
         target, delivery = await refused(broker)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(target.close(), 0.1)
+            await asyncio.wait_for(target.close(), MOMENT_S)
         assert isinstance(delivery.exception(), DeliveryFailed)
         names = {task.get_name() for task in asyncio.all_tasks() - tasks}
         assert not names & {"producer sender", "metadata"}
@@ -78,7 +80,7 @@ async def test_a_second_close_does_not_cut_the_first_short() -> None:
     async with FakeBroker({"t": 1}) as broker:
         target, delivery = await refused(broker)
         closing = [asyncio.ensure_future(target.close()) for _ in range(2)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             asked = len(broker.requests(ProduceRequest))
             await broker.until(lambda: len(broker.requests(ProduceRequest)) > asked + 2)
             broker.faults.clear()
@@ -95,8 +97,7 @@ async def test_every_record_has_its_outcome_whenever_close_is_cancelled() -> Non
             await target.start()
             delivery = await target.send("t", b"x")
             closing = asyncio.ensure_future(target.close(0))
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await loop_turns(turns)
             closing.cancel()
             await asyncio.wait([closing])
             assert isinstance(delivery.exception(), DeliveryFailed)

@@ -33,6 +33,8 @@ from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import BEHAVE, LOSE_REQUEST, NEVER_ANSWER, FakeBroker, Partition
 from unit_tests.client.held_logs import batch, holding
 from unit_tests.client.range_readings import OLD, QUICK, failure, numbers, read, read_now
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S
 
 
 async def test_a_range_begins_and_ends_inside_of_batches() -> None:
@@ -162,7 +164,7 @@ async def test_a_broker_that_never_answers_does_not_make_the_wait_longer() -> No
     async with FakeBroker({"t": 1}) as broker:
         holding(broker.partition(), batch(*numbers(0, 10)))
         broker.will(ApiKey.FETCH, *[NEVER_ANSWER] * 10)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             found = await read(
                 broker,
                 *(0, 10),
@@ -277,18 +279,13 @@ async def test_fetching_waits_while_the_buffer_is_full(monkeypatch: pytest.Monke
     waiting = range_reader.Waiting(asyncio.get_running_loop())
     await waiting.put(0, [(header, data)])
     full = asyncio.ensure_future(waiting.put(1, [(header, data)]))
-    await some_turns()
+    await idle()
     assert not full.done()
     assert waiting.get() == (0, [(header, data)])
     await full
     waiting.end(None)
     assert waiting.get() == (1, [(header, data)])
     assert waiting.get() is None
-
-
-async def some_turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_closing_ends_the_thread_and_its_connections() -> None:

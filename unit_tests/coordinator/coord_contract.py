@@ -32,8 +32,7 @@ from pybroker.ports import (
     WatchEvent,
     WatchKind,
 )
-
-PATIENCE_S = 30.0
+from unit_tests.patience import PATIENCE_S
 
 
 class Client(Coord, Protocol):

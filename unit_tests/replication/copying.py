@@ -35,10 +35,10 @@ from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.testing.leader_channel import MemoryLeaderChannel
 from unit_tests.handlers.bench import NOW_MS, FixedProc, Gate, ImmediateBlocking, batch
+from unit_tests.patience import PATIENCE_S
 from unit_tests.replication.vocabulary import T0, TOPIC_ID
 
 T = TypeVar("T")
-PATIENCE_S = 30.0
 
 
 class NamedGates(ImmediateBlocking):

@@ -3,9 +3,7 @@ what followers, ZooKeeper and the controller do to it."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from pybroker.coordinator.zookeeper import paths
@@ -18,18 +16,11 @@ from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_config import LogConfig
 from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.patience import until
 from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID, Replicas
 
 ALL = (ME, 2, 3)
 LAG_S = 10.0
-PATIENCE_S = 30.0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until the condition holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        for _ in itertools.takewhile(lambda _: not condition(), itertools.count()):
-            await asyncio.sleep(0)
 
 
 class Leading:

@@ -25,8 +25,9 @@ from pybroker.model import (
 from pybroker.replication.claims import Claims
 from pybroker.replication.manager import ReplicaManager
 from pybroker.testing.coord import MemoryCoord, MemoryTree
-from unit_tests.coordinator.controller.cluster import until
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S, until
 
 KEY = TopicPartition("t", 0)
 OTHER = BROKER_ID + 1
@@ -54,11 +55,11 @@ async def orphan(bench: Bench) -> None:
 
 async def claimed(bench: Bench, incarnation: int) -> Claim:
     """The claim, as soon as it is one of that incarnation."""
-    found: list[Claim | None] = [None]
-    while found[-1] is None or found[-1].incarnation != incarnation:
-        await asyncio.sleep(0)
-        found.append(await read_claim(bench.coord, KEY, BROKER_ID))
-    return found[-1]
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = await read_claim(bench.coord, KEY, BROKER_ID)
+            if found is not None and found.incarnation == incarnation:
+                return found
 
 
 async def test_who_is_registered_anew_claims_again(bench: Bench) -> None:
@@ -83,8 +84,7 @@ async def test_who_is_told_the_same_again_says_nothing_new(bench: Bench) -> None
     node = bench.tree.node(path)
     assert node is not None
     await orphan(bench)
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await idle()
     again = bench.tree.node(path)
     assert again is not None and again[1].version == node[1].version
 

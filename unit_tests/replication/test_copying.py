@@ -12,6 +12,7 @@ import pytest
 
 from pybroker.errors import ErrorCode
 from pybroker.ports import FetchedPartition
+from unit_tests.idle_loop import idle
 from unit_tests.replication.copying import Group
 from unit_tests.replication.vocabulary import T0, T1
 
@@ -470,7 +471,7 @@ async def test_a_command_waits_while_a_log_is_cut(pair: Group) -> None:
     await gate.reached.wait()
     assert pair[1].manager.busy == {T0}
     command = asyncio.create_task(pair.lead(1, 2, to=[1]))
-    await asyncio.sleep(0)
+    await idle()
     assert not pair[1].partition().is_leader
     gate.open.set()
     await command

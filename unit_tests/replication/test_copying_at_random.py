@@ -6,7 +6,6 @@ A seed gives the same run again: the steps are drawn from it, and nothing else i
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -21,6 +20,7 @@ from pybroker.records.compression import Codec
 from pybroker.replication.fetcher import FetcherOptions
 from pybroker.storage.log_config import LogConfig
 from unit_tests.handlers.bench import batch
+from unit_tests.idle_loop import loop_turns
 from unit_tests.replication.copying import Group
 from unit_tests.replication.vocabulary import T0
 from unit_tests.storage.batches import marker
@@ -207,7 +207,7 @@ async def test_logs_are_the_same_in_the_end(tmp_path: Path, seed: int) -> None:
             [step for step, _ in steps], [weight for _, weight in steps], k=STEPS
         ):
             await step()
-            await asyncio.sleep(0)
+            await loop_turns(1)
             story.note_committed()
         await story.heal()
         group[story.leader].append(b"last")

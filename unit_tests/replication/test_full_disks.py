@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
@@ -17,6 +16,7 @@ from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.reluctance import Reluctance
 from pybroker.storage.chores import Refusals
 from pybroker.storage.manager import LogManager
+from unit_tests.idle_loop import idle
 
 T = TypeVar("T")
 LED, FOLLOWED, ALONE, ELSEWHERE = (TopicPartition("t", number) for number in range(4))
@@ -67,7 +67,7 @@ class Host:
 
     async def refuse(self, path: str = "/a") -> None:
         self.refusals.of_log(path, LED, FULL)
-        await asyncio.sleep(0)
+        await idle()
 
     async def look(self) -> set[TopicPartition]:
         """Who would rather not lead after another look."""

@@ -11,7 +11,9 @@ import pytest
 from pybroker.replication import fetcher
 from pybroker.replication.group_commit import GroupCommit
 from pybroker.storage.log_config import LogConfig
-from unit_tests.replication.copying import PATIENCE_S, Group, Member
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S
+from unit_tests.replication.copying import Group, Member
 from unit_tests.replication.vocabulary import T0
 
 
@@ -93,7 +95,7 @@ async def test_who_waits_for_a_sync_is_woken_although_an_append_has_seen_its_end
         asyncio.ensure_future(each.wait([T0], missing_bytes=3, timeout_s=3600))
         for each in (produces, fetches)
     ]
-    await asyncio.sleep(0)
+    await idle()
     lone.partition().log.flush()
     lone.append(b"d")
     assert ends(lone) == (4, 3, 0)

@@ -14,6 +14,8 @@ from pybroker.errors import StorageError
 from pybroker.replication.housekeeping import Housekeeping, Intervals
 from pybroker.storage.manager import LogManager
 from unit_tests.handlers.bench import ImmediateBlocking
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S, in_time
 from unit_tests.replication.vocabulary import Replicas, facts
 
 OFTEN = Intervals(**{field.name: 1 for field in fields(Intervals)})
@@ -43,12 +45,12 @@ async def test_the_high_watermarks_are_written_down(replicas: Replicas) -> None:
     housekeeping = keeping(replicas, blocking)
     gate = blocking.hold()
     housekeeping.start()
-    await asyncio.wait_for(gate.reached.wait(), 30)
+    await in_time(gate.reached.wait())
     gate.open.set()
     checkpoint = replicas.home / "replication-offset-checkpoint"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while "t 0 1" not in (checkpoint.read_text() if checkpoint.exists() else ""):
-            await asyncio.wait_for(blocking.hold_and_pass(), 30)
+            await in_time(blocking.hold_and_pass())
     await housekeeping.stop()
 
 
@@ -65,7 +67,7 @@ async def test_a_chore_that_fails_is_done_again(
     housekeeping = keeping(replicas, ImmediateBlocking())
     housekeeping.start()
     for _ in range(3):
-        await asyncio.wait_for(calls.acquire(), 30)
+        await in_time(calls.acquire())
     await housekeeping.stop()
     monkeypatch.undo()
     assert "the disk is on fire" in caplog.text
@@ -76,11 +78,10 @@ async def test_the_end_waits_for_a_chore_that_is_under_way(replicas: Replicas) -
     housekeeping = keeping(replicas, blocking)
     gate = blocking.hold()
     housekeeping.start()
-    await asyncio.wait_for(gate.reached.wait(), 30)
+    await in_time(gate.reached.wait())
     stopping = asyncio.create_task(housekeeping.stop())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await idle()
     assert not stopping.done()
     gate.open.set()
-    await asyncio.wait_for(stopping, 30)
+    await in_time(stopping)
     await housekeeping.stop()

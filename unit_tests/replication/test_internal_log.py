@@ -26,6 +26,7 @@ from unit_tests.coordinator.runtime.vocabulary import (
     stored_in,
 )
 from unit_tests.handlers.bench import NOW_MS, ImmediateBlocking
+from unit_tests.idle_loop import idle
 from unit_tests.replication.vocabulary import ME, Replicas, facts
 
 P0 = TopicPartition(TOPIC, 0)
@@ -168,7 +169,7 @@ async def test_reading_goes_on_from_the_batch_that_holds_the_offset(subject: Sub
 async def test_commits_wait_for_the_followers(subject: Subject) -> None:
     end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
     waiting = asyncio.ensure_future(subject.log.committed(end))
-    await asyncio.sleep(0)
+    await idle()
     assert not waiting.done() and subject.log.high_watermark == 0
     await subject.followers_catch_up()
     await waiting
@@ -179,7 +180,7 @@ async def test_commits_wait_for_the_followers(subject: Subject) -> None:
 async def test_it_goes_on_in_the_next_epoch_of_the_same_leader(subject: Subject) -> None:
     end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
     waiting = asyncio.ensure_future(subject.log.committed(end))
-    await asyncio.sleep(0)
+    await idle()
     await subject.lead_on()
     assert subject.log.leader_epoch == 1
     assert subject.log.append([KeyValue(b"b", b"1")], NOW_MS) == 2
@@ -190,7 +191,7 @@ async def test_it_goes_on_in_the_next_epoch_of_the_same_leader(subject: Subject)
 async def test_it_is_over_when_another_leads(subject: Subject) -> None:
     end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
     waiting = asyncio.ensure_future(subject.log.committed(end))
-    await asyncio.sleep(0)
+    await idle()
     await subject.depose()
     for call in (waiting, subject.log.committed(end), subject.log.read(0, 1)):
         with pytest.raises(BrokerError, match="NOT_LEADER_OR_FOLLOWER"):
@@ -301,7 +302,7 @@ async def test_followers_and_readers_are_woken(real: OnReplicas) -> None:
         manager.replica_fetches.wait([P0], missing_bytes=1, timeout_s=60)
     )
     reader = asyncio.ensure_future(manager.fetches.wait([P0], missing_bytes=1, timeout_s=60))
-    await asyncio.sleep(0)
+    await idle()
     real.log.append([KeyValue(b"k", b"v")], NOW_MS)
     await follower
     assert not reader.done()

@@ -15,7 +15,9 @@ from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.errors import ErrorCode
 from pybroker.model import PartitionFacts, TopicPartition
 from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
-from unit_tests.replication.leading import ALL, LAG_S, Leading, until
+from unit_tests.idle_loop import idle
+from unit_tests.patience import in_time, until
+from unit_tests.replication.leading import ALL, LAG_S, Leading
 from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
 
 LATE_S = LAG_S + 1
@@ -130,8 +132,7 @@ async def test_a_lost_reply_proves_nothing(leading: Leading, applied: bool) -> N
     await until(lambda: leading.coord.multi == write)
     assert (leading.believed, leading.hw) == ((ME, 2), 1)
     leading.coord.suspend()
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await idle()
     assert (leading.believed, leading.hw) == ((ME, 2), 1)
     leading.coord.resume()
     await leading.until_stored(ME)
@@ -153,8 +154,7 @@ async def test_a_new_session_goes_on_with_what_was_pending(leading: Leading) -> 
     await leading.lead(isr=(ME,))
     leading.coord.suspend()
     leading.fetch(2, 0)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await idle()
     leading.coord.expire()
     leading.coord.resume()
     await until(lambda: leading.coord.session_id)
@@ -332,7 +332,7 @@ async def test_who_waits_for_acks_is_told_that_too_few_are_left(strict: Leading)
     )
     await strict.pass_time(LATE_S)
     await strict.until_stored(ME)
-    await asyncio.wait_for(waiting, 30)
+    await in_time(waiting)
     assert not strict.partition().may_have_enough_replicas()
     assert strict.replicas.refusal() is ErrorCode.NONE
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult
-from unit_tests.replication.leading import LAG_S, Leading, until
+from unit_tests.patience import until
+from unit_tests.replication.leading import LAG_S, Leading
 from unit_tests.replication.vocabulary import ME
 
 MANY = [TopicPartition("t", number) for number in range(250)]

@@ -19,7 +19,9 @@ from pybroker.model import (
     TopicPartition,
 )
 from pybroker.ports import CoordOp, OpResult, SetOp
-from unit_tests.replication.leading import ALL, LAG_S, Leading, until
+from unit_tests.idle_loop import idle
+from unit_tests.patience import until
+from unit_tests.replication.leading import ALL, LAG_S, Leading
 from unit_tests.replication.next_topic import NEXT, NextTopic
 from unit_tests.replication.vocabulary import ME, T0, T1, TOPIC_ID
 
@@ -67,8 +69,7 @@ async def test_who_comes_back_in_a_new_session_changes_nothing_before_it_is_told
     leading.tree.apply([SetOp(path, encode_state(NEXT))], session_id=0)
     leading.coord.resume()
     await until(lambda: leading.coord.session_id)
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await idle()
     assert leading.node == NEXT
     assert leading.state_of(other).isr == ALL
     facts = PartitionFacts(other, TOPIC_ID, leading.state_of(other), 1, ALL)
@@ -96,8 +97,7 @@ async def test_roles_of_a_session_that_ended_unheard_of_count_for_nothing(
     path = paths.partition_state(T0)
     leading.tree.apply([SetOp(path, encode_state(NEXT))], session_id=0)
     await leading.pass_time(LATE_S)
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await idle()
     assert leading.node == NEXT
 
 
@@ -119,8 +119,7 @@ async def test_a_deleted_partition_is_settled_when_nothing_of_it_is_on_its_way(
     await leading.replicas.stopped(delete=True)
     await leading.changes.settled({T1})
     settling = asyncio.create_task(leading.changes.settled({T0}))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await idle()
     assert not settling.done()
     arrives.set()
     await settling

@@ -15,6 +15,7 @@ from pybroker.model import NO_TOPIC_ID, Extent, LeaderAndIsr, TopicPartition
 from pybroker.replication.partition import Role
 from pybroker.storage.log import Log
 from pybroker.storage.manager import LogManager
+from unit_tests.idle_loop import idle
 from unit_tests.replication.vocabulary import ME, T0, T1, Replicas, facts
 
 OTHER_TOPIC = uuid.UUID(int=11)
@@ -133,9 +134,9 @@ async def test_the_same_facts_again_change_nothing(replicas: Replicas) -> None:
     waiter = asyncio.create_task(
         replicas.manager.fetches.wait([T0], missing_bytes=1, timeout_s=FOREVER_S)
     )
-    await asyncio.sleep(0)
+    await idle()
     assert await replicas.told(facts(epoch=3), controller_epoch=2) == [ErrorCode.NONE]
-    await asyncio.sleep(0)
+    await idle()
     assert replicas.partition() is before and not waiter.done()
     assert replicas.partition().log.epoch_end_offset(3) == (3, 1)
     waiter.cancel()
@@ -244,14 +245,14 @@ async def test_changes_of_a_role_wake_who_waits(replicas: Replicas, what: str) -
         for purgatory in (manager.fetches, manager.produces)
         for key in (T0, T1)
     ]
-    await asyncio.sleep(0)
+    await idle()
     if what == "deposed":
         await replicas.told(facts(T0, epoch=1, leader=2, isr=(ME, 2)))
     elif what == "led again":
         await replicas.told(facts(T0, epoch=1))
     else:
         await replicas.stopped(T0)
-    await asyncio.sleep(0)
+    await idle()
     assert [waiter.done() for waiter in waiters] == [True, False, True, False]
     for waiter in waiters:
         waiter.cancel()

@@ -8,6 +8,8 @@ import pytest
 
 from pybroker.model import TopicPartition
 from pybroker.replication.purgatory import KEYS_PER_TURN_MAX, Purgatory
+from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.patience import in_time, until
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 0)
@@ -18,17 +20,12 @@ def waiting(purgatory: Purgatory, *keys: TopicPartition, missing: int) -> asynci
     return asyncio.create_task(purgatory.wait(keys, missing_bytes=missing, timeout_s=FOREVER_S))
 
 
-async def settle() -> None:
-    for _ in range(3):
-        await asyncio.sleep(0)
-
-
 async def test_bytes_add_up_over_partitions() -> None:
     purgatory = Purgatory()
     task = waiting(purgatory, A, B, missing=100)
-    await settle()
+    await idle()
     purgatory.progressed(A, 60)
-    await settle()
+    await idle()
     assert not task.done()
     purgatory.progressed(B, 40)
     await task
@@ -38,18 +35,18 @@ async def test_bytes_add_up_over_partitions() -> None:
 async def test_a_disturbance_completes_at_once() -> None:
     purgatory = Purgatory()
     touched, untouched = waiting(purgatory, A, missing=1), waiting(purgatory, B, missing=1)
-    await settle()
+    await idle()
     purgatory.disturbed(A)
     await touched
     assert not untouched.done()
     untouched.cancel()
-    await settle()
+    await idle()
     assert len(purgatory) == 0
 
 
 async def test_the_deadline_completes() -> None:
     purgatory = Purgatory()
-    await asyncio.wait_for(purgatory.wait([A], missing_bytes=1, timeout_s=0.01), 30)
+    await in_time(purgatory.wait([A], missing_bytes=1, timeout_s=0.01))
     await purgatory.wait([A], missing_bytes=1, timeout_s=0)
     assert len(purgatory) == 0
 
@@ -57,7 +54,7 @@ async def test_the_deadline_completes() -> None:
 async def test_progress_and_disturbance_in_one_tick_complete_once() -> None:
     purgatory = Purgatory()
     task = waiting(purgatory, A, missing=1)
-    await settle()
+    await idle()
     purgatory.progressed(A, 5)
     purgatory.progressed(A, 5)
     purgatory.disturbed(A)
@@ -68,17 +65,13 @@ MANY = [TopicPartition("many", number) for number in range(10 * KEYS_PER_TURN_MA
 
 
 async def until_watched(purgatory: Purgatory, count: int) -> None:
-    for _ in range(len(MANY)):
-        if len(purgatory) == count:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(f"{len(purgatory)} are watched, not {count}")
+    await until(lambda: len(purgatory) == count)
 
 
 async def test_very_many_partitions_are_watched_and_forgotten_in_turns() -> None:
     purgatory = Purgatory()
     task = waiting(purgatory, *MANY, missing=1)
-    await asyncio.sleep(0)
+    await loop_turns(1)
     assert len(purgatory) == KEYS_PER_TURN_MAX
     await until_watched(purgatory, len(MANY))
     purgatory.progressed(MANY[-1], 1)
@@ -91,12 +84,12 @@ async def test_very_many_partitions_are_watched_and_forgotten_in_turns() -> None
 async def test_what_changes_before_it_is_watched_completes_the_request(disturbs: bool) -> None:
     purgatory = Purgatory()
     task = waiting(purgatory, *MANY, missing=100)
-    await asyncio.sleep(0)
+    await loop_turns(1)
     if disturbs:
         purgatory.disturbed(MANY[-1])
     else:
         purgatory.progressed(MANY[-1], 1)
-    await asyncio.wait_for(task, 30)
+    await in_time(task)
     await until_watched(purgatory, 0)
     assert not purgatory._entering
 
@@ -104,7 +97,7 @@ async def test_what_changes_before_it_is_watched_completes_the_request(disturbs:
 async def test_a_change_elsewhere_completes_nothing() -> None:
     purgatory = Purgatory()
     task = waiting(purgatory, *MANY, missing=1)
-    await asyncio.sleep(0)
+    await loop_turns(1)
     purgatory.progressed(A, 1)
     await until_watched(purgatory, len(MANY))
     assert not task.done()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from pathlib import Path
 
@@ -24,6 +22,8 @@ from pybroker.replication.scrubber import Scrubber
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage
 from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.idle_loop import idle
+from unit_tests.patience import until
 from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
 
 EVERYBODY = (1, 2, 3)
@@ -129,9 +129,7 @@ class Broker:
         return schemas.decode_state(path, data), stat.version
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
-            for _ in itertools.takewhile(lambda _: not condition(), itertools.count()):
-                await asyncio.sleep(0)
+        await until(condition)
 
 
 @pytest.fixture
@@ -215,10 +213,12 @@ async def test_a_disk_that_fails_meanwhile_does_not_keep_the_others_out(
     monkeypatch.setattr(broker.replicas.logs, "give_up", breaks)
     broker.quarantine.start()
     broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
-    async with asyncio.timeout(10):
-        while T0 in broker.quarantine.waiting:
-            broker.quarantine._wake.set()
-            await asyncio.sleep(0)
+
+    def is_over() -> bool:
+        broker.quarantine._wake.set()
+        return T0 not in broker.quarantine.waiting
+
+    await until(is_over)
     _, stat = await broker.coord.get(paths.incarnation(ME))
     assert stat.version == 1
     assert broker.incarnations[-1] == stat.version
@@ -421,8 +421,7 @@ async def test_a_leader_that_nobody_can_stand_in_for_leads_on(broker: Broker) ->
     broker.flip()
     broker.scrubber.start()
     await broker.until(lambda: broker.quarantine.waiting)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await idle()
     assert broker.replicas.refusal() is ErrorCode.NONE
     assert broker.replicas.append(b"d").first_offset == 3
     assert await broker.stored() == (state(ME, (ME, 2)), 0)
@@ -458,8 +457,7 @@ async def test_a_reader_who_was_misled_by_an_index_makes_no_damage(broker: Broke
     broker.scrubber.start()
     broker.scrubber.suspect(T0, 1)
     await broker.until(lambda: not broker.scrubber._suspects)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await idle()
     assert not broker.quarantine.waiting and not broker.told
     broker.flip()
     broker.scrubber.suspect(T0, 1)

@@ -19,6 +19,7 @@ from pybroker.ports import Clock
 from pybroker.server.connection import Answer, Connection, Peer
 from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Bind, Server, bind
+from unit_tests.patience import PATIENCE_S, in_time, until
 
 Handle = Callable[[memoryview, Peer], Answer | Awaitable[Answer]]
 
@@ -149,7 +150,7 @@ async def test_a_fault_of_a_handler_closes_that_connection_only(
         reader, writer = await connect(port)
         writer.write(framed(first) + framed(b"bad") + framed(b"never"))
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 for _ in range(3):
                     await read_frame(reader)
         other.write(framed(b"fine"))
@@ -239,7 +240,7 @@ async def test_a_peer_that_leaves_cancels_its_request(how: str) -> None:
         if how == "lost":
             reset_on_close(writer)
         writer.close()
-        await asyncio.wait_for(cancelled.wait(), 30)
+        await in_time(cancelled.wait())
 
 
 async def test_a_request_that_is_refused_when_its_peer_has_left_is_nobodys_fault(
@@ -263,7 +264,7 @@ async def test_a_request_that_is_refused_when_its_peer_has_left_is_nobodys_fault
         await started.wait()
         reset_on_close(writer)
         writer.close()
-        await asyncio.wait_for(refused.wait(), 30)
+        await in_time(refused.wait())
         assert server.connection_count == 0
     gc.collect()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -435,14 +436,6 @@ async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
     async with serving(handle) as (_, port):
         reader, writer = await connect(port)
         writer.write(framed(b"x"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
         writer.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came true")

@@ -21,12 +21,9 @@ from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Bind, Server, bind
 from pybroker.server.refusals import mistaken_protocol
 from pybroker.server.request_memory import SMALL_REQUEST_BYTES, RequestMemory
+from unit_tests.idle_loop import idle
+from unit_tests.patience import MOMENT_S, in_time
 from unit_tests.server.test_connection import connect, echo, framed, read_frame, serving
-
-SOON_S = 30
-MOMENT_S = 0.1
-"""How long something is watched that must not happen."""
-
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -34,12 +31,12 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
     """The answer to one request."""
     writer.write(framed(b"?"))
-    return await asyncio.wait_for(read_frame(reader), SOON_S)
+    return await in_time(read_frame(reader))
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
     try:
-        return await asyncio.wait_for(reader.read(), SOON_S) == b""
+        return await in_time(reader.read()) == b""
     except ConnectionResetError:
         return True
 
@@ -63,7 +60,7 @@ async def test_beyond_max_connections_the_next_waits_until_one_closes() -> None:
         assert await stays_silent(third[0])
         assert server.connection_count == 2
         first[1].close()
-        assert await asyncio.wait_for(read_frame(third[0]), SOON_S) == b"late"
+        assert await in_time(read_frame(third[0])) == b"late"
         second[1].close()
         third[1].close()
 
@@ -75,7 +72,7 @@ async def test_who_waits_for_a_place_comes_in_when_the_limit_is_raised() -> None
         second[1].write(framed(b"late"))
         assert await stays_silent(second[0])
         server.reconfigure(ServerLimits(connections_max=2))
-        assert await asyncio.wait_for(read_frame(second[0]), SOON_S) == b"late"
+        assert await in_time(read_frame(second[0])) == b"late"
         assert await asked(*first) == b"?"
         first[1].close()
         second[1].close()
@@ -165,7 +162,7 @@ async def test_without_file_descriptors_accepting_pauses_and_comes_back(
     )
     acceptor.open(5)
     with socket.create_connection(listening.getsockname()):  # type: ignore[operator]
-        (await asyncio.wait_for(came, SOON_S)).close()
+        (await in_time(came)).close()
     acceptor.close()
     assert listening.failures == 0
     if number != errno.EPERM:
@@ -200,14 +197,14 @@ async def test_connections_do_not_get_the_last_descriptors(
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(socket.create_connection(listening.getsockname()))
-        await asyncio.wait_for(changed.wait(), SOON_S)
+        await in_time(changed.wait())
         changed.clear()
         with pytest.raises(TimeoutError):  # but for the one that showed how few are left
             await asyncio.wait_for(changed.wait(), 3 * RETRY_S)
         limit = 1_000_000
         while len(came) < 3:
             changed.clear()
-            await asyncio.wait_for(changed.wait(), SOON_S)
+            await in_time(changed.wait())
         for connected in came:
             connected.close()
     acceptor.close()
@@ -274,7 +271,7 @@ async def test_a_large_request_may_take_long_if_it_keeps_coming() -> None:
         reader, writer = await connect(port)
         witness = await connect(port)
         await ask_slowly(writer, witness, server, clock)
-        assert await asyncio.wait_for(read_frame(reader), SOON_S) == bytes(1_000_000)
+        assert await in_time(read_frame(reader)) == bytes(1_000_000)
         writer.close()
         witness[1].close()
 
@@ -347,7 +344,7 @@ async def test_requests_that_came_before_the_peer_closed_its_side_are_answered()
         for payload in (b"one", b"two", b"three"):
             writer.write(framed(payload))
         writer.write_eof()
-        await asyncio.sleep(0)
+        await idle()
         gate.set()
         assert [await read_frame(reader) for _ in range(3)] == [b"one", b"two", b"three"]
         assert await is_closed(reader)
@@ -399,7 +396,7 @@ async def test_large_requests_wait_while_others_take_the_memory_and_small_ones_d
             assert await asked(*small) == b"?"
         assert gate.inside == 2
         gate.open.set()
-        answers = [await asyncio.wait_for(read_frame(reader), SOON_S) for reader, _ in peers]
+        answers = [await in_time(read_frame(reader)) for reader, _ in peers]
         assert answers == [b"%d" % number for number in range(6)]
         await asyncio.gather(*sending)
 
@@ -409,7 +406,7 @@ async def test_one_request_above_the_whole_limit_is_served_alone() -> None:
         reader, writer = await connect(port)
         for letter in (b"a", b"b", b"c"):
             writer.write(large(letter))
-            assert await asyncio.wait_for(read_frame(reader), SOON_S) == letter * LARGE
+            assert await in_time(read_frame(reader)) == letter * LARGE
         writer.close()
 
 
@@ -426,7 +423,7 @@ async def test_who_goes_while_it_waits_or_holds_memory_leaves_it_to_the_others()
         assert await asked(*witness) == b"?"
         assert await stays_silent(last[0])
         holder[1].transport.abort()
-        assert await asyncio.wait_for(read_frame(last[0]), SOON_S) == b"l" * LARGE
+        assert await in_time(read_frame(last[0])) == b"l" * LARGE
         for _, writer in (last, witness):
             writer.close()
 

@@ -25,6 +25,7 @@ from pybroker.wire.messages.log_dirs import (
 from pybroker.wire.messages.metadata import MetadataResponse, MetadataResponseBroker
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import FakeBroker
+from unit_tests.patience import PATIENCE_S
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -113,6 +114,6 @@ async def test_a_broker_that_has_just_died_is_not_waited_for_to_tell_its_sizes(
         broker.handlers[ApiKey.METADATA] = as_if_two
         options, _ = parse_range_options({"bootstrap.servers": broker.address})
         whole = PartitionRange("t", 0, 0, 40)
-        async with asyncio.timeout(30):  # default.api.timeout.ms is 60 s
+        async with asyncio.timeout(PATIENCE_S):
             pieces = await pieces_of(options, [whole], Limits(max_bytes=1_000))
     assert [(piece.start, piece.end) for piece in pieces] == [(0, 10), (10, 20), (20, 30), (30, 40)]

@@ -18,6 +18,7 @@ from pybroker.storage.files import SystemDisk
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
+from unit_tests.patience import PATIENCE_S
 from unit_tests.storage.batches import batch
 from unit_tests.storage.bench import refused
 from unit_tests.storage.faulty_disk import FaultyDisk
@@ -122,14 +123,14 @@ def test_who_asks_for_all_logs_does_not_wait_for_the_disk(host: Host) -> None:
     def hold() -> None:
         with manager._lock:
             held.set()
-            done.wait(30)
+            done.wait(PATIENCE_S)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(30)
+    held.wait(PATIENCE_S)
     asker = threading.Thread(target=manager.all, daemon=True)
     asker.start()
-    asker.join(10)
+    asker.join(PATIENCE_S)
     answered = not asker.is_alive()
     done.set()
     holder.join()

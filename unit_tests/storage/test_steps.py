@@ -26,6 +26,7 @@ from pybroker.storage.segment import Segment
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_faults import ProcessKilled
 from pybroker.testing.simulation.world import World
+from unit_tests.patience import MOMENT_S
 from unit_tests.storage.batches import batch
 from unit_tests.storage.bench import Bench, on_simulated_disk, refused
 from unit_tests.storage.faulty_disk import FaultyDisk
@@ -104,7 +105,7 @@ def test_a_log_that_is_made_durable_while_it_is_cut_fails_nobody(
             tried.append(old)
             thread = threading.Thread(target=bench.log.flush)
             thread.start()
-            thread.join(0.2)
+            thread.join(MOMENT_S)
             threads.append(thread)
 
     threads: list[threading.Thread] = []
@@ -363,7 +364,7 @@ def test_what_is_settled_while_checkpoints_are_written_fails_nobody(
         if not threads:
             threads.append(threading.Thread(target=manager.write_checkpoints, args=[{A: 3}]))
             threads[0].start()
-            threads[0].join(0.2)
+            threads[0].join(MOMENT_S)
         real(disk, old, new)
 
     monkeypatch.setattr(SystemDisk, "rename", rename)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +18,8 @@ from pybroker.tools._cli import Failure
 from pybroker.tools._election_file import read_partitions
 from pybroker.tools.leader_election import check, show
 from pybroker.tools.preferred_replica_election import perform
-from unit_tests.coordinator.controller.cluster import Cluster, key, until
+from unit_tests.coordinator.controller.cluster import Cluster, key
+from unit_tests.patience import in_time, until
 
 A0, A1, B7 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 7)
 STARTED = "Successfully started preferred replica election for partitions"
@@ -212,5 +212,5 @@ async def test_nobody_waits_for_ever_for_a_controller(
     monkeypatch.setattr(preferred_replica_election, "ELECTION_WAIT_S", 0.05)
     await cluster.members[2].controller.stop()
     with pytest.raises(Failure, match="the controller has not taken the election up"):
-        await asyncio.wait_for(perform(cluster.tool, [key("orders-0")]), 30)
+        await in_time(perform(cluster.tool, [key("orders-0")]))
     assert cluster.exists(paths.PREFERRED_ELECTION)

@@ -8,7 +8,6 @@ controller. What a broker was told reads as lines, for example
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import random
 import uuid
@@ -39,16 +38,9 @@ from pybroker.model import (
 )
 from pybroker.ports import CreateOp, SetOp
 from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.patience import until
 
-PATIENCE_S = 30.0
 T = TypeVar("T")
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until the condition holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        for _ in itertools.takewhile(lambda _: not condition(), itertools.count()):
-            await asyncio.sleep(0)
 
 
 class Note:

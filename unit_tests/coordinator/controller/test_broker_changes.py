@@ -7,7 +7,8 @@ import pytest
 from pybroker.coordinator.controller.events import ElectionType, Retry
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
-from unit_tests.coordinator.controller.cluster import Cluster, key, refused, until
+from unit_tests.coordinator.controller.cluster import Cluster, key, refused
+from unit_tests.patience import until
 
 ORDERS = "/brokers/topics/orders"
 

@@ -23,6 +23,7 @@ from pybroker.model import (
     UpdateMetadata,
 )
 from unit_tests.coordinator.controller.cluster import Note, key
+from unit_tests.patience import in_time
 
 ONE, TWO = Broker(1, (), epoch=11), Broker(2, (), epoch=12)
 
@@ -173,7 +174,7 @@ async def test_a_broker_that_refuses_for_long_does_not_fill_the_log(
     sender = BrokerSender(ONE, channel, pending, lambda event: None, Backoff(0, 0))
     sender.start()
     sender.wake()
-    await asyncio.wait_for(channel.done.wait(), 10)
+    await in_time(channel.done.wait())
     await sender.close()
     lines = [each for each in caplog.messages if each.startswith("command_failed broker=1")]
     assert len(lines) == 8 and "attempt=64" in lines[-1]

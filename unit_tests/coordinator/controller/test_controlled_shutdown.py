@@ -11,7 +11,8 @@ from pybroker.coordinator.controller.decisions import Circumstances
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import NO_LEADER, PartitionState
-from unit_tests.coordinator.controller.cluster import Cluster, Member, key, until
+from unit_tests.coordinator.controller.cluster import Cluster, Member, key
+from unit_tests.patience import until
 
 STATE = "/brokers/topics/orders/partitions/{}/state"
 

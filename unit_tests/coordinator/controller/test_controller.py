@@ -8,7 +8,8 @@ from pybroker.coordinator.controller.writes import ControllerMoved, FencedWriter
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
 from pybroker.ports import CreateOp
-from unit_tests.coordinator.controller.cluster import Cluster, refused, until
+from unit_tests.coordinator.controller.cluster import Cluster, refused
+from unit_tests.patience import until
 
 
 async def test_one_controller_at_a_time_and_the_others_know_it(cluster: Cluster) -> None:

@@ -10,7 +10,8 @@ from pybroker.coordinator.controller.deletion import remove_topic
 from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
-from unit_tests.coordinator.controller.cluster import Cluster, key, until
+from unit_tests.coordinator.controller.cluster import Cluster, key
+from unit_tests.patience import until
 
 ORDERS = "/brokers/topics/orders"
 

@@ -6,7 +6,8 @@ import pytest
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.model import Extent, LeaderAndIsr, UpdateMetadata
-from unit_tests.coordinator.controller.cluster import Cluster, until
+from unit_tests.coordinator.controller.cluster import Cluster
+from unit_tests.patience import until
 
 
 def full(cluster: Cluster, broker_id: int, kind: type[LeaderAndIsr | UpdateMetadata]) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.model import UpdateMetadata
-from unit_tests.coordinator.controller.cluster import Cluster, key, until
+from unit_tests.coordinator.controller.cluster import Cluster, key
+from unit_tests.patience import until
 
 
 async def orders(cluster: Cluster) -> None:

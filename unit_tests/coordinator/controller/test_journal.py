@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unit_tests.coordinator.controller.cluster import Cluster, until
+from unit_tests.coordinator.controller.cluster import Cluster
+from unit_tests.patience import until
 
 
 async def test_the_life_of_a_partition_as_the_journal_tells_it(cluster: Cluster) -> None:

@@ -7,7 +7,8 @@ import pytest
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import LogDirEvent
 from pybroker.model import PartitionState, TopicPartition
-from unit_tests.coordinator.controller.cluster import Cluster, until
+from unit_tests.coordinator.controller.cluster import Cluster
+from unit_tests.patience import until
 
 ORDERS_0 = TopicPartition("orders", 0)
 

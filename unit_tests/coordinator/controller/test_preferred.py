@@ -15,7 +15,9 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import CreateOp
-from unit_tests.coordinator.controller.cluster import Cluster, Member, key, until
+from unit_tests.coordinator.controller.cluster import Cluster, Member, key
+from unit_tests.idle_loop import loop_turns
+from unit_tests.patience import until
 
 STATE = "/brokers/topics/orders/partitions/{}/state"
 PREFERRED, UNCLEAN = ElectionType
@@ -271,7 +273,7 @@ async def test_who_asked_hears_that_the_office_is_lost(cluster: Cluster) -> None
 async def test_who_asks_a_controller_that_stops_hears_it(cluster: Cluster) -> None:
     second = await churned(cluster)
     asking_now = asyncio.ensure_future(second.controller.elect_leaders(PREFERRED, []))
-    await asyncio.sleep(0)
+    await loop_turns(1)
     await second.controller.stop()
     with pytest.raises(BrokerError) as refused:
         await asking_now

@@ -13,7 +13,8 @@ from pybroker.coordinator.controller.partitions import Partition, PartitionStatu
 from pybroker.coordinator.controller.rebalance import imbalanced
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import CoordOp, OpResult
-from unit_tests.coordinator.controller.cluster import Cluster, Member, until
+from unit_tests.coordinator.controller.cluster import Cluster, Member
+from unit_tests.patience import until
 
 STATE = "/brokers/topics/orders/partitions/{}/state"
 QUICK = RebalanceSettings(imbalance_percentage=10, interval_s=0.01, first_check_s=0.0)

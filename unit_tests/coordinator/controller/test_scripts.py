@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from unit_tests import scripts
-from unit_tests.coordinator.controller.jumping_loop import JumpingLoop
 from unit_tests.coordinator.controller.stage import Stage
+from unit_tests.idle_loop import JumpingLoop
 from unit_tests.scripts import REWRITE, Step, parse
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))

@@ -3,7 +3,6 @@ brokers agree, and every partition has a leader."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -11,7 +10,9 @@ import pytest
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, NoNode
 from pybroker.model import Extent, LeaderAndIsr, PartitionState, TopicPartition, UpdateMetadata
-from unit_tests.coordinator.controller.cluster import Cluster, Member, key, until
+from unit_tests.coordinator.controller.cluster import Cluster, Member, key
+from unit_tests.idle_loop import loop_turns
+from unit_tests.patience import until
 
 BROKERS = (1, 2, 3)
 STEPS = 25
@@ -41,8 +42,7 @@ class Storm:
             await self.restart(broker_id)
         for _ in range(STEPS):
             await self.rng.choice(self.steps)()
-            for _ in range(self.rng.choice((0, 1, 5, 40))):
-                await asyncio.sleep(0)
+            await loop_turns(self.rng.choice((0, 1, 5, 40)))
         for broker_id in BROKERS:
             if broker_id not in self.members:
                 await self.restart(broker_id)
@@ -116,7 +116,7 @@ class Storm:
         if self.members:
             member = self.rng.choice(list(self.members.values()))
             member.coord.suspend()
-            await asyncio.sleep(0)
+            await loop_turns(1)
             member.coord.resume()
 
     def topic(self) -> str:

@@ -23,7 +23,8 @@ from pybroker.coordinator.zookeeper.loss_receipts import POWER_LOSS, decode_rece
 from pybroker.coordinator.zookeeper.registry import ensure, read_incarnation
 from pybroker.model import NO_LEADER, NO_TOPIC_ID, PartitionState
 from pybroker.ports import Coord
-from unit_tests.coordinator.controller.cluster import Cluster, key, until
+from unit_tests.coordinator.controller.cluster import Cluster, key
+from unit_tests.patience import until
 
 KEY = key("orders-0")
 ORPHANED = PartitionState(NO_LEADER, 5, (), 1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.model import LeaderAndIsr
-from unit_tests.coordinator.controller.cluster import Cluster, until
+from unit_tests.coordinator.controller.cluster import Cluster
+from unit_tests.patience import until
 
 ORDERS = "/brokers/topics/orders"
 

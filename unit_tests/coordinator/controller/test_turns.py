@@ -18,7 +18,9 @@ from pybroker.model import (
     UpdateMetadata,
 )
 from pybroker.ports import BrokerChannel
-from unit_tests.coordinator.controller.cluster import Cluster, NotingChannel, key, until
+from unit_tests.coordinator.controller.cluster import Cluster, NotingChannel, key
+from unit_tests.idle_loop import loop_turns
+from unit_tests.patience import until
 
 CHANGES = 100
 
@@ -54,7 +56,7 @@ async def test_a_fail_over_leaves_turns_to_others(cluster: Cluster) -> None:
     killing = asyncio.create_task(first.kill())
     seen = [stored()]
     while seen[-1] < 2 * partitions:
-        await asyncio.sleep(0)
+        await loop_turns(1)
         seen.append(stored())
     await killing
     assert max(later - earlier for earlier, later in pairwise(seen)) <= ITEMS_PER_TURN

@@ -15,7 +15,8 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
     decode_receipts,
 )
 from pybroker.model import NO_LEADER
-from unit_tests.coordinator.controller.cluster import Cluster, Member, key, until
+from unit_tests.coordinator.controller.cluster import Cluster, Member, key
+from unit_tests.patience import until
 
 KEY = key("orders-0")
 

@@ -9,7 +9,6 @@ await stage.take_over()          # another coordinator; the old one has not hear
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,15 +32,6 @@ GROUP = "g"
 def tp(text: str) -> TopicPartition:
     topic, _, number = text.rpartition("-")
     return TopicPartition(topic, int(number))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the others go on until it holds."""
-    for _ in range(100_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("the condition never held")
 
 
 class LaggingCoord(MemoryCoord):

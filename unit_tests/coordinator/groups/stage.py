@@ -48,10 +48,9 @@ from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, Store
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
+from unit_tests.idle_loop import idle, loop_turns
 
 GROUP = "g"
-TURNS = 30
-"""Of the event loop, after which all that can happen has happened."""
 UUID_LENGTH = 36
 STEP_S = 0.125
 """Time goes by in steps that floats can add without an error."""
@@ -212,8 +211,7 @@ class Stage:
         return self._lines
 
     async def _settle(self) -> None:
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
+        await idle()
         self._show_stored()
         shown = await self._group()
         if shown != self._shown:
@@ -368,7 +366,7 @@ class Stage:
     async def _on_wait(self, words: Words) -> None:
         for _ in range(round(float(words.plain[0]) / STEP_S)):
             self.shard.advance(STEP_S)
-            await asyncio.sleep(0)
+            await loop_turns(1)
 
     async def _on_late(self, words: Words) -> None:
         self.shard.clock.advance(float(words.plain[0]))

@@ -24,8 +24,9 @@ from pybroker.coordinator.groups.records import RecordedGroup, decode_group_valu
 from pybroker.coordinator.groups.seams import NobodyElse, Surroundings
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
-from unit_tests.coordinator.groups.stage import TURNS, MemoryOffsets
+from unit_tests.coordinator.groups.stage import MemoryOffsets
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
+from unit_tests.idle_loop import idle
 
 GROUP = "g"
 SEEDS = 12
@@ -211,8 +212,7 @@ class World:
         await self.shard.load()
 
     async def settle(self) -> None:
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
+        await idle()
         self.waiting = {task for task in self.waiting if not self._is_done(task)}
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

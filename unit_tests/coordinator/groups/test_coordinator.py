@@ -21,6 +21,7 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue
 from unit_tests.coordinator.groups.stage import MemoryOffsets
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
+from unit_tests.idle_loop import idle
 
 
 def hosted(
@@ -54,7 +55,7 @@ def call(
 
 async def joined(shard: MemoryShard, coordinator: GroupCoordinator, group: str = "g") -> Joined:
     waiting = asyncio.ensure_future(coordinator.join(group, call(known=False)))
-    await ticks()
+    await idle()
     shard.advance(0)
     return await waiting
 
@@ -64,11 +65,6 @@ async def stable(shard: MemoryShard, coordinator: GroupCoordinator, group: str =
     synced = await coordinator.sync(group, Sync(answer.member_id, answer.generation))
     assert synced.error is ErrorCode.NONE
     return answer
-
-
-async def ticks() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("groups", [1, 500])
@@ -87,7 +83,7 @@ async def test_a_flood_of_joins_fills_no_memory(groups: int) -> None:
     (group, first), (_, last) = ids[0], ids[-1]
     assert (await coordinator.join(group, call(first))).error is ErrorCode.UNKNOWN_MEMBER_ID
     waiting = asyncio.ensure_future(coordinator.join(ids[-1][0], call(last)))
-    await ticks()
+    await idle()
     assert last in coordinator._groups[ids[-1][0]].members
     shard.end()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -130,9 +126,9 @@ async def test_a_client_that_goes_away_while_it_waits_disturbs_nobody() -> None:
     await shard.load()
     first = await stable(shard, coordinator)
     gone = asyncio.ensure_future(coordinator.join("g", call(known=False)))
-    await ticks()
+    await idle()
     gone.cancel()
-    await ticks()
+    await idle()
     again = await coordinator.join("g", call(first.member_id))
     assert (again.error, again.generation) == (ErrorCode.NONE, 2)
     assert len(again.members) == 2  # it is waited for as long as its session lasts
@@ -148,10 +144,10 @@ async def test_a_deletion_that_is_given_up_leaves_the_group_usable() -> None:
     offsets.groups.add("g")
     offsets.go_on.clear()
     deletion = asyncio.ensure_future(coordinator.delete("g"))
-    await ticks()
+    await idle()
     assert coordinator.states() == [GroupState.DEAD]
     deletion.cancel()
-    await ticks()
+    await idle()
     assert coordinator.states() == [GroupState.EMPTY]
     offsets.go_on.set()
     assert await coordinator.delete("g") is ErrorCode.NONE
@@ -190,7 +186,7 @@ async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
     async def come(group: str) -> Joined:
         joining = call(known=False, session_ms=10_000, metadata=bytes(20_000))
         waiting = asyncio.ensure_future(coordinator.join(group, joining))
-        await ticks()
+        await idle()
         shard.advance(0)
         return await waiting
 
@@ -227,7 +223,7 @@ async def test_whatever_a_member_says_of_itself_takes_room(joining: Join) -> Non
 
     async def come(group: str) -> Joined:
         waiting = asyncio.ensure_future(coordinator.join(group, joining))
-        await ticks()
+        await idle()
         shard.advance(0)
         return await waiting
 

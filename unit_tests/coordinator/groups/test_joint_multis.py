@@ -11,6 +11,8 @@ from pybroker.coordinator.groups.joint_multis import OPERATIONS_PER_MULTI_MAX, J
 from pybroker.errors import BadVersion, ConnectionLoss, MultiFailed, NoNode
 from pybroker.ports import CheckOp, CoordOp, CreateOp, OpResult, SetOp
 from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.idle_loop import loop_turns
+from unit_tests.patience import PATIENCE_S, until
 
 
 class Counting(MemoryCoord):
@@ -53,8 +55,7 @@ async def test_what_is_asked_for_at_a_time_is_one_multi(coord: Counting) -> None
 async def test_while_one_is_under_way_the_next_gather(coord: Counting) -> None:
     joint = JointMultis(coord)
     first = asyncio.ensure_future(joint.multi(part(0, b"1")))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await until(lambda: coord.sizes)
     await asyncio.gather(first, *(joint.multi(part(number, b"2")) for number in range(1, 5)))
     assert coord.sizes == [2, 8]
 
@@ -65,10 +66,9 @@ async def test_nobody_is_left_behind_whenever_he_asks(coord: Counting) -> None:
     async def ask(number: int, turns: int) -> None:
         for value in range(30):
             await joint.multi(part(number, str(value).encode()))
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await loop_turns(turns)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(ask(number, number) for number in range(5)))
     assert {await value(coord, number) for number in range(5)} == {b"29"}
 
@@ -103,7 +103,7 @@ async def test_all_hear_of_a_lost_connection(coord: Counting) -> None:
 async def test_who_was_cancelled_before_it_was_sent_changes_nothing(coord: Counting) -> None:
     joint = JointMultis(coord)
     tasks = [asyncio.ensure_future(joint.multi(part(number, b"1"))) for number in range(3)]
-    await asyncio.sleep(0)
+    await loop_turns(1)
     tasks[1].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert [await value(coord, number) for number in range(3)] == [b"1", b"0", b"1"]

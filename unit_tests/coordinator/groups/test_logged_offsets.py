@@ -13,8 +13,10 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import ConsumerRegistration, encode_consumer
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
-from unit_tests.coordinator.groups.offset_stage import GROUP, Stage, tp, until
+from unit_tests.coordinator.groups.offset_stage import GROUP, Stage, tp
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS
+from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.patience import until
 
 NONE = ErrorCode.NONE
 FULL = CommittedOffset(5, 3, "text", NOW_MS)
@@ -64,8 +66,7 @@ async def test_what_nobody_waits_for_any_more_is_shown_all_the_same() -> None:
     waiting.cancel()
     await asyncio.wait([waiting])
     stage.shard.log.commit()
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await idle()
     assert await stage.fetch() == {"a-0": 2}
 
 
@@ -100,8 +101,7 @@ async def test_after_the_end_of_a_shard_nothing_is_begun(monkeypatch: pytest.Mon
     stage.shard.end()
     with pytest.raises(BrokerError):
         await waiting
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await idle()
     assert asked == [1]
 
 
@@ -238,8 +238,7 @@ async def test_first_commits_of_a_group_keep_their_order() -> None:
     commits = []
     for offset in range(1, 40):
         commits.append(asyncio.ensure_future(stage.commit(GROUP, a=offset)))
-        for _ in range(offset % 4):
-            await asyncio.sleep(0)
+        await loop_turns(offset % 4)
     assert set(map(tuple, await asyncio.gather(*commits))) == {(NONE,)}
     assert await stage.fetch() == {"a-0": 39, "b-0": 9}
 

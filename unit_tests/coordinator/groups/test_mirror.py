@@ -26,8 +26,10 @@ from pybroker.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from unit_tests.coordinator.groups.offset_stage import FENCE, GROUP, tp, until
+from unit_tests.coordinator.groups.offset_stage import FENCE, GROUP, tp
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
+from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.patience import until
 
 NONE = ErrorCode.NONE
 
@@ -166,7 +168,7 @@ async def test_what_zookeeper_does_not_take_is_shown_later() -> None:
     await stage.mirror.settled()
     stage.mirror.members_changed(view({"m2": ["a-0"]}))
     stage.coord.resume()
-    await asyncio.sleep(0)
+    await idle()
     stage.shard.advance(60)
     await stage.mirror.settled()
     assert stage.members() == {"m2": ["a"]}
@@ -225,7 +227,7 @@ async def test_who_joins_while_a_group_comes_to_its_end_keeps_its_claim() -> Non
     await stage.show(view({"m1": ["a-0"]}))
     await stage.show(EMPTY)
     joining = asyncio.create_task(stage.mirror.may_begin(GROUP))
-    await asyncio.sleep(0)
+    await loop_turns(1)
     await stage.show(OVER)
     assert await joining is NONE
     assert stage.members() == {CLAIM: []}
@@ -247,7 +249,7 @@ async def test_all_who_come_at_once_are_told_what_the_first_finds(
 
     monkeypatch.setattr(stage.coord, "children", look)
     waiting = [asyncio.create_task(stage.mirror.may_begin(GROUP)) for _ in range(50)]
-    await asyncio.sleep(0)
+    await loop_turns(1)
     waiting.pop(0).cancel()
     assert set(await asyncio.gather(*waiting)) == {NONE}
     assert looks == [paths.group_members(GROUP)]
@@ -258,7 +260,7 @@ async def test_all_who_come_at_once_are_told_what_the_first_finds(
 async def test_who_waits_at_the_end_of_a_shard_is_told() -> None:
     stage = await Stage.begin()
     waiting = asyncio.create_task(stage.mirror.may_begin(GROUP))
-    await asyncio.sleep(0)
+    await loop_turns(1)
     stage.mirror.end()
     with pytest.raises(BrokerError) as caught:
         await waiting

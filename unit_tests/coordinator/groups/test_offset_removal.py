@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from pybroker.coordinator.groups.logged_offsets import LoggedOffsets
@@ -16,6 +14,7 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import ensure
 from unit_tests.coordinator.groups.offset_stage import GROUP, Stage, Store, tp
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS
+from unit_tests.idle_loop import idle, loop_turns
 
 HOUR_MS = 3_600_000
 OPTIONS = RemovalOptions(retention_ms=HOUR_MS, interval_s=600.0)
@@ -118,8 +117,7 @@ async def test_a_commit_while_somebody_looks_stays(kind: type[Store], turns: int
     await stage.store.commit(GROUP, {tp("a-0"): OLD, tp("b-0"): OLD})
     stage.shard.advance(OPTIONS.interval_s)
     now_ms = stage.shard.clock.wall_ms()
-    for _ in range(turns):
-        await asyncio.sleep(0)
+    await loop_turns(turns)
     await stage.store.commit(GROUP, {tp("a-0"): CommittedOffset(9, commit_ms=now_ms)})
     await stage.removal.settled()
     assert await stage.fetch() == {"a-0": 9}
@@ -153,7 +151,7 @@ async def test_without_zookeeper_nothing_is_removed(kind: type[Store]) -> None:
     stage.coord.suspend()
     await stage.after(10_000)
     stage.coord.resume()
-    await asyncio.sleep(0)
+    await idle()
     assert await stage.fetch() == {"a-0": 1}
     await stage.after(OPTIONS.interval_s)
     assert await stage.fetch() == {}

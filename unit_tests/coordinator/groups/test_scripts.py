@@ -17,6 +17,7 @@ import pytest
 from pybroker.coordinator.groups.states import ANSWERS, Asked, GroupState
 from unit_tests import scripts
 from unit_tests.coordinator.groups.stage import Stage
+from unit_tests.idle_loop import IdleLoop
 from unit_tests.scripts import REWRITE, Step, parse
 
 FOLDER = Path(__file__).parent / "scripts"
@@ -32,7 +33,8 @@ def played(steps: list[Step]) -> list[Step]:
         finally:
             await stage.close()
 
-    return asyncio.run(play())
+    with asyncio.Runner(loop_factory=IdleLoop) as runner:
+        return runner.run(play())
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[script.stem for script in SCRIPTS])

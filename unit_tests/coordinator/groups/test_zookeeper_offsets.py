@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import pytest
@@ -24,8 +22,10 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import CheckOp, KeyValue, SetOp
 from pybroker.testing.coord import MemoryCoord
-from unit_tests.coordinator.groups.offset_stage import FENCE, GROUP, Stage, tp, until
+from unit_tests.coordinator.groups.offset_stage import FENCE, GROUP, Stage, tp
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
+from unit_tests.idle_loop import loop_turns
+from unit_tests.patience import until
 
 NONE = ErrorCode.NONE
 T = TypeVar("T")
@@ -113,9 +113,9 @@ async def test_commits_of_one_tick_share_a_multi() -> None:
     await asyncio.gather(*(stage.commit(f"g{number}", t=2) for number in range(20)))
     assert stage.store.writes.multis == before + 1
     await stage.commit("g0", t=3)
+    writes = stage.store.writes
     first = asyncio.ensure_future(stage.commit("g0", t=4))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await until(lambda: writes.multis == before + 3)
     later = [asyncio.ensure_future(stage.commit(f"g{n}", t=5)) for n in range(20)]
     await asyncio.gather(first, *later)
     assert stage.store.writes.multis == before + 4
@@ -170,7 +170,7 @@ async def test_an_expired_session_in_mid_commit_costs_nothing() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1)
     waiting = asyncio.ensure_future(stage.commit(GROUP, a=2))
-    await asyncio.sleep(0)
+    await loop_turns(1)
     stage.coord.expire()
     assert await waiting == [NONE]
     assert stage.node("a-0") == b"2"
@@ -232,7 +232,7 @@ async def test_what_was_given_up_is_not_written_later() -> None:
 async def test_a_commit_whose_client_went_away_is_written() -> None:
     stage = await begin()
     waiting = asyncio.ensure_future(stage.commit(GROUP, a=2))
-    await asyncio.sleep(0)
+    await loop_turns(1)
     waiting.cancel()
     assert await stage.fetch() == {"a-0": 2}
 
@@ -243,7 +243,7 @@ async def test_a_fetch_waits_for_commits_before_it() -> None:
     commits = []
     for offset in range(2, 8):
         commits.append(asyncio.ensure_future(stage.commit(GROUP, a=offset)))
-        await asyncio.sleep(0)
+        await loop_turns(1)
     assert await stage.fetch() == {"a-0": 7}
     assert await asyncio.gather(*commits) == [[NONE]] * 6
 
@@ -284,7 +284,7 @@ async def test_too_much_metadata_for_zookeeper_has_its_own_code() -> None:
 async def test_the_end_of_a_shard_answers_who_waits() -> None:
     stage = await begin()
     waiting = asyncio.ensure_future(stage.commit(GROUP, a=1))
-    await asyncio.sleep(0)
+    await loop_turns(1)
     stage.shard.end()
     assert await waiting == [ErrorCode.NOT_COORDINATOR]
 
@@ -401,13 +401,6 @@ async def test_only_committed_transactions_are_moved() -> None:
 # ---- order and fencing, in whatever order things fail
 
 
-async def soon(load: Callable[[], Awaitable[T]]) -> T:
-    """By the first who is not too late with it: on a busy machine some are."""
-    while True:
-        with suppress(BrokerError):
-            return await load()
-
-
 class Storm:
     """Commits of four partitions while connections break and coordinators change."""
 
@@ -424,13 +417,12 @@ class Storm:
             if list(codes.values()) == [NONE]:
                 self.answered[topic] = offset
             if self.random.random() < 0.3:
-                await asyncio.sleep(0)
+                await loop_turns(1)
 
     async def trouble(self) -> None:
+        steps = [self.lose, self.suspend, self.expire, self.depose, self.wait]
         for _ in range(12):
-            await self.random.choice(
-                [self.lose, self.suspend, self.expire, self.depose, self.wait]
-            )()
+            await self.random.choice(steps)()
 
     async def lose(self) -> None:
         self.stage.coord.lose_reply(applied=self.random.random() < 0.5)
@@ -451,11 +443,10 @@ class Storm:
         assert NONE not in (await deposed.commit(GROUP, late)).values()
 
     async def take_over(self) -> None:
-        await soon(self.stage.take_over)
+        await self.stage.take_over()
 
     async def wait(self) -> None:
-        for _ in range(self.random.randrange(20)):
-            await asyncio.sleep(0)
+        await loop_turns(self.random.randrange(20))
 
     async def read(self) -> None:
         for _ in range(30):
@@ -469,9 +460,10 @@ class Storm:
                 assert self.seen[key] >= offset
 
 
+@pytest.mark.jumping_clock
 @pytest.mark.parametrize("seed", range(40))
 async def test_offsets_never_go_back_whatever_is_lost(seed: int) -> None:
-    storm = Storm(await soon(lambda: begin(timeout_s=0.02)))
+    storm = Storm(await begin(timeout_s=0.02))
     storm.random.seed(seed)
     commits = [storm.commit(topic) for topic in storm.topics]
     await asyncio.gather(*commits, storm.trouble(), storm.read())

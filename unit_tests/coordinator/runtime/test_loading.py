@@ -14,6 +14,8 @@ from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NoNode
 from pybroker.ports import KeyValue
 from unit_tests.coordinator.runtime.stage import FENCE, ME, OTHER, Stage
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryPartitionLog
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S
 
 
 async def test_who_leads_replays_everything_and_takes_the_fence() -> None:
@@ -40,8 +42,7 @@ async def test_requests_wait_until_what_was_loaded_is_committed() -> None:
         stage.log.holds = True
         stage.log.append([KeyValue(b"k", b"v")], NOW_MS)
         stage.shards.led(0, 0)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await idle()
         assert stage.refusal() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert stage.fence == -1
         stage.log.commit()
@@ -71,7 +72,7 @@ def damage(log: MemoryPartitionLog, batch: int) -> None:
 
 async def suspected(log: MemoryPartitionLog) -> int:
     """The next offset at which somebody suspects damage."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         return await log.suspects.get()
 
 
@@ -188,7 +189,7 @@ async def test_a_later_leader_ends_the_loading_of_this_one() -> None:
         stage.log.holds = True
         stage.log.append([KeyValue(b"k", b"v")], NOW_MS)
         stage.shards.led(0, 0)
-        await asyncio.sleep(0)
+        await idle()
         stage.shards.resigned(0)
         assert stage.refusal() is ErrorCode.NOT_COORDINATOR
         assert stage.made[0].has_ended

@@ -10,6 +10,7 @@ from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, Stored
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue, PartitionLog
 from unit_tests.coordinator.runtime.vocabulary import MemoryPartitionLog, MemoryShard, Words
+from unit_tests.idle_loop import idle
 
 
 async def test_they_fit_the_ports() -> None:
@@ -47,12 +48,12 @@ async def test_what_is_not_committed_waits_until_it_is_or_the_shard_ends() -> No
     end = words.say(b"a", b"1")
     assert words.values == {b"a": b"1"}
     waiting = asyncio.ensure_future(shard.committed(end))
-    await asyncio.sleep(0)
+    await idle()
     assert not waiting.done()
     shard.log.commit()
     await waiting
     waiting = asyncio.ensure_future(shard.committed(words.say(b"a", b"2")))
-    await asyncio.sleep(0)
+    await idle()
     shard.resign("a test")
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
         await waiting

@@ -14,6 +14,8 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import CheckOp, SetOp
 from unit_tests.coordinator.runtime.stage import FENCE, ME, OTHER, P0, Stage
+from unit_tests.idle_loop import idle
+from unit_tests.patience import in_time
 
 
 async def code_of(call: Coroutine[Any, Any, object]) -> ErrorCode:
@@ -32,7 +34,7 @@ async def test_commits_wait_for_the_high_watermark() -> None:
         end = words.say(b"k", b"v")
         assert words.values == {b"k": b"v"}
         waiting = asyncio.ensure_future(words.context.committed(end))
-        await asyncio.sleep(0)
+        await idle()
         assert not waiting.done()
         stage.log.commit()
         await waiting
@@ -53,7 +55,7 @@ async def test_who_waits_hears_of_the_end(how: str) -> None:
         words = await stage.led()
         stage.log.holds = True
         waiting = asyncio.ensure_future(words.context.committed(words.say(b"k", b"v")))
-        await asyncio.sleep(0)
+        await idle()
         if how == "resigned":
             stage.shards.resigned(0)
         elif how == "resign":
@@ -102,7 +104,7 @@ async def test_the_shard_outlives_new_epochs_of_the_same_leader() -> None:
         words = await stage.led()
         stage.log.holds = True
         waiting = asyncio.ensure_future(words.context.committed(words.say(b"k", b"v")))
-        await asyncio.sleep(0)
+        await idle()
         await stage.store(ME, 1)
         stage.log.raise_epoch()
         stage.shards.led(0, 0)
@@ -198,7 +200,7 @@ async def test_who_resigned_for_nothing_is_loaded_again(monkeypatch: pytest.Monk
         words.say(b"k", b"v")
         words.context.resign("a test")
         assert stage.refusal() is ErrorCode.NOT_COORDINATOR
-        await asyncio.wait_for(stage.begun.get(), 30)
+        await in_time(stage.begun.get())
         await stage.shards.settled()
         again = stage.shards.shard_for(0)
         assert again.values == {b"k": b"v"}
@@ -214,7 +216,7 @@ async def test_who_may_answer_nothing_when_it_is_told_to_lead_begins_later(
         stage.shards.led(0, 0)
         assert stage.refusal() is ErrorCode.NOT_COORDINATOR
         stage.is_fenced = False
-        await asyncio.wait_for(stage.begun.get(), 30)
+        await in_time(stage.begun.get())
         await stage.shards.settled()
         assert stage.refusal() is ErrorCode.NONE
 

@@ -19,6 +19,8 @@ from pybroker.errors import ConnectionLoss, CoordError, MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import SetOp
 from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S
 from unit_tests.replication.next_topic import NextTopic
 
 TOPIC = topic_entity("t")
@@ -175,7 +177,7 @@ class Applied:
         self._news.set()
 
     async def until(self, told: list[list[str] | None]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while self.told != told:
                 self._news.clear()
                 await self._news.wait()
@@ -250,8 +252,7 @@ async def test_notifications_are_purged_when_they_are_old(
     service.clock.advance(NOTIFICATION_LIFE_MS / 1000 + 1)
     await put(service.other, TOPIC, a="2")
     await applied.until([None, ["topics/t"], ["topics/t"]])
-    for _ in range(100):  # the purge follows
-        await asyncio.sleep(0)
+    await idle()  # the purge follows
     assert len(service.notes()) == 1
 
 

@@ -18,6 +18,7 @@ from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import RequestTooLarge, StartupError
 from pybroker.ports import CreateOp, DeleteOp, SetOp
+from unit_tests.idle_loop import idle
 
 KEYS = [SessionKey(-5, bytes(range(16))), SessionKey(2**62, bytes(16))]
 
@@ -136,13 +137,12 @@ async def test_an_old_answer_does_not_say_that_watches_are_set_again(
         coord._state_changed(link, LinkState.CONNECTED, zxid)
         if zxid == 5:
             asked[0][1].set_result(None)
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await idle()
     coord._state_changed(link, LinkState.SUSPENDED, 9)
     coord._state_changed(link, LinkState.CONNECTED, 9)
     assert [zxid for zxid, _ in asked] == [5, 5, 5]
     asked[2][1].set_result(None)
-    await asyncio.sleep(0)
+    await idle()
     coord._state_changed(link, LinkState.SUSPENDED, 11)
     coord._state_changed(link, LinkState.CONNECTED, 11)
     assert asked[3][0] == 11

@@ -17,6 +17,7 @@ from pybroker.spark.etl.layout import AttemptName, CommitName
 from pybroker.spark.etl.manifest import Owner, Plan
 from pybroker.spark.etl.orphans import Kind, leftovers, remove, remove_temporary
 from pybroker.spark.etl.store import new_claim
+from unit_tests.patience import PATIENCE_S
 from unit_tests.spark.etl.log import Job, Log, documents, visible
 from unit_tests.spark.etl.power import FaultyFiles, Killed
 
@@ -132,7 +133,7 @@ def test_what_was_committed_outlives_a_loss_of_power_at_once(tmp_path: Path) -> 
 
 def test_two_runners_with_one_plan_commit_one_result(tmp_path: Path) -> None:
     """Both write at the same time; one commits, the other is given its commit and tidies up."""
-    together = threading.Barrier(2, timeout=60)
+    together = threading.Barrier(2, timeout=PATIENCE_S)
     jobs = [Job(tmp_path, before_end=together.wait) for _ in range(2)]
     jobs[0].store.open(jobs[0].runner.owner)
     outcomes = []

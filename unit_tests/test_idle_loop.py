@@ -1,0 +1,68 @@
+"""Tests of the loops that tests run on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from unit_tests.idle_loop import JumpingLoop, idle
+
+FAR_S = 3600.0
+
+
+async def test_an_idle_loop_has_run_everything_that_was_ready() -> None:
+    steps: list[int] = []
+    gate = asyncio.Event()
+
+    async def work() -> None:
+        for step in range(1_000):
+            await asyncio.sleep(0)
+            steps.append(step)
+        await gate.wait()
+        steps.append(-1)
+
+    async def later() -> None:
+        await asyncio.sleep(FAR_S)
+        steps.append(-2)
+
+    tasks = [asyncio.create_task(work()), asyncio.create_task(later())]
+    await idle()
+    assert steps == [*range(1_000)]
+    gate.set()
+    await idle()
+    assert steps == [*range(1_000), -1]
+    for task in tasks:
+        task.cancel()
+
+
+async def test_several_tasks_hear_that_the_loop_is_idle() -> None:
+    await asyncio.gather(*(idle() for _ in range(3)))
+
+
+@pytest.mark.jumping_clock
+async def test_a_jumping_clock_rings_timers_in_order_and_at_once() -> None:
+    rung: list[float] = []
+
+    async def ring(after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        rung.append(asyncio.get_running_loop().time())
+
+    await asyncio.gather(*(ring(each * FAR_S) for each in (3, 1, 2)))
+    assert rung == [FAR_S, 2 * FAR_S, 3 * FAR_S]
+
+
+@pytest.mark.jumping_clock
+async def test_idle_comes_before_the_clock_jumps() -> None:
+    timer = asyncio.create_task(asyncio.sleep(FAR_S))
+    await idle()
+    assert not timer.done()
+    await timer
+
+
+def test_a_jumping_loop_says_that_nothing_will_ever_happen() -> None:
+    with (
+        asyncio.Runner(loop_factory=JumpingLoop) as runner,
+        pytest.raises(RuntimeError, match="nothing will ever happen"),
+    ):
+        runner.run(asyncio.Event().wait())
