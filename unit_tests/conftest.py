@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import settings
@@ -18,8 +20,21 @@ settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("pybroker")
 
 
+HERE: Final = Path(__file__).parent
+JUMPING: Final = tuple(
+    str(HERE / name)
+    for name in (
+        *("coordinator/controller", "coordinator/groups", "coordinator/runtime", "replication"),
+        *("test_controlled_shutdown", "test_hearsay", "test_membership", "test_standing"),
+    )
+)
+"""Where time jumps, without a mark: everything there is in memory, and nothing runs in threads."""
+
+
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    jumps = item.get_closest_marker("jumping_clock") is not None
-    return {"jumping": JumpingLoop} if jumps else {"idle": IdleLoop}
+    is_marked = item.get_closest_marker("jumping_clock") is not None
+    if is_marked or str(item.path).startswith(JUMPING):
+        return {"jumping": JumpingLoop}
+    return {"idle": IdleLoop}

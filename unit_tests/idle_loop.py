@@ -1,26 +1,33 @@
-"""An event loop that knows when all its tasks wait, and one whose clock jumps when they do.
+"""The event loops that unit tests run on: they know when all their tasks wait.
 
-Every unit test runs on an `IdleLoop`. A test that has set something going and wants to see how far
-it gets by itself awaits `idle()`: the loop has nothing left to run then. Neither of them waits for
-threads, other processes or data on its way through a socket: a test waits for those with
-`unit_tests.patience.until`, or for an event of theirs.
+A test that has set something going and wants to see how far it gets by itself awaits `idle()`: the
+loop has nothing left to run then. That says nothing of threads, other processes and sockets of
+theirs: a test waits for those with `unit_tests.patience.until`, or for an event of theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
+import time
 from typing import Any
+
+from pybroker.clock import SystemClock
 
 Events = list[tuple[selectors.SelectorKey, Any]]
 
 
 class IdleLoop(asyncio.SelectorEventLoop):
-    """asyncio's own, with one question more."""
+    """Its clock goes on only while all tasks wait, and never past the next timer. So nobody's time
+    is up because the machine is slow or stands still: what could run has run before."""
 
     def __init__(self) -> None:
+        self.now = time.monotonic()
         self._idle: list[asyncio.Future[None]] = []
         super().__init__(_Noticing(self))
+
+    def time(self) -> float:
+        return self.now
 
     def idle(self) -> asyncio.Future[None]:
         """Done as soon as the loop would wait."""
@@ -28,14 +35,21 @@ class IdleLoop(asyncio.SelectorEventLoop):
         self._idle.append(waiting)
         return waiting
 
-    def would_wait(self, seconds: float | None, descriptors: int) -> bool:
-        """Every task waits, the next timer rings in `seconds`, and so many descriptors are
-        watched. Whether there is something to run now."""
+    def told_idle(self) -> bool:
+        """All tasks wait. Whether somebody wanted to know that, and goes on."""
         waiting, self._idle = self._idle, []
         for each in waiting:
             if not each.done():
                 each.set_result(None)
         return bool(waiting)
+
+    def wait(self, selector: selectors.DefaultSelector, seconds: float | None) -> Events:
+        """Wait for a descriptor, or until the next timer rings."""
+        begin = time.monotonic()
+        found = selectors.DefaultSelector.select(selector, seconds)
+        waited = time.monotonic() - begin
+        self.now += waited if seconds is None else min(waited, seconds)
+        return found
 
 
 class JumpingLoop(IdleLoop):
@@ -43,21 +57,16 @@ class JumpingLoop(IdleLoop):
     and every run is the same. For tests without sockets, threads and processes."""
 
     def __init__(self) -> None:
-        self.now = 0.0
         super().__init__()
+        self.now = 0.0
 
-    def time(self) -> float:
-        return self.now
-
-    def would_wait(self, seconds: float | None, descriptors: int) -> bool:
-        if super().would_wait(seconds, descriptors):
-            return True
-        if descriptors > 1:  # the first is the loop's own
+    def wait(self, selector: selectors.DefaultSelector, seconds: float | None) -> Events:
+        if len(selector.get_map()) > 1:  # the first is the loop's own
             raise RuntimeError("time does not jump where sockets are used")
         if seconds is None:
             raise RuntimeError("all tasks wait, and nothing will ever happen")
         self.now += seconds
-        return True
+        return []
 
 
 class _Noticing(selectors.DefaultSelector):
@@ -69,11 +78,19 @@ class _Noticing(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> Events:
         found = super().select(0)
-        if found or (timeout is not None and timeout <= 0):
+        if found or (timeout is not None and timeout <= 0) or self._loop.told_idle():
             return found
-        if self._loop.would_wait(timeout, len(self.get_map())):
-            return []
-        return super().select(timeout)
+        return self._loop.wait(self, timeout)
+
+
+class LoopClock(SystemClock):
+    """The `Clock` of what runs on such a loop."""
+
+    def monotonic(self) -> float:
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return super().monotonic()
 
 
 async def idle() -> None:

@@ -460,7 +460,6 @@ class Storm:
                 assert self.seen[key] >= offset
 
 
-@pytest.mark.jumping_clock
 @pytest.mark.parametrize("seed", range(40))
 async def test_offsets_never_go_back_whatever_is_lost(seed: int) -> None:
     storm = Storm(await begin(timeout_s=0.02))
