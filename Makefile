@@ -70,7 +70,7 @@ test-seeds: $(VENV)/.installed-test
 
 # Each planted bug is found by the schedule that is pinned for it.
 test-mutants: $(VENV)/.installed-test
-	$(BIN)/pytest unit_tests/simulation -m mutants $(UNIT) $(TESTS)
+	$(BIN)/pytest unit_tests/simulation -m mutants $(UNIT) --dist worksteal $(TESTS)
 
 # Real processes, real clients, real ZooKeeper.
 test-real: $(VENV)/.installed-test
@@ -80,7 +80,7 @@ stage-check: check
 
 # Seeds, what they rest on, and the bugs that they have found or have to find.
 stage-simulation: simulate
-	$(BIN)/pytest $(SIMULATED) $(UNIT) $(TESTS)
+	$(BIN)/pytest $(SIMULATED) $(UNIT) --dist worksteal $(TESTS)
 
 # The same requests to our broker and to Apache's.
 stage-conformance: $(VENV)/.installed-test
