@@ -301,7 +301,8 @@ def test_the_data_outlive_the_container(engine: Any, run: Run, topic: str) -> No
             wait_for_leader(connection, topic)
             found = fetch_one(connection, topic, 0)
             assert found.records is not None and b"kept" in bytes(found.records)
-        assert second.run("kafka-server-stop.sh")[0] == 0
+        # The latter if the broker ends sooner than the command: the container takes it along.
+        assert second.run("kafka-server-stop.sh")[0] in (0, 128 + signal.SIGKILL)
         assert second.wait() == 0, second.log_text
         second.remove()
     finally:
