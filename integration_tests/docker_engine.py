@@ -40,6 +40,9 @@ _OPTIONS: Final = (
     "--exec-opt=native.cgroupdriver=cgroupfs",
 )
 _PREFIX: Final = "pybroker-docker-"
+_MEMORY: Final = Path("/dev/shm")
+_MEMORY_BYTES_MIN: Final = 6_000_000_000
+"""Four times what the image, its layers and its containers take."""
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _CERTIFICATES: Final = Path("/usr/local/share/ca-certificates")
 _DPKG: Final = """force-unsafe-io
@@ -64,7 +67,7 @@ def running() -> Iterator[str]:
     """
     _need("dockerd", "docker.io")
     _remove_leftovers()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_data_parent()))
     url = f"unix://{folder / 'socket'}"
     process = ChildProcess(
         [
@@ -168,6 +171,16 @@ def _end(process: ChildProcess) -> None:
     process.close()
 
 
+def _data_parent() -> Path:
+    """Where an engine keeps its data: in memory if there is room, as layers are many small files
+    that are synced."""
+    with contextlib.suppress(OSError):
+        free = min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available)
+        if free > _MEMORY_BYTES_MIN:
+            return _MEMORY
+    return Path(tempfile.gettempdir())
+
+
 def _remove(folder: Path) -> None:
     """The data of an engine that has ended, and its groups of processes."""
     for group in (*_CGROUPS.glob(folder.name), *_CGROUPS.glob(f"*/{folder.name}")):
@@ -179,6 +192,7 @@ def _remove(folder: Path) -> None:
 
 def _remove_leftovers() -> None:
     """What engines of test runs that were killed have left."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        if not psutil.pid_exists(int(folder.name.removeprefix(_PREFIX).partition("-")[0])):
-            _remove(folder)
+    for parent in {_MEMORY, Path(tempfile.gettempdir())}:
+        for folder in parent.glob(f"{_PREFIX}*"):
+            if not psutil.pid_exists(int(folder.name.removeprefix(_PREFIX).partition("-")[0])):
+                _remove(folder)
