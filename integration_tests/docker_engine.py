@@ -22,8 +22,8 @@ from typing import Final
 import psutil
 
 from integration_tests.maven import cache_dir
-from integration_tests.process import ChildProcess, WaitFailed
-from unit_tests.patience import wait_until
+from integration_tests.process import ChildProcess
+from unit_tests.patience import WORK_S, WaitFailed, wait_until
 
 _ALONE: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _START: Final = """
@@ -52,7 +52,6 @@ path-exclude /usr/share/man/*
 """
 """As in Debian's own small images: installs are not synced, and leave out what nobody reads there.
 """
-_BOOTSTRAP_SECONDS_MAX: Final = 540
 
 
 class DockerUnavailable(Exception):
@@ -138,11 +137,9 @@ def _bootstrap(root: Path, codename: str, *mirror: str) -> None:
         [*_ALONE, "debootstrap", "--variant=minbase", codename, str(root), *mirror]
     )
     try:
-        code = process.wait(seconds=_BOOTSTRAP_SECONDS_MAX)
+        code = process.wait(WORK_S)
     except WaitFailed as error:
-        raise DockerUnavailable(
-            f"debootstrap did not finish in {_BOOTSTRAP_SECONDS_MAX} s"
-        ) from error
+        raise DockerUnavailable(f"debootstrap did not finish in {WORK_S} s") from error
     finally:
         _end(process)
     if code != 0:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from unit_tests.patience import PATIENCE_S
+from unit_tests.patience import WORK_S
 
 KAFKA_VERSION: Final = "3.9.1"
 
@@ -160,11 +160,11 @@ def _fetch(pom: str, folder: Path) -> None:
         ]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False
+                command, capture_output=True, text=True, timeout=WORK_S, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise MavenUnavailable(
-                f"mvn did not finish in {5 * PATIENCE_S} s; the repository does not answer"
+                f"mvn did not finish in {WORK_S} s; the repository does not answer"
             ) from error
         if done.returncode != 0 or not jars.is_dir():
             reason = next(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from integration_tests.maven import cache_dir
-from unit_tests.patience import PATIENCE_S
+from unit_tests.patience import WORK_S
 
 KAFKAJS: Final = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0")
 DATASETS: Final = ("vega-datasets@3.2.1",)
@@ -74,13 +74,13 @@ def _install(packages: Sequence[str], folder: Path) -> None:
                 command,
                 capture_output=True,
                 text=True,
-                timeout=3 * PATIENCE_S,
+                timeout=WORK_S,
                 check=False,
                 cwd=target,
             )
         except subprocess.TimeoutExpired as error:
             raise NpmUnavailable(
-                f"npm did not finish in {3 * PATIENCE_S} s; the registry does not answer"
+                f"npm did not finish in {WORK_S} s; the registry does not answer"
             ) from error
         if done.returncode != 0:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), "?")

@@ -153,16 +153,17 @@ class ChildProcess:
             output = "\n".join(self._lines[-40:])
         raise WaitFailed(f"{reason} without a line like {pattern!r}; output:\n{output}")
 
-    def wait(self) -> int:
-        """The exit code (negative: the signal that ended it).
+    def wait(self, seconds: float = PATIENCE_S) -> int:
+        """The exit code (negative: the signal that ended it). `seconds` is a limit of
+        `unit_tests.patience`.
 
         Raises WaitFailed when it is still running when the time is over.
         """
         try:
-            code = self._process.wait(PATIENCE_S)
+            code = self._process.wait(seconds)
         except subprocess.TimeoutExpired as error:
             raise WaitFailed(
-                f"{self.command[:4]} still runs after {PATIENCE_S} s; output:\n{self.output}"
+                f"{self.command[:4]} still runs after {seconds} s; output:\n{self.output}"
             ) from error
         self._reader.join(PATIENCE_S)
         return code

@@ -17,7 +17,7 @@ from integration_tests.apache import ApacheZooKeeper
 from integration_tests.apache_tools import Tools, assert_same
 from integration_tests.broker import PybrokerProcess
 from pybroker.tool_list import TOOLS
-from unit_tests.patience import PATIENCE_S
+from unit_tests.patience import WORK_S
 
 pytestmark = pytest.mark.ours
 
@@ -368,7 +368,7 @@ def test_the_examples_of_the_page_of_tools_run(
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=3 * PATIENCE_S,
+            timeout=WORK_S,
             check=False,
         )
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), line + done.stderr

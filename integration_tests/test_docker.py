@@ -36,7 +36,7 @@ from integration_tests.wire_client import (
 from pybroker.testing.sockets import free_ports
 from pybroker.tool_list import TOOLS
 from pybroker.tools.container import command_names
-from unit_tests.patience import PATIENCE_S, wait_until
+from unit_tests.patience import PATIENCE_S, WORK_S, wait_until
 
 docker_client = pytest.importorskip(
     "docker.client", reason="no Docker client: pip install docker", exc_type=ImportError
@@ -49,8 +49,6 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 BASE: Final = "debian:bookworm-slim"
 PIP_SETTINGS: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT")
 """Where this machine's pip finds packages is told to the builder, too."""
-SILENCE_SECONDS_MAX: Final = 600
-"""How long the engine may say nothing while it downloads and builds."""
 DATA: Final = "/var/lib/kafka/data"
 ADDED_MEGABYTES_MAX: Final = 300
 
@@ -120,14 +118,14 @@ def engine() -> Iterator[Any]:
     """A client of the engine that DOCKER_HOST names, of the usual one, or of one of our own."""
     with ExitStack() as stack:
         try:
-            client = docker_client.from_env(timeout=SILENCE_SECONDS_MAX)
+            client = docker_client.from_env(timeout=WORK_S)
             client.ping()
         except docker_errors.DockerException as error:
             try:
                 url = stack.enter_context(docker_engine.running())
             except docker_engine.DockerUnavailable as reason:
                 pytest.skip(f"no Docker engine answers ({error}), and {reason}")
-            client = docker_client.DockerClient(url, timeout=SILENCE_SECONDS_MAX)
+            client = docker_client.DockerClient(url, timeout=WORK_S)
         stack.callback(client.close)
         yield client
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from integration_tests.broker import Broker
-from unit_tests.patience import PATIENCE_S
+from unit_tests.patience import PATIENCE_S, WORK_S
 
 pytestmark = pytest.mark.ours
 
@@ -42,7 +42,7 @@ def output_of(*words: str) -> str:
         [sys.executable, *words],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=WORK_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

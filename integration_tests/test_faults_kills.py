@@ -13,11 +13,11 @@ from integration_tests.faults.settings import PRODUCERS, READERS
 from integration_tests.faults.tormented import Tormented
 from pybroker.testing.history import measures
 from pybroker.testing.history.model import History
-from unit_tests.patience import PATIENCE_S
+from unit_tests.patience import WORK_S
 
 pytestmark = pytest.mark.ours
 
-LAG_S = 5 * PATIENCE_S
+LAG_S = WORK_S
 """A follower that is waited for is waited for so long: a run that goes on has not waited."""
 PAUSE_S = 0.6
 """Too short for anybody to lag, long enough for producers to send more."""

@@ -18,7 +18,7 @@ import pytest
 
 from integration_tests import spark_cluster, spark_topics
 from integration_tests.broker import Broker
-from unit_tests.patience import PATIENCE_S
+from unit_tests.patience import WORK_S
 
 pytest.importorskip("build", reason="the package `build` is missing: pip install build")
 pytest.importorskip("Cython", reason="the package `Cython` is missing: pip install Cython")
@@ -59,7 +59,7 @@ def run(*command: str, cwd: Path, variables: Mapping[str, str] | None = None) ->
         env=environment,
         capture_output=True,
         text=True,
-        timeout=3 * PATIENCE_S,
+        timeout=WORK_S,
         check=False,
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"

@@ -22,7 +22,7 @@ from pybroker.spark import examples
 from pybroker.spark.etl.output import output_commits, read_dead_letters, read_output
 from pybroker.spark.examples.load import load
 from pybroker.spark.job import Job
-from unit_tests.patience import PATIENCE_S
+from unit_tests.patience import WORK_S
 
 pytestmark = pytest.mark.ours
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
@@ -134,7 +134,7 @@ def test_a_job_is_started_by(
     }
     words = [*ways_to_start()[way], str(EXAMPLES / "stocks.yaml"), "--report", str(tmp_path / "r")]
     done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, timeout=3 * PATIENCE_S, check=False
+        words, env=environment, capture_output=True, text=True, timeout=WORK_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "stocks-latest seq=0: 5 rows in 1 file " in done.stdout

@@ -12,7 +12,7 @@ from typing import Final
 from integration_tests import spark_topics
 from integration_tests.broker import Broker
 from integration_tests.spark_topics import numbered
-from unit_tests.patience import PATIENCE_S
+from unit_tests.patience import WORK_S
 
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}  # the time stamps lie in the past
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -37,7 +37,7 @@ def run(script: str, *arguments: str, **variables: str) -> subprocess.CompletedP
         env={**kept, "SPARK_LOCAL_IP": "127.0.0.1", **variables},
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_S,
+        timeout=WORK_S,
         check=False,
     )
 

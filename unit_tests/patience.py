@@ -1,8 +1,8 @@
 """How long tests wait: the one place that holds their limits.
 
-A limit ends a test that hangs; it never decides whether the code is fast enough. So there is one
-limit, far above the ten seconds that a machine may stand still, and a test that passes never comes
-near it. How fast something is belongs to `benchmarks/`.
+A limit ends a test that hangs; it never decides whether the code is fast enough. So the
+limits are far above the ten seconds that a machine may stand still, and a test that passes never
+comes near them. How fast something is belongs to `benchmarks/`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ PATIENCE_S: Final = 120.0
 
 PATIENCE_MS: Final = 120_000
 """The same, for requests and clients that count in milliseconds."""
+
+WORK_S: Final = 600.0
+"""For a program that works for minutes: a compiler, an installation, a Spark job."""
 
 ATTEMPT_S: Final = 5.0
 """For one attempt of several: when it is over, the next one begins."""
