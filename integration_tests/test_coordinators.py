@@ -36,12 +36,9 @@ GROUPS: Final = ["", "g", "group-1", "äöü", "𝄞", "a/b", ".."]
 PARTITIONS: Final = 5
 
 
-def found(
-    bootstrap: str, group: str, key_type: int = 0, version: int = 3
-) -> FindCoordinatorResponse:
+def found(bootstrap: str, group: str) -> FindCoordinatorResponse:
     with Connection(bootstrap) as connection:
-        request = FindCoordinatorRequest(key=group, key_type=key_type)
-        return connection.ask(version, request, FindCoordinatorResponse)
+        return connection.ask(3, FindCoordinatorRequest(key=group), FindCoordinatorResponse)
 
 
 def coordinator_of(bootstrap: str, group: str) -> FindCoordinatorResponse:

@@ -259,21 +259,11 @@ class Bench:
         """What the dispatcher gives at once."""
         api = APIS[key]
         body = encode_request(api, version, request)
-        return self._dispatch(key, version, body, api.request_header_version(version), listener)
-
-    def _dispatch(
-        self, key: int, version: int, body: bytes, header_version: int, listener: str
-    ) -> Answer | Awaitable[Answer]:
         header = RequestHeader(key, version, CORRELATION_ID, "bench")
-        frame = memoryview(bytearray(encode_request_header(header, header_version) + body))
-        return self.app.dispatcher.answer(frame, listener, "127.0.0.1")
-
-    async def ask_bytes(
-        self, key: int, version: int, body: bytes, *, header_version: int
-    ) -> bytes | None:
-        """The answer to a frame with this body, without its size; None if there is none."""
-        answer = self._dispatch(key, version, body, header_version, LISTENER)
-        return _joined(await answer if isinstance(answer, Awaitable) else answer)
+        encoded = encode_request_header(header, api.request_header_version(version))
+        return self.app.dispatcher.answer(
+            memoryview(bytearray(encoded + body)), listener, "127.0.0.1"
+        )
 
     def decode(self, key: ApiKey, version: int, answer: Answer) -> Any:
         """The message in the buffers of an answer; None if there is none."""

@@ -1,4 +1,4 @@
-"""Fetch: what is read, how much of it, and when the answer comes."""
+"""Fetch behind the wire: who waits and is woken, transactions, replicas, and damaged records."""
 
 from __future__ import annotations
 

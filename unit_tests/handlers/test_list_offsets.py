@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch."""
+"""ListOffsets and OffsetForLeaderEpoch where leaders change and transactions are open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster, by version."""
+"""Metadata of clusters that are unusual: by options, listeners, lost replicas or odd nodes."""
 
 from __future__ import annotations
 

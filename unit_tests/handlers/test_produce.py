@@ -1,4 +1,4 @@
-"""Produce: what is appended, what is refused, and what the client is told."""
+"""Produce behind the wire: replicas that are waited for, batches that are checked in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches in a session: what is left out, what never is, and how a session ends."""
+"""Fetches in a session behind the wire: leaders that change, followers, counters and limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from unit_tests.handlers.session_reader import FOLLOWER, T0, lead, said
 from unit_tests.patience import PATIENCE_MS, in_time
 
 FOREVER_MS = 10 * PATIENCE_MS
-VERSIONS = range(7, 13)
 PARTITIONS = 4
 
 

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and InitProducerId."""
+"""CreateTopics, DeleteTopics and InitProducerId where ZooKeeper, options or nodes are unusual."""
 
 from __future__ import annotations
 
