@@ -70,9 +70,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if stale:
             raise pytest.UsageError("\n".join(["integration_tests/stages.py names", *stale]))
     mark, _, _ = MARKS[BOOTSTRAP].partition(":")
-    left_out = [item for item in items if mark and item.get_closest_marker(mark)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = sorted(set(items) - set(left_out), key=lambda item: stages.order_of(item.path))
+    left_out = {item for item in items if mark and item.get_closest_marker(mark)}
+    config.hook.pytest_deselected(items=list(left_out))
+    kept = [item for item in items if item not in left_out]
+    items[:] = sorted(kept, key=lambda item: stages.order_of(item.path))
     for item in items:
         item.add_marker(pytest.mark.xdist_group(stages.group_of(item.path, item.name)))
         if stages.is_long(item.path, item.name):
