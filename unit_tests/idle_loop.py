@@ -8,21 +8,26 @@ theirs: a test waits for those with `unit_tests.patience.until`, or for an event
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import time
-from typing import Any
+from typing import Any, Final
 
 from pybroker.clock import SystemClock
 
 Events = list[tuple[selectors.SelectorKey, Any]]
 
 
+TURN_S_MAX: Final = 0.001
+
+
 class IdleLoop(asyncio.SelectorEventLoop):
-    """Its clock goes on only while all tasks wait, and never past the next timer. So nobody's time
-    is up because the machine is slow or stands still: what could run has run before."""
+    """Its clock goes on while all tasks wait, never past the next timer; and by TURN_S_MAX at most
+    in a turn that runs something. So no time limit passes because the machine stands still: what
+    could run has run before."""
 
     def __init__(self) -> None:
-        self.now = time.monotonic()
+        self.now = self._looked = time.monotonic()
         self._idle: list[asyncio.Future[None]] = []
         super().__init__(_Noticing(self))
 
@@ -45,11 +50,17 @@ class IdleLoop(asyncio.SelectorEventLoop):
 
     def wait(self, selector: selectors.DefaultSelector, seconds: float | None) -> Events:
         """Wait for a descriptor, or until the next timer rings."""
-        begin = time.monotonic()
         found = selectors.DefaultSelector.select(selector, seconds)
-        waited = time.monotonic() - begin
-        self.now += waited if seconds is None else min(waited, seconds)
+        self._pass(math.inf if seconds is None else seconds)
         return found
+
+    def turned(self) -> None:
+        """Something has run."""
+        self._pass(TURN_S_MAX)
+
+    def _pass(self, seconds_max: float) -> None:
+        before, self._looked = self._looked, time.monotonic()
+        self.now += min(self._looked - before, seconds_max)
 
 
 class JumpingLoop(IdleLoop):
@@ -59,6 +70,9 @@ class JumpingLoop(IdleLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+
+    def turned(self) -> None:
+        """That takes no time."""
 
     def wait(self, selector: selectors.DefaultSelector, seconds: float | None) -> Events:
         if len(selector.get_map()) > 1:  # the first is the loop's own
@@ -78,6 +92,7 @@ class _Noticing(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> Events:
         found = super().select(0)
+        self._loop.turned()
         if found or (timeout is not None and timeout <= 0) or self._loop.told_idle():
             return found
         return self._loop.wait(self, timeout)

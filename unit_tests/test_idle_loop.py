@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from unit_tests.idle_loop import JumpingLoop, idle
+from unit_tests.idle_loop import JumpingLoop, idle, loop_turns
+from unit_tests.patience import MOMENT_S
 
 FAR_S = 3600.0
 
@@ -38,6 +40,12 @@ async def test_an_idle_loop_has_run_everything_that_was_ready() -> None:
 
 async def test_several_tasks_hear_that_the_loop_is_idle() -> None:
     await asyncio.gather(*(idle() for _ in range(3)))
+
+
+async def test_a_machine_that_stands_still_ends_no_time_limit() -> None:
+    async with asyncio.timeout(MOMENT_S):
+        time.sleep(2 * MOMENT_S)  # noqa: ASYNC251
+        await loop_turns(3)
 
 
 @pytest.mark.jumping_clock

@@ -20,7 +20,6 @@ from pybroker.client.errors import Closed
 from pybroker.client.metadata import ClusterView, newer, view_of
 from pybroker.client.offset_lookup import list_offsets
 from pybroker.client.options import ClientOptions, parse_options
-from pybroker.clock import SystemClock
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.wire.api import ApiKey
@@ -34,7 +33,7 @@ from pybroker.wire.messages.metadata import (
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import NEVER_ANSWER, FakeBroker
 from unit_tests.client.held_logs import QUICK, batch
-from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.idle_loop import LoopClock, idle, loop_turns
 from unit_tests.patience import PATIENCE_S
 
 T0 = TopicPartition("t", 0)
@@ -105,7 +104,7 @@ async def test_a_broker_that_is_cut_off_is_not_believed_for_ever() -> None:
 @pytest.mark.parametrize("is_connected", [True, False])
 async def test_all_brokers_are_asked_in_turn(is_connected: bool) -> None:
     async with three_brokers() as brokers:
-        cluster = Cluster(options_for(brokers[0]), clock=SystemClock(), rng=random.Random(0))
+        cluster = Cluster(options_for(brokers[0]), clock=LoopClock(), rng=random.Random(0))
         await cluster.start()
         try:
             cluster.watch(["t"])
@@ -133,7 +132,7 @@ async def test_a_broker_that_cannot_be_reached_is_not_tried_with_every_refresh()
     async with FakeBroker({"t": 1}) as living:
         living.handlers[ApiKey.METADATA] = tells([living, gone], leader=1, epoch=1)
         cluster = Cluster(
-            options_for(living), clock=SystemClock(), rng=random.Random(0), connector=connect
+            options_for(living), clock=LoopClock(), rng=random.Random(0), connector=connect
         )
         await cluster.start()
         try:
@@ -148,7 +147,7 @@ async def test_a_broker_that_cannot_be_reached_is_not_tried_with_every_refresh()
 async def test_who_waits_for_metadata_is_told_that_the_client_has_been_closed() -> None:
     """Whether it was asked for already or not; nor is a task cancelled that nobody cancelled."""
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(options_for(broker), clock=SystemClock(), rng=random.Random(0))
+        cluster = Cluster(options_for(broker), clock=LoopClock(), rng=random.Random(0))
         await cluster.start()
         asked, behaving = asyncio.Event(), broker.handlers[ApiKey.METADATA]
 
@@ -176,7 +175,7 @@ async def test_who_waits_for_metadata_is_told_that_the_client_has_been_closed() 
 async def test_who_waits_for_a_leader_is_told_that_the_client_has_been_closed() -> None:
     """Not when its own time is over: nobody looks for a leader any more."""
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(options_for(broker), clock=SystemClock(), rng=random.Random(0))
+        cluster = Cluster(options_for(broker), clock=LoopClock(), rng=random.Random(0))
         await cluster.start()
         look_up = list_offsets(
             cluster,
@@ -196,7 +195,7 @@ async def test_who_waits_for_a_leader_is_told_that_the_client_has_been_closed() 
 @pytest.mark.parametrize("turns", [1, 2, 3])
 async def test_who_waits_for_metadata_is_told_also_if_closing_is_cancelled(turns: int) -> None:
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(options_for(broker), clock=SystemClock(), rng=random.Random(0))
+        cluster = Cluster(options_for(broker), clock=LoopClock(), rng=random.Random(0))
         await cluster.start()
         broker.will(ApiKey.METADATA, NEVER_ANSWER)
         waiting = [asyncio.ensure_future(cluster.refreshed(60)) for _ in range(2)]

@@ -264,7 +264,7 @@ async def test_a_record_in_flight_at_its_deadline_is_in_doubt() -> None:
     async with FakeBroker({"t": 1}) as broker:
         options = {"delivery_timeout_ms": 800, "request_timeout_ms": 800}
         async with producer(broker, **options) as target:
-            broker.will(ApiKey.PRODUCE, NEVER_ANSWER)
+            broker.will(ApiKey.PRODUCE, *[NEVER_ANSWER] * 2)
             with pytest.raises(DeliveryFailed) as caught:
                 await send_all(target, [b"x"])
             assert not caught.value.definite
