@@ -196,10 +196,12 @@ def test_a_zookeeper_that_does_not_answer_is_told(make: Maker, kind: str) -> Non
 def test_a_broker_id_in_use_is_told_and_its_owner_goes_on(
     make: Maker, zookeeper: ApacheZooKeeper
 ) -> None:
-    same_id = {"broker.id": "3", "zookeeper.session.timeout.ms": "4000"}
-    owner = make("one", zookeeper=zookeeper.connect, overrides=same_id)
+    owner = make(
+        "one", zookeeper=zookeeper.connect, overrides={"broker.id": "3", **LONGEST_SESSION}
+    )
     owner.start()
-    second = make("two", zookeeper=zookeeper.connect, overrides=same_id)
+    impatient = {"broker.id": "3", "zookeeper.session.timeout.ms": "4000"}
+    second = make("two", zookeeper=zookeeper.connect, overrides=impatient)
     process = second.launch()
     assert process.wait() == 1
     assert not (second.data / "meta.properties").exists(), "it may begin anew with another id"

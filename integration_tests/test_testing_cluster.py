@@ -25,6 +25,8 @@ from unit_tests.patience import MOMENT_S, PATIENCE_S, wait_until
 pytestmark = pytest.mark.ours
 
 NO_ANSWER_S: Final = 0.5
+LONG_SESSION: Final = {"zookeeper.session.timeout.ms": 30_000}
+"""It outlasts a machine that stands still."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def registered(cluster: Cluster) -> set[int]:
 
 
 def test_ready_means_that_every_broker_knows_all(tmp_path: Path) -> None:
-    with Cluster(data=tmp_path) as cluster:
+    with Cluster(data=tmp_path, config=LONG_SESSION) as cluster:
         for broker in cluster.ids:
             assert known_brokers(cluster.address(broker)) == {1, 2, 3}
 
@@ -225,7 +227,7 @@ def test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of(
 
 
 def test_it_outlives_its_zookeeper(tmp_path: Path) -> None:
-    with Cluster(2, data=tmp_path, config={"zookeeper.session.timeout.ms": 30_000}) as cluster:
+    with Cluster(2, data=tmp_path, config=LONG_SESSION) as cluster:
         before = cluster.controller()
         cluster.kill_zookeeper()
         assert cluster.controller() == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from typing import Final
 from integration_tests.apache import end_session
 from integration_tests.ensemble import Ensemble
 from integration_tests.faults.clocks import WallClocks
-from pybroker.testing.cluster import Cluster
+from pybroker.testing.cluster import Cluster, ClusterError
 from pybroker.testing.place import Place
 
 SESSION_S: Final = 3.0
@@ -31,6 +31,22 @@ CONFIG: Final[Mapping[str, object]] = {
 }
 _SESSION_FILE: Final = "zookeeper.session"
 _OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
+
+_STARTS_MAX: Final = 5
+_UNLUCKY_START: Final = "pybroker start: ZooKeeper "
+"""A broker prints it and ends when its connection with ZooKeeper breaks while it starts."""
+
+
+def started_at_last(start: Callable[[], None]) -> None:
+    """Starts what had an unlucky start again, as a supervisor does."""
+    for left in reversed(range(_STARTS_MAX)):
+        try:
+            start()
+        except ClusterError as error:
+            if left == 0 or _UNLUCKY_START not in str(error):
+                raise
+        else:
+            return
 
 
 class Tormented:
@@ -122,14 +138,14 @@ class Tormented:
                 proxied=self._proxied,
                 places=self._places,
             )
-        self._cluster.start()
+        started_at_last(self._cluster.start)
 
     def running(self) -> Collection[int]:
         return self.cluster.running
 
     def start(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
         """With these options besides those that it had."""
-        self.cluster.restart(broker, config=config)
+        started_at_last(lambda: self.cluster.restart(broker, config=config))
 
     def stop(self, broker: int) -> int:
         return self.cluster.terminate(broker)
