@@ -102,6 +102,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_control_messages",
         "test_network_faults",
         "test_testing_cluster",
+        "test_standstill",
         "test_pytest_plugin",
     ),
     "clients": (

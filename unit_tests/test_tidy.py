@@ -44,40 +44,8 @@ UNWANTED_WORDS: Final = {
     "a place of one machine": r"(?<![\w.])/wo" + r"rk/|/ro" + r"ot/",
     "a number of a work item": r"\b[Ii]ss" + r"ue #?\d",
 }
-WAITS_AS_IT_LIKES: Final = frozenset(
-    {
-        "unit_tests/idle_loop.py",  # the one that counts turns
-        "unit_tests/simulation/test_loop.py",  # in simulated time
-        "unit_tests/simulation/test_network.py",
-        # These have to learn it.
-        "unit_tests/handlers/config_words.py",
-        "unit_tests/handlers/test_fetch.py",
-        "unit_tests/handlers/test_flush_messages.py",
-        "unit_tests/handlers/test_groups.py",
-        "unit_tests/handlers/test_log_dirs.py",
-        "unit_tests/handlers/test_produce.py",
-        "unit_tests/handlers/test_replica_fetch.py",
-        "unit_tests/handlers/test_session_fetch.py",
-        "unit_tests/handlers/test_topics.py",
-        "unit_tests/simulation/test_planted.py",
-        "unit_tests/simulation/test_simulation.py",
-        "integration_tests/fuzzing/record.py",
-        "integration_tests/own_members.py",
-        "integration_tests/test_classic_beside_apache.py",
-        "integration_tests/test_classic_consumer.py",
-        "integration_tests/test_consumer_truncation.py",
-        "integration_tests/test_damaged_nodes.py",
-        "integration_tests/test_faults_random.py",
-        "integration_tests/test_fetch.py",
-        "integration_tests/test_fetch_sessions.py",
-        "integration_tests/test_limits.py",
-        "integration_tests/test_own_client.py",
-        "integration_tests/test_own_group_faults.py",
-        "integration_tests/test_own_groups.py",
-        "integration_tests/test_several_brokers.py",
-        "integration_tests/test_start.py",
-    }
-)
+COUNTS_TURNS: Final = "unit_tests/idle_loop.py"
+"""The one place that counts turns of the loop, for tests that try every moment."""
 CLOCK_CALLS: Final = re.compile(r"(datetime\.)?(datetime|date)\.(now|utcnow|today)")
 
 PACKAGE: Final = sources.package_sources()
@@ -302,12 +270,9 @@ def test_lateness_is_seen() -> None:
 
 def test_no_test_depends_on_how_fast_a_machine_is() -> None:
     tests = [source for source in TESTS if source.label.startswith(sources.TEST_FOLDERS)]
-    waiting = [source for source in tests if source.label not in WAITS_AS_IT_LIKES]
+    waiting = [source for source in tests if source.label != COUNTS_TURNS]
     wrong = offences(waiting, lambda source: lateness.dependences(source.text))
     assert not wrong, wrong
-    for source in tests:
-        if source.label in WAITS_AS_IT_LIKES:
-            assert lateness.dependences(source.text), f"{source.label}: take it off the list"
 
 
 def python_folders() -> Iterator[Path]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 from pybroker.coordinator.zookeeper import paths
@@ -25,6 +23,7 @@ from pybroker.wire.messages.configs import (
     IncrementalAlterConfigsResource,
 )
 from unit_tests.handlers.bench import BROKER_ID, Bench, code, the_only
+from unit_tests.patience import until
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 ME = str(BROKER_ID)
@@ -134,12 +133,6 @@ def write_as_a_tool(bench: Bench, entity: str, data: bytes) -> None:
 def config(**values: str) -> bytes:
     texts = {name.replace("_", "."): text for name, text in values.items()}
     return json.dumps({"version": 1, "config": texts}).encode()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def until_largest_is(bench: Bench, size: int) -> None:

@@ -22,10 +22,10 @@ from pybroker.wire.messages.reassignment import (
     TopicPartitions,
 )
 from unit_tests.handlers.bench import BROKER_ID, LISTENER, Bench, code
+from unit_tests.patience import PATIENCE_S
 
 VERSIONS = range(3)
 PREFERRED, UNCLEAN = 0, 1
-PATIENCE_S = 30.0
 STATE = "/brokers/topics/t/partitions/0/state"
 NEEDLESS = ErrorCode.ELECTION_NOT_NEEDED
 Results = list[tuple[str, int, ErrorCode]]

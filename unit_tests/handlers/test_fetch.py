@@ -26,6 +26,7 @@ from unit_tests.handlers.bench import (
     the_only,
     values_of,
 )
+from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_MS, in_time
 
 VERSIONS = range(4, 13)
@@ -151,8 +152,7 @@ async def test_a_duplicate_wakes_nobody_for_nothing(bench: Bench) -> None:
     await bench.produce("t", data)
     task = await waiting(bench)
     await bench.produce("t", data)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await idle()
     assert not task.done()
     task.cancel()
 
@@ -241,8 +241,7 @@ async def test_who_reads_committed_waits_while_nothing_is_decided(bench: Bench) 
     task = await waiting(bench, read_committed=True)
     await transact(bench, b"open", 0)
     await bench.produce("t", batch(b"after"))
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await idle()
     assert not task.done()
     end_transaction(bench, ControlType.COMMIT)
     bench.app.replicas.became_readable(T0, 100)

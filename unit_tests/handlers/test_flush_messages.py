@@ -18,6 +18,7 @@ from pybroker.replication.partition import Partition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from unit_tests.handlers.bench import Bench, batch, code, produce_request, the_only, values_of
+from unit_tests.idle_loop import idle
 from unit_tests.storage.faulty_disk import Faults, FaultyDisk
 
 T = "t"
@@ -55,17 +56,12 @@ async def answered(bench: Bench, answer: Awaitable[Answer]) -> PartitionProduceR
     return the_only(the_only(response.responses).partition_responses)
 
 
-async def turns(count: int = 50) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_the_answer_waits_for_the_sync(bench: Bench, faults: Faults, acks: int) -> None:
     gate = bench.blocking.hold()
     producing = asyncio.create_task(bench.produce(T, batch(b"a"), acks=acks))
     await gate.reached.wait()
-    await turns()
+    await idle()
     assert not producing.done()
     assert partition(bench).log.log_end_offset == 1
     assert partition(bench).high_watermark == 0
@@ -83,7 +79,7 @@ async def test_so_it_does_where_a_request_has_several_partitions(bench: Bench, a
     request = produce_request(T, {0: batch(b"a"), 1: batch(b"b")}, acks=acks)
     producing = asyncio.create_task(bench.ask(ApiKey.PRODUCE, 9, request))
     await gate.reached.wait()
-    await turns()
+    await idle()
     assert not producing.done()
     gate.open.set()
     results = the_only((await producing).responses).partition_responses
@@ -153,7 +149,7 @@ async def test_a_duplicate_is_answered_only_when_the_first_is_durable(bench: Ben
     first = asyncio.create_task(bench.produce(T, data, acks=1))
     await gate.reached.wait()
     again = [asyncio.create_task(bench.produce(T, data, acks=acks)) for acks in (1, -1)]
-    await turns()
+    await idle()
     assert not any(each.done() for each in again)
     gate.open.set()
     results = await asyncio.gather(first, *again)
@@ -182,7 +178,7 @@ async def test_every_fifth_record_waits_where_the_topic_says_5(
     fifth = asyncio.create_task(bench.produce("five", batch(b"v"), acks=1))
     await gate.reached.wait()
     sixth = asyncio.create_task(bench.produce("five", batch(b"v")))
-    await turns()
+    await idle()
     assert not fifth.done()
     assert not sixth.done()
     assert partition(bench, topic="five").high_watermark == 4
@@ -201,7 +197,7 @@ async def test_a_topic_that_is_told_to_sync_catches_up_at_once(
     bench.logs.set_config(
         TopicPartition("later", 0), dataclasses.replace(log.config, flush_messages=1)
     )
-    await turns()
+    await idle()
     assert log.recovery_point == log.durable_end == 1
 
 

@@ -27,6 +27,7 @@ from pybroker.wire.messages.groups import (
     SyncGroupRequestAssignment,
 )
 from unit_tests.handlers.bench import Bench
+from unit_tests.idle_loop import idle
 
 PROPERTIES = {
     "offsets.topic.num.partitions": "3",
@@ -138,7 +139,7 @@ async def test_members_go_on_after_the_broker_was_killed(tmp_path: Path) -> None
 async def test_who_waits_is_told_when_the_broker_stops(bench: Bench) -> None:
     await stable(bench)
     waiting = asyncio.ensure_future(join(bench))
-    while (await described(bench)).group_state != "PreparingRebalance":  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await idle()
+    assert (await described(bench)).group_state == "PreparingRebalance"
     await bench.stop()
     assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR

@@ -14,10 +14,10 @@ from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.headers import RequestHeader, encode_request_header
 from pybroker.wire.schema import Message, wire_fields
 from unit_tests.handlers.bench import Bench, batch, code, values_of
+from unit_tests.patience import MOMENT_S
 from unit_tests.wire.vocabulary import Case
 
 FRAMES_AN_API = 40
-PATIENCE_S = 0.02
 
 
 def mutated(frame: bytes, source: random.Random) -> bytes:
@@ -43,7 +43,7 @@ async def survive(bench: Bench, frame: bytes) -> None:
     try:
         answer = bench.app.dispatcher.answer(memoryview(bytearray(frame)), "PLAINTEXT", "127.0.0.1")
         if isinstance(answer, Awaitable):
-            answer = await asyncio.wait_for(answer, PATIENCE_S)
+            answer = await asyncio.wait_for(answer, MOMENT_S)
     except (MalformedInput, CloseConnection, TimeoutError):
         return
     if answer is not None:

@@ -21,6 +21,8 @@ from pybroker.wire.messages.log_dirs import (
     DescribeLogDirsRequest,
 )
 from unit_tests.handlers.bench import Bench, Gate, batch, code
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S, in_time
 
 VERSIONS = range(3)
 T0 = TopicPartition("t", 0)
@@ -111,11 +113,10 @@ async def test_a_replica_moves_on_while_its_move_is_being_finished(
     assert await alter(disks, (path_of(disks, "c"), "t", [0])) == [0]
     await gate.reached.wait()
     back = asyncio.create_task(alter(disks, (path_of(disks, "a"), "t", [0])))
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await idle()
     gate.open.set()
     assert await back == [0]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while disks.logs.moves.current:
             assert code(await disks.produce("t", batch(b"more"))) is ErrorCode.NONE
             await asyncio.sleep(0)
@@ -188,5 +189,5 @@ async def test_the_last_directory_that_fails_ends_the_broker(disks: Bench) -> No
         log = disks.logs.log(TopicPartition("t", number))
         assert log is not None
         log.fail(StorageError("broken"))
-    await asyncio.wait_for(disks.has_lost.wait(), 10)
+    await in_time(disks.has_lost.wait())
     assert "all log directories have failed" in disks.lost[0]

@@ -30,6 +30,7 @@ from unit_tests.handlers.bench import (
     the_only,
     values_of,
 )
+from unit_tests.patience import in_time
 
 FOLLOWER = 2
 EPOCH = 1
@@ -131,11 +132,11 @@ async def test_a_follower_is_noted_before_its_fetch_waits_and_only_then(
     produced = asyncio.ensure_future(bench.produce("t", batch(b"a")))
     await bench.waits(bench.app.replicas.produces, produced)
     task = asyncio.ensure_future(bench.ask(ApiKey.FETCH, 12, following(1, max_wait_ms=A_MINUTE_MS)))
-    assert (await asyncio.wait_for(produced, 30)).error_code == 0
+    assert (await in_time(produced)).error_code == 0
     await bench.waits(bench.app.replicas.replica_fetches, task)
     assert not task.done()
     await bench.produce("t", batch(b"b"), acks=1)
-    answer: FetchResponse = await asyncio.wait_for(task, 30)
+    answer: FetchResponse = await in_time(task)
     assert values_of(the_only(the_only(answer.responses).partitions)) == [b"b"]
     assert [fetch.fetch_offset for fetch in noted] == [1]
     assert len(bench.app.replicas.replica_fetches) == 0
@@ -151,10 +152,10 @@ async def test_a_follower_is_woken_by_what_consumers_may_not_see(bench: Bench) -
     await bench.waits(bench.app.replicas.replica_fetches, follower)
     await bench.waits(bench.app.replicas.fetches, consumer)
     await bench.produce("t", batch(b"a"), acks=1)
-    await asyncio.wait_for(follower, 30)
+    await in_time(follower)
     assert not consumer.done()
     await follow(bench, 1)
-    answer: FetchResponse = await asyncio.wait_for(consumer, 30)
+    answer: FetchResponse = await in_time(consumer)
     assert values_of(the_only(the_only(answer.responses).partitions)) == [b"a"]
 
 
@@ -162,7 +163,7 @@ async def test_a_leader_that_is_deposed_wakes_followers(bench: Bench) -> None:
     task = asyncio.ensure_future(bench.ask(ApiKey.FETCH, 12, following(0, max_wait_ms=A_MINUTE_MS)))
     await bench.waits(bench.app.replicas.replica_fetches, task)
     await lead(bench, EPOCH + 1, leader=FOLLOWER)
-    answer: FetchResponse = await asyncio.wait_for(task, 30)
+    answer: FetchResponse = await in_time(task)
     part = the_only(the_only(answer.responses).partitions)
     assert code(part) is ErrorCode.FENCED_LEADER_EPOCH
 
