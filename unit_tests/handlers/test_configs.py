@@ -28,10 +28,10 @@ from unit_tests.handlers.config_words import (
     describe,
     option,
     shown,
-    until,
     until_largest_is,
     write_as_a_tool,
 )
+from unit_tests.patience import until
 
 
 def log_config(bench: Bench, topic: str) -> LogConfig:
