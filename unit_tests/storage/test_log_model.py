@@ -80,6 +80,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def advance_start(self, part: float) -> None:
         self.start += int((self.end - self.start) * part)
         self.bench.log.advance_log_start(self.start)
+        self.bench.log.persist_epochs()  # the manager does, before it stores the log start
         self._drop_below_start()
 
     @rule(part=st.floats(0, 1))
