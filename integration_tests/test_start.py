@@ -200,8 +200,9 @@ def test_a_broker_id_in_use_is_told_and_its_owner_goes_on(
         "one", zookeeper=zookeeper.connect, overrides={"broker.id": "3", **LONGEST_SESSION}
     )
     owner.start()
-    impatient = {"broker.id": "3", "zookeeper.session.timeout.ms": "4000"}
-    second = make("two", zookeeper=zookeeper.connect, overrides=impatient)
+    # It waits for two of its sessions, and ends in another way when it loses one.
+    second_options = {"broker.id": "3", "zookeeper.session.timeout.ms": "20000"}
+    second = make("two", zookeeper=zookeeper.connect, overrides=second_options)
     process = second.launch()
     assert process.wait() == 1
     assert not (second.data / "meta.properties").exists(), "it may begin anew with another id"

@@ -120,7 +120,9 @@ def test_a_producer_ends_at_a_signal(broker: Broker, topic: str) -> None:
             found = events(child)
         assert [event["name"] for event in found[-2:]] == ["shutdown_complete", "tool_data"]
         sent = named(found, "producer_send_success")
-        assert found[-1]["sent"] == found[-1]["acked"] == len(sent)
+        assert found[-1]["acked"] == len(sent)
+        # Apache's may be stopped between the counting and the sending.
+        assert found[-1]["sent"] in (len(sent), len(sent) + (side == "apache"))
         assert [event["value"] for event in sent] == [str(number) for number in range(len(sent))]
 
 

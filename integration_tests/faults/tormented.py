@@ -128,17 +128,26 @@ class Tormented:
 
     def start_all(self) -> None:
         """Those that do not run, at a time; returns when all serve."""
-        if self._cluster is None:
+        is_first = self._cluster is None
+        if is_first:
             self.ensemble.start()
-            self._cluster = Cluster(
-                len(self.brokers),
-                config=self._config,
-                zookeeper=self.ensemble.connect,
-                data=self._folder / "brokers",
-                proxied=self._proxied,
-                places=self._places,
-            )
-        started_at_last(self._cluster.start)
+
+        def start() -> None:
+            if is_first:  # again on the same data: one whose start failed has no relays any more
+                self._cluster = self._new_cluster()
+            self.cluster.start()
+
+        started_at_last(start)
+
+    def _new_cluster(self) -> Cluster:
+        return Cluster(
+            len(self.brokers),
+            config=self._config,
+            zookeeper=self.ensemble.connect,
+            data=self._folder / "brokers",
+            proxied=self._proxied,
+            places=self._places,
+        )
 
     def running(self) -> Collection[int]:
         return self.cluster.running
