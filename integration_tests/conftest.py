@@ -64,6 +64,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if stage and is_test and stages.stage_of(collection_path) != stage else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if all(Path(argument).is_dir() for argument in config.args):
         stale = stages.stale_rows((item.path, item.name) for item in items)
