@@ -18,7 +18,7 @@ CORES := $(shell nproc)
 PROCESSES ?= $(shell expr 2 '*' $(CORES) + 1)
 REPORT := --durations=30 --durations-min=1 -o tmp_path_retention_policy=failed
 UNIT := -n $(CORES) --dist loadfile $(REPORT)
-REAL := -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(REPORT)
+REAL := -n $(PROCESSES) --dist loadscope $(REPORT)
 # Unit tests of whole clusters and of the model, which take their time: a stage of their own.
 SIMULATED := unit_tests/simulation unit_tests/replication/test_model.py
 # What unit tests write is small and often synced: it is kept in memory where 500 MB are free.

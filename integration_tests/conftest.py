@@ -17,6 +17,8 @@ from typing import Final, Protocol, TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from integration_tests import maven, namespaces, npm, spark_session, spark_topics, stages
 from integration_tests.apache import ApacheKafka, ApacheZooKeeper
@@ -64,7 +66,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if stage and is_test and stages.stage_of(collection_path) != stage else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if all(Path(argument).is_dir() for argument in config.args):
         stale = stages.stale_rows((item.path, item.name) for item in items)
@@ -76,9 +77,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if item not in left_out]
     items[:] = sorted(kept, key=lambda item: stages.order_of(item.path))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(stages.group_of(item.path, item.name)))
         if stages.is_long(item.path, item.name):
             item.add_marker(pytest.mark.long)
+
+
+class _Groups(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives each group of tests to the next free process, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        return stages.group_of(self.config.rootpath / file, test)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Groups:
+    config.option.loadscopereorder = False
+    return _Groups(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,9 +13,8 @@ from hypothesis import settings
 
 from unit_tests.idle_loop import IdleLoop, JumpingLoop
 
-# The same examples on every run of the same code: hypothesis also draws from the constants of the
-# modules that are loaded, so other code may see other examples. `--hypothesis-profile=explore` looks
-# for others.
+# The same examples on every run of the same code; other code may see others, as hypothesis draws
+# from the constants of all modules, too. `--hypothesis-profile=explore` looks for further ones.
 settings.register_profile("pybroker", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("pybroker")
