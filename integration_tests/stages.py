@@ -181,7 +181,7 @@ LONG: Final[Mapping[str, tuple[str, ...]]] = {
     "test_faults_pauses": ("test_session_expire_storm", "test_preferred_leader_churn"),
     "test_faults_power": ("*",),
     "test_faults_random": ("*",),
-    "test_faults_spark": ("test_a_snapshot_read_twice*", "test_a_removed_topic_is_named"),
+    "test_faults_spark": ("*",),
     "test_faults_spark_jobs": ("*",),
     "test_faults_sync": ("test_a_slow_disk", "test_a_failed_sync_of_one_directory_of_three"),
     "test_faults_zookeeper": (

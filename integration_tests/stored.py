@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
@@ -26,8 +26,13 @@ def segments(data: Path, topic: str, partition: int = 0) -> list[Path]:
 def batches(data: Path, topic: str, partition: int = 0) -> Iterator[BatchHeader]:
     """The headers of all batches, in order. Fails on a wrong CRC, a hole, or bytes after the last
     whole batch."""
+    return batches_of(segments(data, topic, partition))
+
+
+def batches_of(segments: Iterable[Path]) -> Iterator[BatchHeader]:
+    """The same of these segment files, oldest first."""
     next_offset: int | None = None
-    for path in segments(data, topic, partition):
+    for path in segments:
         content = path.read_bytes()
         end = 0
         for position, header in iter_headers(content):

@@ -20,7 +20,7 @@ import psutil
 from integration_tests.broker import Broker
 from integration_tests.fuzzing.frames import Move, Moves
 from integration_tests.sample_requests import NAME
-from integration_tests.stored import batches
+from integration_tests.stored import batches_of
 from integration_tests.wire_client import (
     Connection,
     ConnectionClosed,
@@ -226,23 +226,25 @@ def _connections(broker: Broker) -> int:
 def _damage(data: Path) -> Iterator[str]:
     """Reading is the check: batches whole, checksums right, no hole. The frames may have asked for
     the deletion of a topic, so logs may go meanwhile."""
-    for topic, partition in sorted(set(_logs_below(data))):
+    for folder in _logs_below(data):
         try:
-            for _ in batches(data, topic, partition):
+            for _ in batches_of(sorted(folder.glob("*.log"))):
                 pass
         except FileNotFoundError:
             continue
         except AssertionError as error:
-            if (topic, partition) in set(_logs_below(data)):
-                yield f"log of {topic}-{partition}: {error}"
+            if folder.exists():
+                yield str(error)
 
 
-def _logs_below(data: Path) -> Iterator[tuple[str, int]]:
-    """Topic and partition of every log."""
-    for folder, _, names in os.walk(data):  # which passes over what has gone
-        topic, dash, partition = Path(folder).name.rpartition("-")
-        if dash and partition.isdigit() and any(Path(name).stem.isdigit() for name in names):
-            yield topic, int(partition)
+def _logs_below(data: Path) -> list[Path]:
+    """The folder of every log."""
+    return [
+        Path(folder)
+        for folder, _, names in os.walk(data)  # which passes over what has gone
+        if Path(folder).name.rpartition("-")[2].isdigit()
+        and any(Path(name).stem.isdigit() for name in names)
+    ]
 
 
 def _lost(broker: Broker, rounds: int) -> Iterator[str]:
