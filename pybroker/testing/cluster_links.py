@@ -40,6 +40,11 @@ _DIRECTIONS = {
 _SEEN_FROM_THE_OTHER = {Side.BOTH: Side.BOTH, Side.IN: Side.OUT, Side.OUT: Side.IN}
 
 
+def _anybody(port: int) -> str:
+    """No rule is about one client only."""
+    return ANYBODY
+
+
 class Links:
     """All relays of a cluster, between `start` and `close`."""
 
@@ -56,7 +61,7 @@ class Links:
                 self._relays[broker, name] = Relay(
                     (process.place.host, process.ports[name]),
                     port=process.advertised[name],
-                    who=self._name_of,
+                    who=self._name_of if name == BROKERS else _anybody,
                 )
         self.cut_off: Collection[int] = frozenset()
         """Brokers about which a cut was made."""

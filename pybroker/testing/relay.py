@@ -15,7 +15,7 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -43,9 +43,12 @@ instead."""
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    peer: str
+    port: int
+    """The peer's."""
     writers: tuple[asyncio.StreamWriter, ...]
     tap: Tap | None = None
+    peer: str | None = None
+    """None until a rule about a peer asks for it."""
 
     def close(self) -> None:
         """End it; what was written still arrives."""
@@ -65,7 +68,9 @@ class _Connection:
 class Relay:
     """Listens between `start` and `close` and passes everything on to the target.
 
-    `who` names the peer of an accepted connection by its port; rules may be for one peer only.
+    `who` names the peer of an accepted connection by its port; rules may be for one peer only. It
+    may take long, as the kernel lists the connections of the whole machine: it is asked once a
+    connection, and only where there is a rule about a peer.
     """
 
     def __init__(
@@ -81,7 +86,7 @@ class Relay:
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._silent: set[tuple[str, Direction]] = set()
+        self._silent: dict[Direction, set[str]] = {direction: set() for direction in Direction}
         self._refused: set[str] = set()
         self._delay_s = 0.0
         self._jitter_s = 0.0
@@ -106,19 +111,20 @@ class Relay:
 
     def cut(self, peer: str = ANYBODY, directions: frozenset[Direction] = BOTH) -> None:
         """Let nothing pass any more, in silence."""
-        self._silent |= {(peer, direction) for direction in directions}
+        for direction in directions:
+            self._silent[direction].add(peer)
 
     def refuse(self, peer: str = ANYBODY) -> None:
         """Break the connections, and every new one at once."""
         self._refused.add(peer)
         for connection in self._connections:
-            if self._is_refused(connection.peer):
+            if self._concerns(self._refused, connection):
                 connection.reset()
 
     def reset(self, peer: str = ANYBODY) -> None:
         """Break the connections that there are; new ones may come."""
         for connection in list(self._connections):
-            if peer in (ANYBODY, connection.peer):
+            if self._concerns({peer}, connection):
                 connection.reset()
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
@@ -135,25 +141,32 @@ class Relay:
     def heal(self, peer: str = ANYBODY) -> None:
         """End what was done to this peer, or everything."""
         if peer == ANYBODY:
-            self._silent.clear()
+            for silent in self._silent.values():
+                silent.clear()
             self._refused.clear()
             self._delay_s = self._jitter_s = 0.0
             self._make_tap = None
             for connection in self._connections:
                 connection.tap = None
         else:
-            self._silent = {rule for rule in self._silent if rule[0] != peer}
+            for silent in self._silent.values():
+                silent.discard(peer)
             self._refused.discard(peer)
         self._changed.set()
         self._changed = asyncio.Event()
 
     # private
 
-    def _is_refused(self, peer: str) -> bool:
-        return ANYBODY in self._refused or peer in self._refused
+    def _concerns(self, peers: Collection[str], connection: _Connection) -> bool:
+        """Whether a rule about these peers holds for the connection."""
+        if not peers or ANYBODY in peers:
+            return bool(peers)
+        if connection.peer is None:
+            connection.peer = self._who(connection.port)
+        return connection.peer in peers
 
-    async def _passable(self, peer: str, direction: Direction) -> None:
-        while not self._silent.isdisjoint({(ANYBODY, direction), (peer, direction)}):
+    async def _passable(self, connection: _Connection, direction: Direction) -> None:
+        while self._concerns(self._silent[direction], connection):
             await self._changed.wait()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -161,16 +174,16 @@ class Relay:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        connection = _Connection(ANYBODY, (writer,))
+        _, port = writer.get_extra_info("peername") or ("", 0)  # None: it has gone already
+        connection = _Connection(port, (writer,))
         self._connections.add(connection)
         ended_well = False
         try:
-            connection.peer = self._who(writer.get_extra_info("peername")[1])
-            if self._is_refused(connection.peer):
+            if self._concerns(self._refused, connection):
                 return
             if self._make_tap is not None:
                 connection.tap = self._make_tap()
-            await self._passable(connection.peer, Direction.TO_TARGET)
+            await self._passable(connection, Direction.TO_TARGET)
             async with asyncio.timeout(_CONNECT_SECONDS_MAX):
                 far_reader, far_writer = await asyncio.open_connection(*self._target)
             connection.writers = (writer, far_writer)
@@ -202,10 +215,10 @@ class Relay:
                 data = await reader.read(_CHUNK_BYTES)
             except OSError:
                 broken = True
-            await self._passable(connection.peer, direction)
+            await self._passable(connection, direction)
             if self._delay_s or self._jitter_s:
                 await asyncio.sleep(self._delay_s + self._dice.uniform(0, self._jitter_s))
-                await self._passable(connection.peer, direction)
+                await self._passable(connection, direction)
             if connection.tap is not None and data and not connection.tap(direction, data):
                 broken = True
             if broken:
