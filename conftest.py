@@ -1,4 +1,4 @@
-"""The skip policy of the whole suite.
+"""The skip policy of the whole suite, and how it tells of failures.
 
 On a developer's machine a test that lacks an outside program skips and says what to install. Where
 `PYBROKER_CI=1` everything is installed, so a skip would hide a broken set-up: it fails the run,
@@ -21,6 +21,7 @@ ALLOWED_SKIPS: Final = "integration_tests/allowed_skips.txt"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SkipPolicy(config), "pybroker-skip-policy")
+    config.pluginmanager.register(FailuresAtOnce(config), "pybroker-failures-at-once")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,6 +34,21 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+class FailuresAtOnce:
+    """A failure is told in a line when it happens; its report follows at the end of the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = str(getattr(crash, "message", "")).partition("\n")[0]
+            terminal.ensure_newline()
+            terminal.write_line(f"FAILED {report.nodeid} ({report.when}) {reason}", red=True)
 
 
 class SkipPolicy:
