@@ -85,8 +85,7 @@ class _Groups(LoadScopeScheduling):  # type: ignore[misc]
     """Gives each group of tests to the next free process, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file, _, test = nodeid.partition("::")
-        return stages.group_of(self.config.rootpath / file, test)
+        return stages.group_of(self.config.rootpath / nodeid.partition("::")[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Groups:

@@ -7,14 +7,13 @@ and promise once. Tests are left out that repeat such a proof with another clien
 moment, or whose subject is rare and slow.
 
 The tests run in several processes. Those of a file run in one process, as they share the brokers
-and Java machines of their module. Two exceptions: all files of a stage in SHARED_SESSION run in one
-process, as they share a Spark session; and tests of the files in APART share nothing, so each test
-runs in whatever process is free.
+and Java machines of their module. The files of a stage of LANES run in so many processes at most.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -119,17 +118,13 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
 """Stage -> its files (without `.py`) and folders. Stages and files that take long stand first, so
 that no process begins with one of them when the others have nothing left to do."""
 
-SHARED_SESSION: Final = frozenset({"spark"})
-"""Stages whose files share a Spark session."""
-
-APART: Final = frozenset(
-    {
-        "test_faults_damage",
-        "test_faults_disk_full",
-        "test_faults_sync",
-    }
-)
-"""Files whose tests share nothing."""
+LANES: Final[Mapping[str, int]] = {
+    "spark": 1,
+    "spark-faults": 1,
+    "faults": len(os.sched_getaffinity(0)),
+}
+"""Stages whose files run one after the other, in so many lanes beside each other: those of Spark
+share a session, and a cluster under load needs a core."""
 
 LONG: Final[Mapping[str, tuple[str, ...]]] = {
     "test_changing_brokers": ("test_what_apache_left_at_kill_9_is_recovered_here",),
@@ -335,13 +330,11 @@ def order_of(path: Path) -> int:
     return _ORDER[_entry(path)]
 
 
-def group_of(path: Path, test: str) -> str:
-    """Tests of one group run one after the other in one process. `test` is a name with its case,
-    as `test_x[case]`."""
-    if (stage := stage_of(path)) in SHARED_SESSION:
-        return stage
-    file = _file(path)
-    return f"{file}-{test}" if file in APART else file
+def group_of(path: Path) -> str:
+    """Tests of one group run one after the other in one process."""
+    if lanes := LANES.get(stage := stage_of(path)):
+        return f"{stage}-{order_of(path) % lanes}"
+    return _file(path)
 
 
 def _file(path: Path) -> str:
