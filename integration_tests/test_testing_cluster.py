@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -198,6 +199,17 @@ def test_a_start_that_cannot_be_shows_why_and_leaves_nothing_running(tmp_path: P
         cluster.start()
     assert str(tmp_path) in caught.value.__notes__[0]
     assert processes_using(tmp_path) == []
+
+
+def test_a_proxied_cluster_starts_after_a_start_that_failed(tmp_path: Path) -> None:
+    with Cluster(1, data=tmp_path, proxied=True) as cluster:
+        port = int(cluster.address(1).rpartition(":")[2])
+        cluster.stop()
+        cluster.close(keep=True)
+        with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError, match=str(port)):
+            cluster.start()
+        cluster.start()
+        assert known_brokers(cluster.address(1)) == {1}
 
 
 def test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of(

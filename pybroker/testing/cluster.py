@@ -377,7 +377,10 @@ class Cluster:
                 await self._embedded.launch()
                 self._zookeeper_runs = True
             if not self._brokers:
-                await self._make_brokers()
+                self._make_brokers()
+            if self._proxied and self._links is None:
+                self._links = Links(self._brokers, parse_connect_string(self.zookeeper))
+                await self._links.start()
             for process in self._brokers.values():
                 if not process.is_running:
                     self._launch(process)
@@ -387,7 +390,7 @@ class Cluster:
             raise ClusterError(str(error)) from error
         await self._waits.ready(WAIT_SECONDS_MAX, launched=list(self._brokers.values()))
 
-    async def _make_brokers(self) -> None:
+    def _make_brokers(self) -> None:
         listeners = (CLIENTS, BROKERS) if self._proxied else ("PLAINTEXT",)
         free = iter(free_ports(2 * len(listeners) * self._size))
         for broker in self.ids:
@@ -403,9 +406,6 @@ class Cluster:
                 advertised=told,
                 properties=dict(self._config),
             )
-        if self._proxied:
-            self._links = Links(self._brokers, parse_connect_string(self.zookeeper))
-            await self._links.start()
 
     def _launch(self, process: BrokerProcess) -> None:
         connect = self.zookeeper
@@ -427,8 +427,9 @@ class Cluster:
             if process.child is not None:
                 await process.wait(STOP_SECONDS_MAX)
         await self._stop_zookeeper()
-        if self._links is not None:
-            await self._links.close()
+        links, self._links = self._links, None
+        if links is not None:
+            await links.close()
 
     async def _stop_zookeeper(self) -> None:
         await self._waits.view.close()
