@@ -188,7 +188,7 @@ def _remove(folder: Path) -> None:
 
 
 def _remove_leftovers() -> None:
-    """What engines of test runs that were killed have left."""
+    """Folders that the engines of killed test runs have left."""
     for parent in {_MEMORY, Path(tempfile.gettempdir())}:
         for folder in parent.glob(f"{_PREFIX}*"):
             if not psutil.pid_exists(int(folder.name.removeprefix(_PREFIX).partition("-")[0])):

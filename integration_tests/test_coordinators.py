@@ -75,7 +75,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
 undisturbed = pytest.mark.parametrize(
     "cluster", [{"zookeeper.session.timeout.ms": 30_000}], indirect=True, ids=["undisturbed"]
 )
-"""Nobody waits for the end of a session, and none ends because the machine stands still."""
+"""No test waits for the end of a session, and none ends because the machine stands still."""
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
-"""What holds for every unit test: its event loop, and how long an example of a property takes says
-nothing of the code."""
+"""Settings of every unit test: its event loop, and the examples of properties."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ STOPWATCHES = frozenset(
 
 
 def dependences(text: str) -> list[str]:
-    """What a test file should wait for otherwise, with its lines."""
+    """The lines of a test file that depend on the speed of a machine, with the remedy."""
     if "asyncio" not in text and "time." not in text:
         return []
     found = []

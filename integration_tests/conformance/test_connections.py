@@ -32,7 +32,7 @@ INTER_BROKER_KEYS: Final = {
 }
 
 
-def test_what_came_before_the_client_closed_its_side_is_answered(broker: Broker) -> None:
+def test_requests_sent_before_the_client_closed_its_side_are_answered(broker: Broker) -> None:
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, "half-closed")
         versions = [connection.send(0, ApiVersionsRequest()) for _ in range(3)]

@@ -30,7 +30,7 @@ from pybroker.wire.schema import Message
 from unit_tests.patience import wait_until
 
 SESSION_MS = 1_800_000
-"""Nobody is taken for dead meanwhile."""
+"""No session ends while the machine stands still."""
 KNOWN_ID = 4
 """The first version of JoinGroup in which a member needs an id (KIP-394)."""
 

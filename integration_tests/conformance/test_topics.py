@@ -312,7 +312,7 @@ def test_topics_may_be_deleted_by_their_ids(connection: Connection, topic: str) 
 
 
 @pytest.mark.parametrize("version", DELETE_VERSIONS)
-def test_what_is_not_there_does_not_hold_up_the_deletion_of_others(
+def test_unknown_topics_do_not_hold_up_the_deletion_of_others(
     connection: Connection, topic: str, version: int
 ) -> None:
     create_topic(connection, topic)

@@ -51,7 +51,7 @@ class Probe:
         self._thread = threading.Thread(target=self._run)
         self.rounds = 0
         self.computed_s: list[float] = []
-        """What the broker computed while each round waited, for this client and for others."""
+        """Processor time of the broker during each round, for this client and for others."""
         self.rss_bytes_max = 0
         self.error: BaseException | None = None
 
@@ -98,7 +98,7 @@ class Outcome:
     """What must not be, in words; empty if all is well."""
 
     def computed_s(self, share: float) -> float:
-        """What the broker computed at most during that share of the probe's rounds."""
+        """The processor time of the broker that this share of the probe's rounds stayed below."""
         return sorted(self.probe_computed_s)[int(share * (len(self.probe_computed_s) - 1))]
 
     def __str__(self) -> str:

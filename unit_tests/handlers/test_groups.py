@@ -35,7 +35,7 @@ PROPERTIES = {
     "group.initial.rebalance.delay.ms": "0",
 }
 SESSION_MS = 1_800_000
-"""Nobody is taken for dead meanwhile."""
+"""No session ends while the machine stands still."""
 
 
 @pytest_asyncio.fixture

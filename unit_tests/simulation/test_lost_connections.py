@@ -101,7 +101,7 @@ async def exchange(
 
 
 async def outcome(reader: asyncio.StreamReader) -> str:
-    """What a reader sees at the end."""
+    """The values that a reader sees at the end."""
     try:
         await reader.read()
     except ConnectionResetError:
