@@ -183,10 +183,7 @@ LONG: Final[Mapping[str, tuple[str, ...]]] = {
         "test_zookeeper_member_loss",
         "test_zookeeper_follower_cut_off",
     ),
-    "test_groups": (
-        "test_members_share_leave_and_die",
-        "test_a_broker_that_is_killed_and_started_again_knows_its_groups",
-    ),
+    "test_groups": ("test_a_broker_that_is_killed_and_started_again_knows_its_groups",),
     "test_hostile_frames": ("test_the_same_seed_makes_the_same_frames",),
     "test_log_dirs": (
         "test_a_directory_that_cannot_be_used_at_the_start_is_offline",

@@ -104,7 +104,7 @@ def test_a_slow_disk(made: tuple[Tormented, dict[int, Disk]], tmp_path: Path) ->
             disk.slow(write_ms=500)
             wait_for_more(lambda: disk.writes, 10)
             disk.slow()
-        run.finish(allowed_errors=["the event loop has come to a stop"])
+        run.finish()
 
 
 def rounds_until(connection: Connection, count: Callable[[], int], more: int) -> int:

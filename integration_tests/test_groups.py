@@ -4,7 +4,6 @@ back, and the coordinator is killed under them."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import sys
 import uuid
@@ -33,8 +32,6 @@ from unit_tests.patience import PATIENCE_S, wait_until
 CLIENTS: Final = ("confluent-kafka", "kafka-python", "aiokafka")
 PARTITIONS: Final = 4
 ALL: Final = frozenset(range(PARTITIONS))
-SHORT_MS: Final = 6_000
-"""A session that is over soon after its member died."""
 LONG_MS: Final = 60_000
 """One that lasts until a broker, or the next life of a static member, has started."""
 OPTIONS: Final = {
@@ -198,31 +195,6 @@ def wait_until_read(records: set[tuple[int, int]], *members: Member) -> None:
         lambda: records <= set().union(*(member.read for member in members)),
         *members,
     )
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_members_share_leave_and_die(client: str, broker: Broker, groups: Groups) -> None:
-    group = groups(broker.bootstrap)
-    group.make_topic()
-    join = functools.partial(group.join, client, session_ms=SHORT_MS)
-    first = join()
-    wait_until_shared(first)
-    second = join()
-    wait_until_shared(first, second)
-    wait_until_read(group.produce(), first, second)
-
-    second.process.stop()  # it leaves
-    wait_until_shared(first)
-    wait_until_read(group.produce(), first)
-
-    third = join()
-    wait_until_shared(first, third)
-    third.process.kill9()  # nobody hears of it until its session is over
-    wait_until_shared(first)
-    wait_until_read(group.produce(), first)
-
-    generations = [record.generation for record in group.records() if record is not None]
-    assert generations == sorted(set(generations)), "a generation was assigned twice"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
