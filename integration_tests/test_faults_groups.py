@@ -192,11 +192,11 @@ def test_brokers_are_restarted_in_turn(rig: Rig) -> None:
             for broker in rig.cluster.brokers:
                 with trial.run.fault("restart", broker):
                     assert rig.cluster.stop(broker) == 0
+                    coordinators.add(trial.coordinator())  # it may be back soon
                     rig.cluster.start(broker, config={"offsets.storage": storage})
                 rig.cluster.cluster.wait_until_in_sync(OFFSETS_TOPIC)
                 trial.run.wait_for_full_isr()
                 trial.wait_for_commits()
-                coordinators.add(trial.coordinator())
             assert len(coordinators) > 1
         assert trial.held == before
         trial.finish()
