@@ -199,9 +199,10 @@ def test_the_program_of_the_page(cluster: Cluster) -> None:
     ):
         assert written in code
         code = code.replace(written, real)
-    printed = output_of("-c", code).splitlines()
-    assert sorted(printed[:8]) == sorted(f"{n % 4} b'{n} EUR'" for n in range(8))
-    assert printed[8:] == [f"bills-{n} {n // 2} has 2" for n in range(4)]
+    for count in (2, 4):  # the second run goes on where the group ended
+        printed = output_of("-c", code).splitlines()
+        assert sorted(printed[:8]) == sorted(f"{n % 4} b'{n} EUR'" for n in range(8))
+        assert printed[8:] == [f"bills-{n} {n // 2} has {count}" for n in range(4)]
 
 
 class Member:
