@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from pybroker import __version__
+from pybroker.standard_output import OutputFailed, ended_by_its_reader
 from pybroker.tool_list import BROKERS, TOOLS, tool_name
 
 
@@ -28,6 +29,19 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and tool_name(words[0]) in BROKERS:
+        return _run(words)  # a broker goes on when its log is not read
+    code = 0
+    try:
+        with ended_by_its_reader():
+            code = _run(words)
+    except OutputFailed as error:  # what the tool itself does not notice: the last flush
+        print(error, file=sys.stderr)
+        code = 1
+    return code
+
+
+def _run(words: Sequence[str]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
         print(usage())
         return 0 if words else 1

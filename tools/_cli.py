@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -79,7 +78,7 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
     prefix = getattr(command, "error_prefix", "")
     debug = "--debug" in words
     try:
-        # Not `command.main`: it makes a failure of a reader that went away (`| head`).
+        # Not `command.main`: it writes and ends in its own way.
         with command.make_context(program, list(words)) as context:
             result = command.invoke(context)
         sys.stdout.flush()
@@ -94,9 +93,6 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
         return EXIT_FAILED
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        _forget_output()
-        return 0
     except UnicodeEncodeError as error:
         # Python keeps the bytes of an argument that are no UTF-8, and JSON may name any code point.
         if debug:
@@ -201,9 +197,3 @@ def _error_lines(error: PybrokerError) -> list[str]:
 def _complain(line: str) -> None:
     click.echo(line, err=True)
 
-
-def _forget_output() -> None:
-    """Nobody reads our output any more; keep the interpreter from saying so when it ends."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)

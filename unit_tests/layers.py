@@ -52,6 +52,7 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.config": 0,
     "pybroker.properties": 0,
     "pybroker.tool_list": 0,
+    "pybroker.standard_output": 0,
     "pybroker.listeners": 0,
     "pybroker.kafka_options": 0,
     "pybroker.broker_options": 0,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import click
@@ -14,9 +17,11 @@ import pytest
 from pybroker import __version__
 from pybroker.__main__ import main
 from pybroker.errors import ConfigError
+from pybroker.records.builder import BatchBuilder
 from pybroker.tool_list import TOOLS, tool_name
 from pybroker.tools import _cli
 from pybroker.tools._cli import Failure, Tool, client_options
+from unit_tests.patience import PATIENCE_S
 
 NOWHERE = ["--bootstrap-server", "127.0.0.1:1"]
 
@@ -30,8 +35,6 @@ def example(how: str) -> int:
             raise Failure("it cannot be done")
         case "config":
             raise ConfigError(["one", "two"])
-        case "pipe":
-            raise BrokenPipeError
         case "\udcff":
             return len(how.encode())
         case "interrupt":
@@ -151,3 +154,77 @@ def test_signals_wait_while_start_is_loaded(
         assert main([tool, "--help"]) == 0
     assert held == [wait, wait]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def ended_tool(words: list[str], *, stdout: int, stderr: int = subprocess.PIPE) -> tuple[int, str]:
+    """Exit code and standard error of a tool that writes to this descriptor."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pybroker", *words],
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr or ""
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """The end for writing of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["topics", "--help"],
+        ["topics", "--version"],
+        ["etl", "gc", "JOB", "--dry-run"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_tool_ends_silently_when_the_reader_of_its_output_is_gone(
+    tmp_path: Path, unread: int, words: list[str]
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "name: j\nsource: {bootstrap.servers: 'h:1', topics: [t]}\n"
+        f"decode: {{value: {{format: raw}}}}\nsink: {{path: {tmp_path / 'out'}}}\n"
+    )
+    words = [str(job) if word == "JOB" else word for word in words]
+    assert ended_tool(words, stdout=unread) == (0, "")
+
+
+def test_a_tool_ends_silently_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    log = tmp_path / f"{0:020}.log"
+    builder = BatchBuilder()
+    for _ in range(5000):
+        builder.append(5, b"key", b"value", ())
+    log.write_bytes(builder.build())
+    words = ["dump-log", "--files", str(log), "--print-data-log"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pybroker", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as tool:
+        assert tool.stdout is not None and tool.stderr is not None
+        assert tool.stdout.readline() == f"Dumping {log}\n".encode()
+        tool.stdout.close()  # long before the end, which does not fit into a pipe
+        assert tool.stderr.read() == b""
+        assert tool.wait(PATIENCE_S) == 0
+
+
+def test_a_tool_goes_on_when_its_complaints_are_not_read(unread: int) -> None:
+    code, _ = ended_tool(["topics", "--nosuch"], stdout=subprocess.DEVNULL, stderr=unread)
+    assert code == 1
+
+
+@pytest.mark.parametrize("words", [["--help"], ["topics", "--help"]])
+def test_a_full_disk_under_the_output_is_told_in_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        code, error = ended_tool(words, stdout=full.fileno())
+    assert code == 1
+    sentence = "the tool cannot write its output: No space left on device; give it another place\n"
+    assert error.endswith(sentence) and error.count("\n") == 1

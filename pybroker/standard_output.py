@@ -1,0 +1,102 @@
+"""The standard streams of a tool: a tool whose reader goes away (`| head`) ends silently.
+
+Python raises BrokenPipeError for that, which is an OSError: code between the write and the end of
+the tool takes it for a fault of a file, and the flush at the end of the process fails once more.
+Here the exception at the descriptor itself is one that such code passes on.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from pybroker.errors import PybrokerError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class OutputGone(SystemExit):
+    """The reader of standard output has gone. asyncio passes a SystemExit on from every task."""
+
+
+class OutputFailed(PybrokerError):
+    """Standard output takes no more, for instance because the disk is full."""
+
+
+class _Output(io.FileIO):
+    """Writes to a descriptor, which stays open. After a failure, what follows is discarded."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        if not memoryview(data).nbytes:
+            return 0  # click tries streams with nothing, and swallows what comes of it
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _discard(self.fileno())
+            raise OutputGone from None
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            _discard(self.fileno())
+            raise OutputFailed(
+                f"the tool cannot write its output: {error.strerror}; give it another place"
+            ) from error
+
+
+class _Complaints(io.FileIO):
+    """The same for standard error: the tool goes on when its complaints are not read."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except BlockingIOError:
+            raise
+        except OSError:
+            _discard(self.fileno())
+            return super().write(data)
+
+
+@contextmanager
+def ended_by_its_reader() -> Iterator[None]:
+    """In this block the tool writes to standard output until its reader goes; then the block ends,
+    as if it were done. Streams that are no files (of a test) are left as they are."""
+    before = sys.stdout, sys.stderr
+    sys.stdout = _replaced(sys.stdout, _Output)
+    sys.stderr = _replaced(sys.stderr, _Complaints)
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OutputGone:
+        pass
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _replaced(stream: TextIO, kind: type[io.FileIO]) -> TextIO:
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    try:
+        raw = kind(stream.fileno(), "w", closefd=False)
+    except OSError:
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        raw if stream.write_through else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+def _discard(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
