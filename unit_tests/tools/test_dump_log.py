@@ -59,9 +59,9 @@ def test_decoders(
         (("--files", "x.log", "--offsets-decoder"), "--offsets-decoder is not supported"),
         (("--files", "x.log", "--value-decoder-class", "my.Own"), "decoder my.Own is not known"),
         (("--files", f"/nowhere/{NAME}.log"), "No such file"),
-        (("--files", "abc.log"), "abc.log: the name does not begin with an offset"),
-        (("--files", f"{'9' * 5000}.log"), "the name does not begin with an offset"),
-        (("--files", f"/nowhere/{NAME}.index"), "the log of the index is not there"),
+        (("--files", "/nowhere/abc.log"), "/nowhere/abc.log: No such file or directory"),
+        (("--files", f"/nowhere/{NAME}.index"), f"{NAME}.index: No such file or directory"),
+        (("--files", "/nowhere/any"), "/nowhere/any: No such file or directory"),
     ],
 )
 def test_what_is_refused(
@@ -71,6 +71,23 @@ def test_what_is_refused(
     assert exit_code == 1
     assert complaint in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("abc.log", "abc.log: the name does not begin with an offset"),
+        (f"{'9' * 200}.log", "the name does not begin with an offset"),
+        (f"{NAME}.index", "the log of the index is not there"),
+    ],
+)
+def test_what_is_refused_of_a_file_that_exists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, complaint: str
+) -> None:
+    (tmp_path / name).write_bytes(b"")
+    exit_code, _, err = dumped(capsys, "--files", str(tmp_path / name))
+    assert exit_code == 1
+    assert complaint in err
 
 
 def test_a_gigantic_snapshot_is_not_read_into_memory(
