@@ -15,7 +15,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import admin as confluent_admin
 
-from integration_tests.apache_tools import ApacheTools
+from integration_tests.apache_tools import ApacheTools, OurTools
 from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker
 from integration_tests.process import ChildProcess
@@ -266,7 +266,7 @@ def test_a_broker_that_is_killed_and_started_again_knows_its_groups(
     assert (first.rebalances, second.rebalances) == before
 
 
-def test_apaches_dump_tool_reads_the_records_of_groups(
+def test_the_dump_tools_read_the_records_of_groups(
     new_broker: BrokerMaker, groups: Groups, jars: str
 ) -> None:
     broker = new_broker(overrides=OPTIONS)
@@ -281,6 +281,7 @@ def test_apaches_dump_tool_reads_the_records_of_groups(
         files = sorted(partition_folder(broker.data, "__consumer_offsets").glob("*.log"))
         words = ("--offsets-decoder", "--files", ",".join(str(file) for file in files))
         ran = apache("dump-log", *words)
+    assert OurTools()("dump-log", *words).out == ran.out
     assert ran.code == 0, ran.complaint
     assert f'"group":"{group.name}"' in ran.out
     assert '"groupInstanceId":"one"' in ran.out and '"protocolType":"consumer"' in ran.out

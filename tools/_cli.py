@@ -196,4 +196,3 @@ def _error_lines(error: PybrokerError) -> list[str]:
 
 def _complain(line: str) -> None:
     click.echo(line, err=True)
-

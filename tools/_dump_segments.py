@@ -53,6 +53,8 @@ _CONTROL_NAMES: Final = {
 }
 
 Decoder = Callable[[bytes], str]
+RecordText = Callable[[Record], tuple[str | None, str | None]]
+"""How a record's key and value are printed; None: not at all."""
 
 
 class StoredBatch(NamedTuple):
@@ -73,8 +75,7 @@ class LogView:
     contents: bool = False
     skip_metadata: bool = False
     max_bytes: int = WHOLE
-    key_decoder: Decoder = lambda data: data.decode(errors="replace")
-    value_decoder: Decoder = lambda data: data.decode(errors="replace")
+    text: RecordText = lambda record: (None, None)
     notices: tuple[str, ...] = ()
     """Lines before the content of each log."""
 
@@ -279,10 +280,11 @@ def _record_line(header: BatchHeader, record: Record, view: LogView) -> str:
         if header.is_control:
             line += _control_words(record)
     if view.contents and not header.is_control:
-        if record.key is not None:
-            line += f"{prefix}key: {view.key_decoder(record.key)}"
-        if record.value is not None:
-            line += f" payload: {view.value_decoder(record.value)}"
+        key, payload = view.text(record)
+        if key is not None:
+            line += f"{prefix}key: {key}"
+        if payload is not None:
+            line += f" payload: {payload}"
     return line
 
 

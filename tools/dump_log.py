@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from pybroker.records.record import Record
 from pybroker.tools._cli import Failure, Tool
 from pybroker.tools._dump_indexes import (
     IndexView,
@@ -17,7 +18,15 @@ from pybroker.tools._dump_indexes import (
     dump_time_index,
     dump_transactions,
 )
-from pybroker.tools._dump_segments import WHOLE, Complaints, Decoder, LogView, dump_log
+from pybroker.tools._dump_segments import (
+    WHOLE,
+    Complaints,
+    Decoder,
+    LogView,
+    RecordText,
+    dump_log,
+)
+from pybroker.tools._offset_records import offset_record_text
 
 STRING: Final = "org.apache.kafka.tools.api.StringDecoder"
 _PACKAGE: Final = "org.apache.kafka.tools.api."
@@ -83,18 +92,21 @@ def run(
     key_decoder_class: str | None,
     value_decoder_class: str | None,
     skip_record_metadata: bool,
+    offsets_decoder: bool,
 ) -> int:
     """Print what is in segments (.log), their indexes (.index, .timeindex, .txnindex) and producer
     snapshots (.snapshot)."""
     decoded = key_decoder_class is not None or value_decoder_class is not None
-    contents = print_data_log or decoded
+    contents = print_data_log or decoded or offsets_decoder
+    plain_text = text_by(
+        decoder(key_decoder_class or STRING), decoder(value_decoder_class or STRING)
+    )
     log_view = LogView(
         deep=deep_iteration or contents,
         contents=contents,
         skip_metadata=skip_record_metadata,
         max_bytes=max_bytes,
-        key_decoder=decoder(key_decoder_class or STRING),
-        value_decoder=decoder(value_decoder_class or STRING),
+        text=offset_record_text if offsets_decoder else plain_text,
         notices=tuple(outdated(value_decoder_class, key_decoder_class)),
     )
     index_view = IndexView(index_sanity_check, verify_index_only, max_message_size)
@@ -104,6 +116,18 @@ def run(
     for line in complaints.lines():
         click.echo(line, err=True)
     return 0
+
+
+def text_by(key_decoder: Decoder, value_decoder: Decoder) -> RecordText:
+    """Keys and values, each by its decoder."""
+
+    def text(record: Record) -> tuple[str | None, str | None]:
+        return (
+            None if record.key is None else key_decoder(record.key),
+            None if record.value is None else value_decoder(record.value),
+        )
+
+    return text
 
 
 def decoder(name: str) -> Decoder:
@@ -178,7 +202,9 @@ command = Tool(
         _decoder_option("--key-decoder-class", "keys"),
         _decoder_option("--value-decoder-class", "values"),
         _flag("--skip-record-metadata", "Print only keys and values of records."),
-        _unsupported("--offsets-decoder", "committed offsets"),
+        _flag(
+            "--offsets-decoder", "Print groups and committed offsets (__consumer_offsets) as JSON."
+        ),
         _unsupported("--transaction-log-decoder", "states of transactions"),
         _unsupported("--cluster-metadata-decoder", "metadata records"),
         _unsupported("--remote-log-metadata-decoder", "metadata records"),

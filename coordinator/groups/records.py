@@ -10,14 +10,17 @@ Nothing here decides anything.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.errors import MalformedInput
 from pybroker.model import NO_EPOCH, NO_TIMESTAMP, TopicPartition
+from pybroker.wire import consumer_protocol
 from pybroker.wire.codec import decode_message, encode_message
+from pybroker.wire.plain import plain
 from pybroker.wire.primitives import Buffer
 from pybroker.wire.schema import (
     Message,
@@ -261,6 +264,35 @@ def decode_group_value(data: Buffer) -> RecordedGroup:
             for member in found.members
         ),
     )
+
+
+def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
+    """The version of a key and its fields, which are None for a version that is not known here.
+    Raises MalformedInput."""
+    version = _version_of(data)
+    if version in (0, OFFSET_KEY_VERSION):
+        return version, plain(_decode(_OffsetKey, data), version)
+    if version == GROUP_KEY_VERSION:
+        return version, plain(_decode(_GroupKey, data), version)
+    return version, None
+
+
+def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
+    """The version of a value and its fields; subscriptions and assignments of consumers as fields,
+    too, where they can be read. Raises MalformedInput."""
+    if key_version != GROUP_KEY_VERSION:
+        version = _check_value_version(data, "an offset")
+        return version, plain(_decode(_OffsetValue, data), version)
+    version = _check_value_version(data, "a group")
+    group = _decode(_GroupValue, data)
+    fields = plain(group, version)
+    if group.protocol_type == consumer_protocol.PROTOCOL_TYPE:
+        for member, shown in zip(group.members, fields["members"], strict=True):
+            with contextlib.suppress(MalformedInput):
+                shown["subscription"] = consumer_protocol.plain_subscription(member.subscription)
+            with contextlib.suppress(MalformedInput):
+                shown["assignment"] = consumer_protocol.plain_assignment(member.assignment)
+    return version, fields
 
 
 def _version_of(data: Buffer) -> int:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pybroker.errors import MalformedInput
 from pybroker.model import TopicPartition
 from pybroker.wire.codec import decode_message, encode_message
+from pybroker.wire.plain import plain
 from pybroker.wire.primitives import REQUEST_ELEMENTS_MAX, Buffer
 from pybroker.wire.schema import (
     Message,
@@ -120,6 +121,11 @@ def decode_subscription(data: Buffer) -> Subscription:
     )
 
 
+def plain_subscription(data: Buffer) -> dict[str, Any]:
+    """The fields of the version in which the subscription was sent. Raises MalformedInput."""
+    return plain(_decode(_Subscription, data), _known_version(data))
+
+
 def encode_assignment(assignment: Assignment, version: int = VERSION_MAX) -> bytes:
     """Raises as `encode_subscription` does."""
     return _encode(
@@ -139,6 +145,11 @@ def decode_assignment(data: Buffer) -> Assignment:
     return Assignment(_flat(found.assigned_partitions), found.user_data)
 
 
+def plain_assignment(data: Buffer) -> dict[str, Any]:
+    """The fields of the assignment. Raises MalformedInput."""
+    return plain(_decode(_Assignment, data), _known_version(data))
+
+
 def _encode(fields: Message, version: int) -> bytes:
     if not 0 <= version <= VERSION_MAX:
         raise ValueError(f"version {version} of the consumer protocol, expected 0 to {VERSION_MAX}")
@@ -146,19 +157,24 @@ def _encode(fields: Message, version: int) -> bytes:
 
 
 def _decode(message_class: type[MessageT], data: Buffer) -> MessageT:
-    if len(data) < _VERSION.size:
-        raise MalformedInput(f"{len(data)} bytes of the consumer protocol, expected 2 or more")
-    version = _VERSION.unpack_from(data)[0]
-    if version < 0:
-        raise MalformedInput(f"version {version} of the consumer protocol, expected 0 or more")
     return decode_message(
         message_class,
-        min(version, VERSION_MAX),
+        _known_version(data),
         False,
         memoryview(data)[_VERSION.size :],
         REQUEST_ELEMENTS_MAX,
         to_the_end=False,
     )
+
+
+def _known_version(data: Buffer) -> int:
+    """The version that the data are read as."""
+    if len(data) < _VERSION.size:
+        raise MalformedInput(f"{len(data)} bytes of the consumer protocol, expected 2 or more")
+    version: int = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise MalformedInput(f"version {version} of the consumer protocol, expected 0 or more")
+    return min(version, VERSION_MAX)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[_Partitions]:

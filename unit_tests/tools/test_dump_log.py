@@ -9,11 +9,22 @@ import pytest
 
 from pybroker.client.admin_log_dirs import BrokerLogDirs, LogDir, ReplicaLog
 from pybroker.client.errors import ResponseError
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.records import (
+    OffsetKey,
+    RecordedGroup,
+    RecordedMember,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.builder import BatchBuilder
 from pybroker.tools import dump_log, log_dirs
 from pybroker.tools._cli import Failure, run
+from pybroker.wire.consumer_protocol import Subscription, encode_subscription
 
 NAME = f"{0:020}"
 
@@ -52,11 +63,78 @@ def test_decoders(
     assert lines[3:] == [f"| key: k {printed}", ""]
 
 
+ENCODED_MEMBER = RecordedMember(
+    "m", "c", "/h", 1, 2, encode_subscription(Subscription(("t",)), 0), b"no assignment", "i"
+)
+MEMBER_TEXT = (
+    '{"memberId":"m","groupInstanceId":"i","clientId":"c","clientHost":"/h","rebalanceTimeout":1,'
+    '"sessionTimeout":2,"subscription":{"topics":["t"],"userData":null},'
+    '"assignment":"bm8gYXNzaWdubWVudA=="}'
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "printed"),
+    [
+        (
+            encode_offset_key(OffsetKey("g", TopicPartition("t", 3))),
+            encode_offset_value(CommittedOffset(7, 2, 'a"\xe9', 100)),
+            'key: {"type":"1","data":{"group":"g","topic":"t","partition":3}} payload: {"version":'
+            '"3","data":{"offset":7,"leaderEpoch":2,"metadata":"a\\"\xe9","commitTimestamp":100}}',
+        ),
+        (encode_group_key("g"), None, 'key: {"type":"2","data":{"group":"g"}} payload: <DELETE>'),
+        (
+            encode_group_key("g"),
+            encode_group_value(
+                RecordedGroup("consumer", 4, "range", "m", 5, (ENCODED_MEMBER,)),
+            ),
+            'key: {"type":"2","data":{"group":"g"}} payload: {"version":"3","data":{"protocolType":'
+            '"consumer","generation":4,"protocol":"range","leader":"m","currentStateTimestamp":5,'
+            f'"members":[{MEMBER_TEXT}]}}}}',
+        ),
+        (b"\0\x09", b"?", "key: Unknown record type 9 at offset 0, skipping."),
+        (
+            b"\0",
+            b"?",
+            "key: Error at offset 0, skipping. 1 bytes, expected a version of 2 bytes and more",
+        ),
+    ],
+)
+def test_offsets_decoder(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    key: bytes,
+    value: bytes | None,
+    printed: str,
+) -> None:
+    path = segment(tmp_path, (key, value))
+    exit_code, lines, _ = dumped(
+        capsys, "--files", path, "--offsets-decoder", "--skip-record-metadata"
+    )
+    assert exit_code == 0
+    assert lines[3:] == [f"| {printed}"]
+
+
+def test_the_offsets_decoder_names_a_record_of_another_topic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = segment(tmp_path, (None, b"v"))
+    exit_code, _, err = dumped(capsys, "--files", path, "--offsets-decoder")
+    assert exit_code == 1
+    assert err == (
+        "the record at offset 0 has no key: --offsets-decoder is for the segments of"
+        " __consumer_offsets\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         ((), 'Missing required argument "[files]"'),
-        (("--files", "x.log", "--offsets-decoder"), "--offsets-decoder is not supported"),
+        (
+            ("--files", "x.log", "--transaction-log-decoder"),
+            "--transaction-log-decoder is not supported",
+        ),
         (("--files", "x.log", "--value-decoder-class", "my.Own"), "decoder my.Own is not known"),
         (("--files", f"/nowhere/{NAME}.log"), "No such file"),
         (("--files", "/nowhere/abc.log"), "/nowhere/abc.log: No such file or directory"),
