@@ -88,6 +88,8 @@ def _facts(row: Option) -> Iterator[str]:
         yield f"dynamic ({row.update.value})"
     if not row.effective:
         yield "**without effect here**"
+    for word in row.idle_choices:
+        yield f"``{word}`` **without effect here**"
 
 
 if __name__ == "__main__":

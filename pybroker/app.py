@@ -414,11 +414,10 @@ class BrokerApp:
         )
 
     async def _topic_log_configs(self, topics: Collection[str]) -> dict[str, LogConfig]:
-        def held(topic: str) -> LogConfig | None:
-            opened = self.replicas.partitions.items()
-            return next((each.log.config for key, each in opened if key.topic == topic), None)
-
-        return await read_log_configs(self._world.coord, lambda: self.live.current, topics, held)
+        opened = self.replicas.partitions.items()
+        held = {key.topic: each.log.config for key, each in opened}
+        coord = self._world.coord
+        return await read_log_configs(coord, lambda: self.live.current, topics, held.get)
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """The broker's own options have changed; those of its logs are handed on elsewhere."""

@@ -198,7 +198,7 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
                 faults.append(f"{name}={text}: {reason}")
             continue
         if row is not None:
-            if not row.effective:
+            if not row.effective or row.asks_in_vain(text):
                 ignored.append(name)
             continue
         meant = None

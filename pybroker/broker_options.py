@@ -26,7 +26,8 @@ from pybroker.listeners import PROTOCOLS
 
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
-CLEANUP_POLICIES: Final = ("compact", "delete")
+COMPACTION: Final = "compact"
+CLEANUP_POLICIES: Final = (COMPACTION, "delete")
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 VERSION: Final = r"[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?"
@@ -76,7 +77,7 @@ class BrokerOptionTable:
     log_retention_hours: int = integer("log.retention.hours", 168, "The age at which a segment is deleted, -1 for never.")
     log_retention_bytes: int = long("log.retention.bytes", -1, "The size of a partition above which its oldest segments are deleted, -1 for any.", update=_CLUSTER)
     log_retention_check_interval_ms: int = long("log.retention.check.interval.ms", 300_000, "How often segments are checked against retention.", minimum=1)
-    log_cleanup_policy: tuple[str, ...] = listing("log.cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, update=_CLUSTER)
+    log_cleanup_policy: tuple[str, ...] = listing("log.cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), update=_CLUSTER)
     log_index_size_max_bytes: int = integer("log.index.size.max.bytes", 10_485_760, "The largest size of an offset or time index.", minimum=4, update=_CLUSTER)
     log_index_interval_bytes: int = integer("log.index.interval.bytes", 4096, "How many bytes of the log lie between two entries of an index.", minimum=0, update=_CLUSTER)
     log_flush_interval_messages: int = long("log.flush.interval.messages", LONG_MAX, "After how many records a partition is synced to disk; 1 syncs before each acknowledgement.", minimum=1, update=_CLUSTER)

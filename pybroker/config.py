@@ -87,7 +87,8 @@ class Option:
     words (of each item, for a list); `pattern` what each item must match, described by `shape`.
     `inherits` (topics only) are the broker's options that give the default, the strongest first,
     and `inherited` the attribute of the broker's table that holds the result. A row that is not
-    `effective` is known, but nothing in this broker goes by it.
+    `effective` is known, but nothing in this broker goes by it; the same holds of the words of
+    `idle_choices` in a row that is.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Option:
     inherits: tuple[str, ...] = ()
     inherited: str | None = None
     effective: bool = True
+    idle_choices: tuple[str, ...] = ()
 
     @property
     def attribute(self) -> str:
@@ -160,6 +162,17 @@ class Option:
                 raise ValueError
             return trimmed.lower() == "true"
         return self._checked_number(trimmed)
+
+    def asks_in_vain(self, text: str) -> bool:
+        """Whether the broker does not do what this value asks for. False for Kafka's default, which
+        asks for nothing, and for a text that is no value."""
+        try:
+            value = self.parse(text)
+        except ValueError:
+            return False
+        if isinstance(value, tuple) and not set(self.idle_choices).isdisjoint(value):
+            return True
+        return not self.effective and value != self.default
 
     def fault(self, text: str) -> str:
         """The sentence that refuses `text` as a value."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
+from pybroker.broker_config import BrokerConfig
 from pybroker.config import first_faults
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.config_changes import ConfigChanges
@@ -23,7 +23,7 @@ from pybroker.coordinator.zookeeper.paths import (
     topic_entity,
 )
 from pybroker.errors import ConfigError, CoordError, MalformedNode
-from pybroker.layered_config import LayeredConfig, usable_values
+from pybroker.layered_config import LayeredConfig, option_of, usable_values
 from pybroker.ports import Clock, Coord
 from pybroker.replication.manager import ReplicaManager
 
@@ -150,14 +150,22 @@ class LiveConfig:
                 self._layers = self._layers.with_values(usable, per_broker=per_broker)
             except ConfigError as error:
                 log.error("configuration ignored path=%s error=%s", where, error)
+        idle = sorted(set(_asked_in_vain(self._layers)) - set(_asked_in_vain(before)))
+        if idle:
+            log.warning("options without effect in this broker: %s", ", ".join(idle))
         if self._layers.current != before.current:
             changed = _differences(before.current, self._layers.current)
             log.info("configuration changed options=%s", ",".join(changed))
-            idle = [name for name in changed if not BROKER_OPTIONS[name].effective]
-            if idle:
-                log.warning("options without effect in this broker: %s", ", ".join(idle))
             self._logs_are_behind = True
             self._on_change(before.current, self._layers.current)
+
+
+def _asked_in_vain(layers: LayeredConfig) -> Iterator[str]:
+    """The options that were set while the broker runs, for what it does not do."""
+    for name, text in [*layers.for_all.items(), *layers.for_this.items()]:
+        row = option_of(name)
+        if row is not None and row.asks_in_vain(text):
+            yield name
 
 
 def _differences(before: BrokerConfig, after: BrokerConfig) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from pybroker.broker_config import BrokerConfig
 from pybroker.broker_options import (
     CLEANUP_POLICIES,
+    COMPACTION,
     COMPRESSION_TYPES,
     LONG_MAX,
     TIMESTAMP_TYPES,
@@ -51,7 +52,7 @@ class TopicConfig:
     """All options of one topic. `TopicConfig()` is Kafka's defaults."""
 
     # fmt: off
-    cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, inherits=("log.cleanup.policy",), inherited="log_cleanup_policy")
+    cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), inherits=("log.cleanup.policy",), inherited="log_cleanup_policy")
     compression_type: str = string("compression.type", "producer", "The codec in which batches are stored; producer keeps what came.", choices=COMPRESSION_TYPES, inherits=("compression.type",), inherited="compression_type")
     compression_gzip_level: int = integer("compression.gzip.level", -1, "The effort of gzip, if batches are stored in that codec; -1 is the codec's own choice.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",), inherited="compression_gzip_level", effective=False)
     compression_lz4_level: int = integer("compression.lz4.level", 9, "The effort of lz4, if batches are stored in that codec.", minimum=1, maximum=17, inherits=("compression.lz4.level",), inherited="compression_lz4_level", effective=False)

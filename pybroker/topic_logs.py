@@ -17,6 +17,7 @@ from pybroker.ports import Coord
 from pybroker.records.batch import TimestampType
 from pybroker.storage.log_config import UNLIMITED, LogConfig
 from pybroker.topic_config import TopicConfig, effective_topic_config, usable_overrides
+from pybroker.without_effect import sentence, topic_options_without_effect
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,10 @@ def topic_log_config(
     usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
-    config = log_config(effective_topic_config(broker, usable))
+    config = replace(
+        log_config(effective_topic_config(broker, usable)),
+        without_effect=frozenset(topic_options_without_effect(topic, usable)),
+    )
     unknown = [
         name for name in _RETENTION if overrides is None or name in overrides.keys() - usable.keys()
     ]
@@ -90,8 +94,14 @@ async def read_log_configs(
 
     async def one(topic: str) -> LogConfig:
         overrides = await _read(coord, topic)
-        known = held(topic) if overrides is None else None
-        return known or topic_log_config(broker(), topic, overrides)
+        known = held(topic)
+        if overrides is None and known is not None:
+            return known
+        config = topic_log_config(broker(), topic, overrides)
+        warned = frozenset() if known is None else known.without_effect
+        for option in sorted(config.without_effect - warned):
+            log.warning("%s", sentence(topic, option))
+        return config
 
     await coord.sync(config_root("topics"))
     return await read_each(one, topics)

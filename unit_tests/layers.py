@@ -59,6 +59,7 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.broker_config": 0,
     "pybroker.topic_config": 0,
     "pybroker.layered_config": 0,
+    "pybroker.without_effect": 0,
     "pybroker.wire": 1,
     "pybroker.records": 2,
     "pybroker.storage": 3,

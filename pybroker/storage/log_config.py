@@ -60,6 +60,9 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = NEVER
+    without_effect: frozenset[str] = frozenset()
+    """Kafka's names of the topic's options that this version does not carry out: the broker has
+    warned of them when it took this configuration in."""
 
     @property
     def stored_codec(self) -> Codec | None:

@@ -1,0 +1,70 @@
+"""A broker warns once of each option that it accepts and does not carry out."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import ErrorCode
+from pybroker.without_effect import sentence
+from unit_tests.handlers.bench import Bench
+from unit_tests.handlers.config_words import BROKER, ME, SET, TOPIC, change
+
+RATE = "leader.replication.throttled.rate"
+THROTTLED = "leader.replication.throttled.replicas"
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno == logging.WARNING and "effect" in record.getMessage()
+    ]
+
+
+async def test_a_topic_is_warned_of_once_when_it_is_made(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.create("t", 4, {"cleanup.policy": "compact", "retention.ms": "5"})
+    assert warnings(caplog) == [sentence("t", "cleanup.policy")]
+    await change(bench, (TOPIC, "t"), (SET, "retention.ms", "7"))
+    await change(bench, (BROKER, ""), (SET, "message.max.bytes", "1000"))
+    assert warnings(caplog) == [sentence("t", "cleanup.policy")]
+
+
+async def test_a_topic_is_warned_of_once_when_it_is_changed(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.create("t", 4)
+    assert warnings(caplog) == []
+    for replicas in ("0:1", "0:1,1:1"):
+        answer = await change(bench, (TOPIC, "t"), (SET, THROTTLED, replicas))
+        assert answer == (ErrorCode.NONE, None)
+    assert warnings(caplog) == [sentence("t", THROTTLED)]
+
+
+async def test_a_broker_that_starts_warns_once_of_what_it_finds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Bench(tmp_path) as bench:
+        await bench.create("t", 4, {"cleanup.policy": "compact"})
+    caplog.clear()
+    async with bench.again():
+        assert warnings(caplog) == [sentence("t", "cleanup.policy")]
+
+
+async def test_the_brokers_own_topics_make_no_noise(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.create("__consumer_offsets", 2, {"cleanup.policy": "compact"})
+    assert warnings(caplog) == []
+
+
+async def test_a_rate_is_warned_of_once_though_no_file_can_hold_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for rate in ("1000", "2000"):
+        assert (await change(bench, (BROKER, ME), (SET, RATE, rate)))[0] is ErrorCode.NONE
+    assert warnings(caplog) == [f"options without effect in this broker: {RATE}"]
