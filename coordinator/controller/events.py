@@ -85,6 +85,11 @@ class PreferredElectionRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ReassignmentRequested:
+    """/admin/reassign_partitions was created, changed or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class RebalanceDue:
     """It is time to look whether leaders are where they are preferred."""
 
@@ -154,6 +159,7 @@ Event = (
     | ReplicasRefused
     | ReplicasAccepted
     | PreferredElectionRequested
+    | ReassignmentRequested
     | RebalanceDue
     | ElectionAsked
     | HandoverAsked

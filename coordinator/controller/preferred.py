@@ -26,11 +26,11 @@ from pybroker.coordinator.controller.events import (
 )
 from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.partitions import Partition, Reason, StateWrite
-from pybroker.coordinator.controller.writes import Write
+from pybroker.coordinator.controller.request_nodes import read_request, remove_request
 from pybroker.coordinator.zookeeper import paths, schemas
-from pybroker.errors import BadVersion, CoordError, ErrorCode, MalformedNode, NoNode, NotEmpty
+from pybroker.errors import ErrorCode, MalformedNode
 from pybroker.model import NO_LEADER, TopicPartition
-from pybroker.ports import DeleteOp, NodeStat, Watch
+from pybroker.ports import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -82,14 +82,10 @@ class AskedElections:
 
     async def look(self) -> None:
         """Hold the elections that the node asks for, if there is one, and remove it."""
-        coord = self._office.coord
-        stat = await coord.exists(paths.PREFERRED_ELECTION, self._watch)
-        if stat is None:
+        found = await read_request(self._office, paths.PREFERRED_ELECTION, self._watch)
+        if found is None:
             return
-        try:
-            data, stat = await coord.get(paths.PREFERRED_ELECTION)
-        except NoNode:
-            return
+        data, stat = found
         try:
             asked = schemas.decode_partitions(paths.PREFERRED_ELECTION, data)
         except MalformedNode as error:
@@ -97,7 +93,9 @@ class AskedElections:
             self._office.journal.election_ignored(str(error))
         else:
             self._note(await self.hold(ElectionType.PREFERRED, asked))
-        await self._remove_node(stat)
+        await remove_request(
+            self._office, paths.PREFERRED_ELECTION, stat, PreferredElectionRequested()
+        )
 
     async def answer(self, event: ElectionAsked) -> None:
         """Hold the elections that a request asks for, also if whoever asked waits no more."""
@@ -179,12 +177,3 @@ class AskedElections:
         for key, name in failed:
             if key in self._office.context.partitions:  # others may be any number of names
                 self._office.journal.election_failed(key, name)
-
-    async def _remove_node(self, stat: NodeStat) -> None:
-        (outcome,) = await self._office.writer.write_all(
-            [Write((DeleteOp(paths.PREFERRED_ELECTION, stat.version),))]
-        )
-        if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
-            logger.warning("preferred_election_not_removed reason=%r", outcome)
-            if not isinstance(outcome, NotEmpty):  # then whoever has put nodes there removes it
-                self._office.retries.repeat_if([outcome], PreferredElectionRequested())

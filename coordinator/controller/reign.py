@@ -25,6 +25,7 @@ from pybroker.coordinator.controller.events import (
     LogDirsFailed,
     PoliciesChanged,
     PreferredElectionRequested,
+    ReassignmentRequested,
     RebalanceDue,
     ReplicasAccepted,
     ReplicasDeleted,
@@ -39,6 +40,7 @@ from pybroker.coordinator.controller.log_dirs import LogDirFailures
 from pybroker.coordinator.controller.office import ControllerSettings, Office
 from pybroker.coordinator.controller.partitions import PartitionStatus
 from pybroker.coordinator.controller.preferred import AskedElections
+from pybroker.coordinator.controller.reassignments import Reassignments
 from pybroker.coordinator.controller.rebalance import Rebalance
 from pybroker.coordinator.controller.suspects import Suspects
 from pybroker.coordinator.controller.telling import ChannelFactory
@@ -78,6 +80,7 @@ class Reign:
         self._isr_notices = IsrNotices(office, lambda _: enqueue(IsrChanged()), self._suspects)
         self._brokers = BrokerChanges(office, watches.brokers, self._log_dirs, self._deletions)
         self._elections = AskedElections(office, lambda _: enqueue(PreferredElectionRequested()))
+        self._reassignments = Reassignments(office, lambda _: enqueue(ReassignmentRequested()))
         self._rebalance = Rebalance(office)
         self._handovers = Handovers(office, self._brokers.look)
 
@@ -106,6 +109,7 @@ class Reign:
         if deletions:
             await self._deletions.look()
         await self._elections.look()
+        await self._reassignments.look()
         self._rebalance.begin()
         await self._end_round()
 
@@ -138,6 +142,8 @@ class Reign:
                 await self._suspects.look(changed)
             case PreferredElectionRequested():
                 await self._elections.look()
+            case ReassignmentRequested():
+                await self._reassignments.look()
             case RebalanceDue():
                 await self._rebalance.check()
             case ElectionAsked():

@@ -1,0 +1,71 @@
+"""The node /admin/reassign_partitions of Kafka's older tools. This version moves no replicas: the
+controller says so in the log and removes the request, as Kafka's controller drops partitions that
+it cannot reassign. The tool's --verify then reports a failure, and a later version does not begin
+with a forgotten request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from pybroker.config import shortened
+from pybroker.coordinator.controller.events import ReassignmentRequested
+from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.request_nodes import read_request, remove_request
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.errors import MalformedNode
+from pybroker.model import TopicPartition
+from pybroker.ports import Watch
+
+logger = logging.getLogger(__name__)
+
+_NAMED_MAX: Final = 20
+"""Partitions named in the log; the node may ask for tens of thousands."""
+_HOW_TO_GO_ON: Final = (
+    "this version does not reassign partitions; they keep their replicas, and the request is"
+    " removed. To have them on other brokers, create a topic with --replica-assignment and copy"
+    " the records"
+)
+
+
+class Reassignments:
+    """Of one reign."""
+
+    def __init__(self, office: Office, watch: Watch) -> None:
+        self._office = office
+        self._watch = watch
+
+    async def look(self) -> None:
+        """Refuse what the node asks for, if there is one, and remove it. Raises ControllerMoved, or
+        CoordError."""
+        path = paths.REASSIGNMENTS
+        found = await read_request(self._office, path, self._watch)
+        if found is None:
+            return
+        data, stat = found
+        try:
+            self._refuse(schemas.decode_reassignment(path, data))
+        except MalformedNode as error:
+            logger.warning("reassignment_refused path=%s reason=%s", path, error)
+        await remove_request(self._office, path, stat, ReassignmentRequested())
+
+    def _refuse(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+        """Nothing is said of partitions that are where they are wanted."""
+        partitions = self._office.context.partitions
+        refused = [
+            f"{key}:[{shortened(','.join(map(str, replicas)))}]"
+            for key, replicas in wanted.items()
+            if key not in partitions or partitions[key].replicas != replicas
+        ]
+        if not refused:
+            return
+        more = len(refused) - _NAMED_MAX
+        named = [*refused[:_NAMED_MAX], *([f"and {more} more"] if more > 0 else [])]
+        logger.warning(
+            "reassignment_refused path=%s partitions=%s reason=%s",
+            paths.REASSIGNMENTS,
+            " ".join(named),
+            _HOW_TO_GO_ON,
+        )
