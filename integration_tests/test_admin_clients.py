@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +25,7 @@ from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker, or_skip
 from integration_tests.java_admin import JavaAdmin
 from pybroker.errors import ErrorCode
-from unit_tests.patience import wait_until
+from unit_tests.patience import PATIENCE_S, wait_until
 
 CLIENTS: Final[dict[str, Callable[[str], Any]]] = {
     "pybroker": OwnAdmin,
@@ -204,6 +206,30 @@ def test_java_sees_where_each_value_comes_from(admin: Any, topic: str) -> None:
     assert rows["retention.ms"]["synonyms"][0] == "DYNAMIC_TOPIC_CONFIG"
     assert rows["cleanup.policy"]["source"] == "DEFAULT_CONFIG"
     assert rows["cleanup.policy"]["type"] == "LIST"
+
+
+_ASK_FOR_CREDENTIALS: Final = """
+import sys
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+bootstrap, patience_s = sys.argv[1], float(sys.argv[2])
+admin = AdminClient({"bootstrap.servers": bootstrap})
+for user, answer in admin.describe_user_scram_credentials(["ann", "bob"]).items():
+    try:
+        print(user, answer.result(patience_s))
+    except KafkaException as error:
+        print(user, error.args[0].code())
+print(admin.describe_user_scram_credentials().result(patience_s))
+"""
+
+
+def test_librdkafka_learns_that_users_have_no_scram_credentials(broker: Broker) -> None:
+    """In a process of its own: librdkafka 2.15 and 2.16 abort on an error that is no user's."""
+    command = [sys.executable, "-c", _ASK_FOR_CREDENTIALS, broker.bootstrap, str(PATIENCE_S)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S)
+    assert ran.returncode == 0, ran.stderr
+    missing = ErrorCode.RESOURCE_NOT_FOUND.value
+    assert ran.stdout.splitlines() == [f"ann {missing}", f"bob {missing}", "{}"]
 
 
 def test_replicas_move_between_log_directories(

@@ -1,12 +1,13 @@
 """Answers of APIs that are part of the advertised profile but that this broker has nothing behind.
 
 Each answers with the error that Kafka itself gives for it, in the shape of the request, so that
-clients draw the right conclusion: no coordinator yet, no authorizer, no SASL on this listener, or
-not supported here.
+clients draw the right conclusion: no coordinator yet, no authorizer, no SASL on this listener, no
+SCRAM credentials, or not supported here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -127,6 +128,28 @@ def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
     )
 
 
+def _describe_scram(request: scram.DescribeUserScramCredentialsRequest) -> Message:
+    """No user has credentials. librdkafka 2.15 aborts on an error that is not a user's."""
+    asked = Counter(user.name for user in request.users or [])
+    return scram.DescribeUserScramCredentialsResponse(
+        results=[_no_credentials(user, times) for user, times in asked.items()]
+    )
+
+
+def _no_credentials(user: str, times: int) -> scram.DescribeUserScramCredentialsResult:
+    code = ErrorCode.RESOURCE_NOT_FOUND
+    if not user:
+        words = "Username must not be empty"
+    elif times > 1:
+        code = ErrorCode.DUPLICATE_RESOURCE
+        words = (
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+        )
+    else:
+        words = f"Attempt to describe a user credential that does not exist: {user}"
+    return scram.DescribeUserScramCredentialsResult(user=user, error_code=code, error_message=words)
+
+
 def _alter_scram(request: scram.AlterUserScramCredentialsRequest) -> Message:
     users = dict.fromkeys(
         [item.name for item in request.deletions] + [item.name for item in request.upsertions]
@@ -171,9 +194,7 @@ _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
     ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _failing(quotas.DescribeClientQuotasResponse, NOT_HERE),
     ApiKey.ALTER_CLIENT_QUOTAS: _alter_client_quotas,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _failing(
-        scram.DescribeUserScramCredentialsResponse, NOT_HERE
-    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
 }
 

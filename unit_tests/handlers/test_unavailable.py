@@ -11,6 +11,7 @@ import pytest
 from pybroker.errors import ErrorCode
 from pybroker.handlers.unavailable import UNAVAILABLE
 from pybroker.wire.api import APIS, ApiKey
+from pybroker.wire.messages.scram import DescribeUserScramCredentialsRequest, UserName
 from pybroker.wire.schema import Message, wire_fields
 from unit_tests.handlers.bench import Bench, code
 from unit_tests.wire.vocabulary import Case
@@ -33,6 +34,7 @@ EXPECTED = {
     ApiKey.DELETE_ACLS: NO_AUTHORIZER,
     ApiKey.SASL_HANDSHAKE: NO_SASL,
     ApiKey.SASL_AUTHENTICATE: NO_SASL,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ErrorCode.RESOURCE_NOT_FOUND,
 }
 """The others are NOT_HERE."""
 
@@ -48,6 +50,7 @@ SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
     ApiKey.CREATE_ACLS: [("creations", "results")],
     ApiKey.DELETE_ACLS: [("filters", "filter_results")],
     ApiKey.ALTER_CLIENT_QUOTAS: [("entries", "entries")],
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: [("users.name", "results.user")],
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: [("deletions.name|upsertions.name", "results.user")],
 }
 """What is asked for one by one, and where its result stands."""
@@ -92,10 +95,31 @@ def check(key: ApiKey, request: Message, answer: Message) -> None:
     for asked, answered in SAME_ITEMS.get(key, []):
         assert named(answer, answered) == named(request, asked)
     codes = {code(item) for item in items(answer) if hasattr(item, "error_code")}
+    codes -= {ErrorCode.DUPLICATE_RESOURCE}
     assert codes <= {expected, ErrorCode.NONE}
     empty = not any(named(request, asked) for asked, _ in SAME_ITEMS.get(key, []))
     if not empty or key not in SAME_ITEMS:
         assert expected in codes or key is ApiKey.DESCRIBE_LOG_DIRS
+
+
+async def test_users_without_credentials_are_answered_one_by_one(bench: Bench) -> None:
+    async def described(*users: str) -> list[tuple[str, ErrorCode, str | None]]:
+        request = DescribeUserScramCredentialsRequest(users=[UserName(name=user) for user in users])
+        answer = await bench.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, request)
+        assert code(answer) is ErrorCode.NONE
+        return [(each.user, code(each), each.error_message) for each in answer.results]
+
+    assert await described() == []
+    missing, doubled = ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.DUPLICATE_RESOURCE
+    assert await described("ann", "bob", "ann", "") == [
+        (
+            "ann",
+            doubled,
+            "Cannot describe SCRAM credentials for the same user twice in a single request: ann",
+        ),
+        ("bob", missing, "Attempt to describe a user credential that does not exist: bob"),
+        ("", missing, "Username must not be empty"),
+    ]
 
 
 def test_each_api_is_either_expected_by_name_or_not_offered() -> None:
