@@ -7,6 +7,7 @@ monotonic clock, given by the caller. The order of a partition's queue is the or
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -77,6 +78,17 @@ class ProducerBatch:
         self.encoded = None
 
 
+class Appended(enum.IntEnum):
+    """What a record has done to the batches of its partition."""
+
+    JOINED = 0
+    """It is in a batch that has room for more. The sender knows of that batch."""
+    BEGAN = 1
+    """It has begun a batch: the sender has to look at it."""
+    FILLED = 2
+    """Its batch has no room for another record of its size."""
+
+
 class PartitionQueue:
     """The batches of one partition: waiting (oldest first) and in flight."""
 
@@ -126,22 +138,25 @@ class Accumulator:
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.flushing = 0
 
-    def append(self, topic_partition: TopicPartition, record: PendingRecord, now: float) -> bool:
-        """Add a record. True if the sender should look: a batch was begun or became full."""
+    def append(
+        self, topic_partition: TopicPartition, record: PendingRecord, now: float
+    ) -> Appended:
+        """Add a record."""
         queue = self.queues.get(topic_partition)
         if queue is None:
             queue = self.queues[topic_partition] = PartitionQueue(topic_partition)
         last = queue.waiting[-1] if queue.waiting else None
-        begun = last is None or last.closed or last.size + record.size > self._batch_size
-        if last is None or begun:
+        done = Appended.JOINED
+        if last is None or last.closed or last.size + record.size > self._batch_size:
             if last is not None:
                 last.closed = True
             last = ProducerBatch(topic_partition, (queue.next_ordinal,), created=now)
             queue.next_ordinal += 1
             queue.waiting.append(last)
+            done = Appended.BEGAN
         last.records.append(record)
         last.size += record.size
-        return begun or last.size >= self._batch_size
+        return Appended.FILLED if last.size + record.size > self._batch_size else done
 
     def ready(self, now: float) -> Iterator[PartitionQueue]:
         """The queues whose first batch may be sent now."""

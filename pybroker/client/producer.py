@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pybroker.client import defaults
-from pybroker.client.accumulator import Accumulator, PendingRecord, RecordMetadata
+from pybroker.client.accumulator import Accumulator, Appended, PendingRecord, RecordMetadata
 from pybroker.client.backoff import Deadline
 from pybroker.client.budget import MemoryBudget
 from pybroker.client.cluster import Cluster
@@ -35,6 +35,9 @@ from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.builder import record_size_max
 from pybroker.records.record import Headers
 
+SENDS_IN_TURN_MAX: Final = 1_000
+"""Calls of `send` that may follow each other in one turn of the event loop, a few milliseconds,
+where no batch becomes full: large batches, or many partitions."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 
 HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
@@ -89,6 +92,8 @@ class Producer:
         self._partitioner = Partitioner(rng, self.options.batch_size)
         self._sender = Sender(self.options, self._cluster, self._accumulator, self._budget)
         self._running = False
+        self._sent_in_turn = 0
+        """Calls of `send` since one has given way."""
 
     async def start(self) -> None:
         """Reach the cluster. Raises NoBrokers."""
@@ -142,9 +147,14 @@ class Producer:
         ms since 1970, None: now.
 
         Waits only for what is needed to take it: the topic to be known and memory to be free, for
-        at most max.block.ms. Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed (and
-        TypeError for text: encode it first; ValueError for a time or a header's name that no
-        record can hold). The future raises DeliveryFailed.
+        at most max.block.ms. A call that is cancelled there has not taken the record. When a batch
+        is full, the call takes the record and then gives way to other tasks for one turn of the
+        event loop. A call that is cancelled there loses only the future: the record is sent, and
+        `flush` and `close` wait for its outcome.
+
+        Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed (and TypeError for text:
+        encode it first; ValueError for a time or a header's name that no record can hold). The
+        future raises DeliveryFailed.
         """
         given_ms = None if timestamp_ms is None else _time(timestamp_ms)
         key_bytes, value_bytes = _octets(key, "key"), _octets(value, "value")
@@ -162,17 +172,7 @@ class Producer:
         self._check_running()
         if not self._budget.try_take(size):
             await self._wait_for_memory(size, deadline)
-        chosen = partition
-        if chosen is None:
-            chosen = self._partitioner.choose(
-                topic,
-                key_bytes,
-                size,
-                partition_count=len(known.partitions),
-                available=[
-                    number for number, info in known.partitions.items() if info.leader != NO_LEADER
-                ],
-            )
+        chosen = self._choose(known, key_bytes, size) if partition is None else partition
         record = PendingRecord(
             self._clock.wall_ms() if given_ms is None else given_ms,
             key_bytes,
@@ -182,8 +182,12 @@ class Producer:
             size,
         )
         now = self._clock.monotonic()
-        if self._accumulator.append(TopicPartition(topic, chosen), record, now):
+        appended = self._accumulator.append(TopicPartition(topic, chosen), record, now)
+        if appended:
             self._sender.wake()
+        self._sent_in_turn += 1
+        if appended is Appended.FILLED or self._sent_in_turn >= SENDS_IN_TURN_MAX:
+            await self._give_way()
         return record.delivery
 
     async def flush(self) -> None:
@@ -228,6 +232,11 @@ class Producer:
         self._used.pop(topic, None)
         return True
 
+    async def _give_way(self) -> None:
+        """Let others have their turn, the sender first: it has been woken, if there was reason."""
+        self._sent_in_turn = 0
+        await asyncio.sleep(0)
+
     async def _topic(self, name: str, partition: int | None, deadline: Deadline) -> TopicInfo:
         known = self._cluster.view.topics.get(name)
         if known is None or known.error != ErrorCode.NONE or not known.partitions:
@@ -243,6 +252,17 @@ class Producer:
                     f"topic {name} has {len(known.partitions)} partitions, no partition {partition}"
                 )
         return known
+
+    def _choose(self, topic: TopicInfo, key: bytes | None, size: int) -> int:
+        return self._partitioner.choose(
+            topic.name,
+            key,
+            size,
+            partition_count=len(topic.partitions),
+            available=[
+                number for number, info in topic.partitions.items() if info.leader != NO_LEADER
+            ],
+        )
 
     async def _wait_for_memory(self, size: int, deadline: Deadline) -> None:
         self._sender.wake()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pybroker.client.accumulator import Accumulator, PendingRecord
+from pybroker.client.accumulator import Accumulator, Appended, PendingRecord
 from pybroker.client.budget import MemoryBudget
 from pybroker.client.sequences import SEQUENCE_COUNT, SequenceState
 from pybroker.model import TopicPartition
@@ -29,7 +29,7 @@ class Gatherer:
         )
         self.now = 100.0
 
-    def add(self, *values: bytes, to: TopicPartition = T0) -> list[bool]:
+    def add(self, *values: bytes, to: TopicPartition = T0) -> list[Appended]:
         loop = asyncio.get_running_loop()
         return [
             self.inner.append(
@@ -62,13 +62,19 @@ class Gatherer:
 
 async def test_a_batch_closes_when_the_next_record_does_not_fit() -> None:
     gatherer = Gatherer(batch_size=HEADER_SIZE + 2 * SIZE, linger_s=10)
-    assert gatherer.add(b"a", b"b", b"c") == [True, True, True]
+    filled = [Appended.BEGAN, Appended.FILLED, Appended.BEGAN]
+    assert gatherer.add(b"a", b"b", b"c") == filled
     assert gatherer.waiting() == [[b"a", b"b"], [b"c"]]
+
+
+async def test_a_record_that_leaves_room_for_its_like_only_joins() -> None:
+    gatherer = Gatherer(batch_size=HEADER_SIZE + 3 * SIZE)
+    assert gatherer.add(b"a", b"b") == [Appended.BEGAN, Appended.JOINED]
 
 
 async def test_a_record_larger_than_a_batch_travels_alone() -> None:
     gatherer = Gatherer(batch_size=10)
-    gatherer.add(b"a", b"b")
+    assert gatherer.add(b"a", b"b") == [Appended.FILLED] * 2
     assert gatherer.waiting() == [[b"a"], [b"b"]]
 
 
