@@ -18,6 +18,13 @@ _UNICODE: Final = re.compile(r"[0-9a-fA-F]{4}")
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
+class PropertyText(str):
+    """A value as a properties file or a command line has it. Such a file may serve several
+    programs, so a client only warns of an option in it that has no effect."""
+
+    __slots__ = ()
+
+
 def parse_properties(text: str) -> dict[str, str]:
     """Name -> value; the last line of a name wins. Raises ConfigError for a broken \\u escape."""
     properties: dict[str, str] = {}
@@ -25,7 +32,7 @@ def parse_properties(text: str) -> dict[str, str]:
     for line in _logical_lines(text):
         raw_name, raw_value = _split(line)
         try:
-            properties[_unescape(raw_name)] = _unescape(raw_value)
+            properties[_unescape(raw_name)] = PropertyText(_unescape(raw_value))
         except ValueError:
             faults.append(f"{line!r}: \\u must be followed by four hexadecimal digits")
     if faults:
@@ -58,10 +65,16 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
         name, equals, value = assignment.partition("=")
         if not equals or not name.strip():
             faults.append(f"{assignment!r}: expected name=value")
-        properties[name.strip()] = value
+        properties[name.strip()] = PropertyText(value)
     if faults:
         raise ConfigError(faults)
     return properties
+
+
+def is_property(name: str, value: object) -> bool:
+    """Whether an option comes from a properties file, or from a mapping that looks like one:
+    Kafka's own spelling of the name, and text. A keyword argument of Python looks otherwise."""
+    return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 
 def _logical_lines(text: str) -> Iterator[str]:

@@ -27,11 +27,11 @@ from pybroker.classic.subscription import (
     by_pattern,
 )
 from pybroker.client import defaults
-from pybroker.client.errors import ClientError, Closed
+from pybroker.client.errors import ClientError, Closed, ConfigError
 from pybroker.client.tasks import TaskOwner
 from pybroker.coordinator.zookeeper.schemas import encode_consumer
 from pybroker.coordinator.zookeeper.session import KazooCoord
-from pybroker.errors import ConfigError, CoordError, PybrokerError
+from pybroker.errors import CoordError, PybrokerError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Coord, Rng
 

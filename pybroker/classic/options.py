@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.client.errors import ConfigError
 from pybroker.config import boolean, integer, nearest_name, options_of, parse_values, string
-from pybroker.errors import ConfigError
+from pybroker.properties import is_property
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,9 @@ WITHOUT_EFFECT: Final = frozenset(
         "zookeeper.sync.time.ms",
     }
 )
-"""Options of the classic consumer that are accepted, for the sake of existing properties files,
-with a warning. Only as the default of rebalance.backoff.ms had zookeeper.sync.time.ms a meaning."""
+"""Options of the classic consumer that do nothing here. A properties file may have them, and brings
+a warning; as keyword arguments they are faults. Only as the default of rebalance.backoff.ms had
+zookeeper.sync.time.ms a meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +104,10 @@ def parse_classic_options(given: Mapping[str, object]) -> ClassicOptions:
             faults.append(f"option {name} is given twice")
         elif dotted in rows:
             texts[dotted] = str(value).lower() if isinstance(value, bool) else str(value)
-        elif dotted in WITHOUT_EFFECT:
+        elif dotted in WITHOUT_EFFECT and is_property(name, value):
             logger.warning("event=option-without-effect name=%s", name)
+        elif dotted in WITHOUT_EFFECT:
+            faults.append(f"option {name} has no effect; leave it out")
         else:
             near = nearest_name(dotted, rows)
             faults.append(f"unknown option {name}" + (f"; did you mean {near}?" if near else ""))

@@ -25,13 +25,13 @@ from pybroker.classic.reading import Reader
 from pybroker.classic.standing import Standing
 from pybroker.client.backoff import Deadline
 from pybroker.client.errors import ClientError
-from pybroker.errors import ConfigError, CoordError, MalformedNode, PybrokerError, SessionExpired
+from pybroker.errors import CoordError, MalformedNode, PybrokerError, SessionExpired
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Coord, WatchEvent
 
 logger = logging.getLogger(__name__)
 
-_MAY_PASS = (CoordError, ClientError, MalformedNode, ConfigError, NoRoundRobin)
+_MAY_PASS = (CoordError, ClientError, MalformedNode, NoRoundRobin)
 """What another try, or another member, may cure."""
 
 

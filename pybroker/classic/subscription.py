@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.client.errors import ConfigError
 from pybroker.coordinator.zookeeper.schemas import ConsumerRegistration
-from pybroker.errors import ConfigError
 from pybroker.model import INTERNAL_TOPICS
 
 STATIC: Final = "static"

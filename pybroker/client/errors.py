@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from pybroker import errors
 from pybroker.errors import ErrorCode, PybrokerError
 from pybroker.model import TopicPartition
 
@@ -36,6 +37,11 @@ class ClientError(PybrokerError):
 
     retriable = False
     definite = True
+
+
+class ConfigError(ClientError, errors.ConfigError):
+    """One or more options of a client are wrong; `faults` holds one sentence for each. Nothing was
+    opened."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from pybroker.client.addresses import split_address
 from pybroker.client.assignors import assignor_name
-from pybroker.errors import ConfigError
+from pybroker.client.errors import ConfigError
+from pybroker.properties import is_property
 
 logger = logging.getLogger(__name__)
 
@@ -31,19 +32,19 @@ ALIASES: Mapping[str, str] = {
     "max_in_flight": "max_in_flight_requests_per_connection",
     "bootstrap_server": "bootstrap_servers",
 }
-WITHOUT_EFFECT = frozenset(
-    {
-        "key_serializer",
-        "value_serializer",
-        "key_deserializer",
-        "value_deserializer",
-        "metric_reporters",
-        "retries",
-        "send_buffer_bytes",
-        "receive_buffer_bytes",
-    }
-)
-"""Kafka's options that are accepted, for the sake of existing properties files, with a warning."""
+_BUFFERS = "the operating system chooses the sizes of socket buffers"
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "key_serializer": "send() takes bytes, so encode the key before",
+    "value_serializer": "send() takes bytes, so encode the value before",
+    "key_deserializer": "records hold bytes, so decode record.key yourself",
+    "value_deserializer": "records hold bytes, so decode record.value yourself",
+    "metric_reporters": "the client reports no metrics",
+    "retries": "delivery.timeout.ms and default.api.timeout.ms say how long to try again",
+    "send_buffer_bytes": _BUFFERS,
+    "receive_buffer_bytes": _BUFFERS,
+}
+"""Kafka's options that do nothing here, each with the reason. A properties file may have them, and
+brings a warning; as keyword arguments they are faults, for their writer counts on them."""
 
 
 def _whole(minimum: int, maximum: int = INT32_MAX) -> Reader[int]:
@@ -258,10 +259,12 @@ def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT
                 values[plain] = rows[plain].metadata["read"](value)
             except ValueError as error:
                 faults.append(f"option {name} {error}")
-        elif plain in WITHOUT_EFFECT:
+        elif plain not in WITHOUT_EFFECT:
+            faults.append(_unknown(name, list(rows)))
+        elif is_property(name, value):
             logger.warning("event=option-without-effect name=%s", name)
         else:
-            faults.append(_unknown(name, list(rows)))
+            faults.append(f"option {name} has no effect: {WITHOUT_EFFECT[plain]}; leave it out")
     if issubclass(kind, ProducerOptions) and not faults:
         faults = _settle_producer(values)
     if issubclass(kind, ConsumerOptions) and not faults:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from pybroker.client.errors import ConfigError
 from pybroker.client.options import ConsumerOptions, parse_options
 from pybroker.client.range_fetcher import Patience
-from pybroker.errors import ConfigError
+from pybroker.properties import PropertyText
 
 DEFAULTS: Final[Mapping[str, object]] = {
     "max_partition_fetch_bytes": 4 * 1024 * 1024,
@@ -32,7 +33,7 @@ def parse_range_options(
     for name, value in options.items():
         plain = name.lower()
         if plain != POLL_TIMEOUT:
-            given[plain.removeprefix(CLIENT_PREFIX).replace(".", "_")] = value
+            given[plain.removeprefix(CLIENT_PREFIX).replace(".", "_")] = PropertyText(value)
         elif value.isascii() and value.isdecimal() and int(value):
             stalled_ms = int(value)
         else:

@@ -9,9 +9,9 @@ import pytest
 from pybroker.classic import ClassicConsumer, ClassicOptions
 from pybroker.classic.options import parse_classic_options
 from pybroker.classic.subscription import Subscription, as_registered, by_names, by_pattern
+from pybroker.client import ClientError, ConfigError
 from pybroker.config import options_of
 from pybroker.coordinator.zookeeper.schemas import ConsumerRegistration
-from pybroker.errors import ConfigError
 from unit_tests.sources import ROOT
 
 
@@ -40,6 +40,12 @@ def test_an_option_without_effect_is_named(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.WARNING):
         parse_classic_options({"group.id": "g", "num.consumer.fetchers": "2"})
     assert "name=num.consumer.fetchers" in caplog.text
+
+
+def test_a_keyword_argument_without_effect_is_a_fault() -> None:
+    with pytest.raises(ConfigError, match="option num_consumer_fetchers has no effect") as caught:
+        parse_classic_options({"group_id": "g", "num_consumer_fetchers": 2})
+    assert isinstance(caught.value, ClientError)
 
 
 def test_the_page_lists_every_option_with_its_default() -> None:

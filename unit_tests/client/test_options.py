@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
+import pybroker.client.errors
+from pybroker.client import Admin, ClientError, ConfigError, Consumer, Producer
 from pybroker.client.addresses import format_address, split_address
-from pybroker.client.options import ConsumerOptions, ProducerOptions, parse_options
-from pybroker.errors import ConfigError
+from pybroker.client.options import (
+    WITHOUT_EFFECT,
+    ConsumerOptions,
+    ProducerOptions,
+    parse_options,
+)
+from pybroker.properties import parse_properties
 
 
 def producer(**given: Any) -> ProducerOptions:
@@ -103,11 +110,53 @@ def test_the_delivery_limit_covers_linger_and_one_request() -> None:
     assert "at least linger.ms + request.timeout.ms" in faults({"delivery.timeout.ms": 1_000})[0]
 
 
-def test_options_of_java_that_mean_nothing_here_are_taken_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
+KINDS = [Producer, Consumer, Admin]
+SERIALIZER = "org.apache.kafka.common.serialization.StringSerializer"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "line", [f"key.serializer={SERIALIZER}", f"value.deserializer={SERIALIZER}", "retries=3"]
+)
+def test_a_properties_files_options_without_effect_bring_a_warning(
+    kind: type[Producer | Consumer | Admin], line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    producer(**{"key.serializer": "org.apache.kafka.common.serialization.StringSerializer"})
-    assert "event=option-without-effect name=key.serializer" in caplog.text
+    (name,) = given = parse_properties(line)
+    kind(**given)
+    kind(**{name: str(value) for name, value in given.items()})
+    kind(**{name.replace(".", "_"): value for name, value in given.items()})  # as tools pass it on
+    assert caplog.text.count("event=option-without-effect") == 3
+    assert f"event=option-without-effect name={name}" in caplog.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_a_keyword_argument_without_effect_is_a_fault(
+    kind: type[Producer | Consumer | Admin], name: str
+) -> None:
+    for value in (str.encode, 3) if name == "retries" else (str.encode, 3, "utf-8"):
+        with pytest.raises(ConfigError, match=f"^option {name} has no effect: .*; leave it out$"):
+            kind(**{name: value})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unknown_keyword_argument_is_a_fault(kind: type[Producer | Consumer | Admin]) -> None:
+    with pytest.raises(ConfigError, match="unknown option api_version"):
+        kind(api_version=(3, 9))
+
+
+def test_wrong_options_are_an_error_of_the_client() -> None:
+    assert issubclass(ConfigError, ClientError)
+    assert issubclass(ConfigError, pybroker.errors.ConfigError), "tools and Spark catch this one"
+
+
+def test_every_error_of_the_client_can_be_imported_from_it() -> None:
+    found = {
+        name
+        for name, value in vars(pybroker.client.errors).items()
+        if isinstance(value, type) and issubclass(value, ClientError)
+    }
+    assert found <= set(pybroker.client.__all__)
 
 
 @pytest.mark.parametrize(
