@@ -141,10 +141,45 @@ async def test_start_without_a_zookeeper_says_what_to_check(listens: bool, answe
     with pytest.raises(StartupError) as failed:
         await coord.start(timeout_s=0.5)
     other.close()
-    assert str(failed.value) == (
-        f"ZooKeeper does not answer at 127.0.0.1:{port} within 0.5 s;"
-        " check zookeeper.connect (is it running?)"
+    start = f"ZooKeeper does not answer at 127.0.0.1:{port} within 0.5 s: "
+    assert str(failed.value).startswith(start)
+    assert str(failed.value).endswith("; check zookeeper.connect (is it running?)")
+
+
+async def test_only_a_broker_creates_the_chroot(server: EmbeddedZooKeeper) -> None:
+    """The tools that take --zookeeper name a chroot that is missing, and leave it missing."""
+    place = f"{server.connect}/typo"
+    root = KazooCoord(server.connect, clock=SystemClock())
+    await root.start()
+    sentence = f"ZooKeeper at {server.connect} has no node /typo; check the chroot behind"
+    with pytest.raises(StartupError, match=sentence):
+        await KazooCoord(place, clock=SystemClock()).start()
+    for words in (
+        ["preferred-replica-election", "--zookeeper", place],
+        ["configs", "--describe", "--topic", "t", "--zookeeper", place],
+        ["zookeeper-shell", place, "ls", "/"],
+    ):
+        code, error = await tool(*words)
+        assert code == 1
+        assert error[0].startswith(sentence), words
+        assert error[1:] in ([], ["Node does not exist: /"]), words
+    assert await root.exists("/typo") is None
+    broker = KazooCoord(place, clock=SystemClock())
+    await broker.start(make_chroot=True)
+    assert await root.exists("/typo") is not None
+    await broker.close()
+    await root.close()
+
+
+async def tool(*words: str) -> tuple[int | None, list[str]]:
+    """Exit code and the lines on standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pybroker", *words),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
+    _, error = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    return process.returncode, error.decode().splitlines()
 
 
 async def test_unknown_host_is_named() -> None:

@@ -71,7 +71,7 @@ class RealService:
             session_timeout_ms=_SESSION_MS,
         )
         self._clients[coord] = gate
-        await coord.start()
+        await coord.start(make_chroot=True)
         return coord
 
     async def expire(self, client: Client) -> None:

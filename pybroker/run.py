@@ -162,7 +162,7 @@ class _Sessions:
             where = f"{self._servers} (embedded)"
         coord = self._session(SESSION_FILE)
         self._stack.push_async_callback(coord.close)
-        await coord.start(self._config.zookeeper_wait_ms / 1000)
+        await coord.start(self._config.zookeeper_wait_ms / 1000, make_chroot=True)
         return coord, where
 
     async def connect_offsets(self) -> KazooCoord:

@@ -9,18 +9,16 @@ from typing import Final
 import click
 
 from pybroker.broker_config import BrokerConfig
-from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.config_store import change_config, read_config
 from pybroker.coordinator.zookeeper.paths import DEFAULT_ENTITY, ConfigEntity
 from pybroker.coordinator.zookeeper.session import KazooCoord
-from pybroker.errors import CoordError
 from pybroker.layered_config import usable_values
 from pybroker.tools._cli import Failure, write_json
 from pybroker.tools._config_wish import BROKERS, TOPICS, Wish
+from pybroker.tools._zookeeper_session import cluster_nodes
 from pybroker.topic_config import topic_config_faults
 
-CONNECT_S: Final = 30.0
 _WHY_NOT: Final = (
     "Broker configuration operations using ZooKeeper are only supported if the affected broker(s)"
     " are not running."
@@ -33,16 +31,8 @@ async def change_in_zookeeper(connect: str, wish: Wish) -> None:
         raise Failure(
             f"--zookeeper cannot be used for {wish.type}: there are no users with credentials yet"
         )
-    coord = KazooCoord(connect, clock=SystemClock())
-    await coord.start(CONNECT_S)
-    try:
-        if await coord.exists(paths.BROKER_IDS) is None:
-            raise Failure(f"{connect} holds no Kafka cluster: there is no {paths.BROKER_IDS}")
+    async with cluster_nodes(connect) as coord:
         await (_alter if wish.alter else _describe)(coord, wish)
-    except CoordError as error:
-        raise Failure(f"ZooKeeper at {connect} failed: {error!r}") from error
-    finally:
-        await coord.close()
 
 
 async def _alter(coord: KazooCoord, wish: Wish) -> None:

@@ -13,18 +13,16 @@ from collections.abc import Callable, Collection, Iterable
 import click
 
 from pybroker.client.admin_elections import ElectionType
-from pybroker.clock import SystemClock
 from pybroker.coordinator.controller.reading import read_states, read_topic_names, read_topics
 from pybroker.coordinator.zookeeper import paths, schemas
-from pybroker.coordinator.zookeeper.session import KazooCoord
-from pybroker.errors import CoordError, NodeExists, NoNode, RequestTooLarge
+from pybroker.errors import NodeExists, NoNode, RequestTooLarge
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import Coord, WatchEvent
 from pybroker.tools import leader_election
 from pybroker.tools._cli import Failure, Tool, client_options, config_file_option, run_async
 from pybroker.tools._election_file import read_partitions
+from pybroker.tools._zookeeper_session import cluster_nodes
 
-CONNECT_S = 30.0
 ELECTION_WAIT_S = 30.0
 API_TIMEOUT_MS = 60_000
 REQUEST_TIMEOUT_MS = 30_000
@@ -88,16 +86,8 @@ def _ask_broker(
 
 
 async def _ask_zookeeper(connect: str, wanted: list[TopicPartition] | None) -> None:
-    coord = KazooCoord(connect, clock=SystemClock())
-    await coord.start(CONNECT_S)
-    try:
-        if await coord.exists(paths.BROKER_IDS) is None:
-            raise Failure(f"{connect} holds no Kafka cluster: there is no {paths.BROKER_IDS}")
+    async with cluster_nodes(connect) as coord:
         await perform(coord, wanted)
-    except CoordError as error:
-        raise Failure(f"ZooKeeper at {connect} failed: {error!r}") from error
-    finally:
-        await coord.close()
 
 
 async def perform(coord: Coord, wanted: list[TopicPartition] | None) -> None:

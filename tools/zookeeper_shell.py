@@ -8,6 +8,7 @@ import re
 import readline  # noqa: F401  # gives `input` editing and a history by the arrow keys
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -242,14 +243,23 @@ class Shell:
             self._server, timeout=limit_s, read_only=self._wish.read_only, logger=_quiet()
         )
         try:
-            session.start(timeout=limit_s)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # kazoo's on a chroot; ours is below
+                session.start(timeout=limit_s)
+            timed = TimedSession(session, limit_s)
+            if parsed.chroot and timed.exists("/") is None:
+                click.echo(
+                    f"ZooKeeper at {parsed.servers} has no node {parsed.chroot}; check the chroot"
+                    " behind the servers",
+                    err=True,
+                )
         except kazoo.handlers.threading.KazooTimeoutError:
             session.close()
             raise Failure(
                 f"no ZooKeeper answered at {self._server} within {limit_s:g} s; something listens"
                 " there, is it a ZooKeeper server?"
             ) from None
-        self._session = TimedSession(session, limit_s)
+        self._session = timed
         self.announce("None", "null")
 
     def _check_reachable(self, hosts: Sequence[tuple[str, int]], limit_s: float) -> None:

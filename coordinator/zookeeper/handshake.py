@@ -8,6 +8,7 @@ going on to a new one when the old is gone. Nothing else of the protocol may be 
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,11 +41,24 @@ class Granted:
     timeout_ms: int
 
 
+class NoServer(ConnectionError):
+    """No server answers as ZooKeeper does; the message gives the reason of each. `refused`: none of
+    them took the connection."""
+
+    def __init__(self, reasons: Sequence[str], refused: bool) -> None:
+        super().__init__("; ".join(reasons) or "no server is given")
+        self.refused = refused
+
+
+class _Refused(Exception):
+    """The server did not take the connection; the message says why."""
+
+
 async def close_session(
     hosts: Sequence[tuple[str, int]], key: SessionKey, *, timeout_s: float
 ) -> bool:
     """End a session whose client is gone, so that its ephemeral nodes vanish now. Gives whether it
-    was still alive. Raises OSError if no server answers."""
+    was still alive. Raises NoServer."""
     granted = await open_and_close(hosts, key=key, timeout_ms=1000, timeout_s=timeout_s)
     return granted.timeout_ms > 0
 
@@ -57,21 +71,48 @@ async def open_and_close(
     timeout_s: float,
 ) -> Granted:
     """Open a session (take over the one of `key` if given), close it at once, and give what the
-    server granted. Tries each server in turn. Raises OSError if none answers as ZooKeeper does."""
-    failure: OSError = ConnectionError("no server is given")
+    server granted. Tries each server in turn, for `timeout_s` each. Raises NoServer."""
+    reasons = []
+    refused = True
     for host, port in hosts:
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             async with asyncio.timeout(timeout_s):
                 return await _open_and_close(host, port, key, timeout_ms)
+        except _Refused as error:
+            reasons.append(str(error))
+            continue
+        except TimeoutError:
+            reasons.append(f"no answer from {place} within {timeout_s:g} s")
+        except (OSError, asyncio.IncompleteReadError, struct.error, ValueError):
+            reasons.append(f"{place} does not answer as ZooKeeper does")
+        refused = False
+    raise NoServer(reasons, refused)
+
+
+async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Raises _Refused. Each address of a name is tried by itself: asyncio, given the name, hides
+    the reasons of several."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        raise _Refused(f"no address is known for {host}") from None
+    reason = f"no address is known for {host}"
+    for *_, address in found:
+        try:
+            return await asyncio.open_connection(str(address[0]), port)
+        except ConnectionRefusedError:
+            reason = f"connection refused by {host}:{port}"
+        except TimeoutError:
+            raise
         except OSError as error:
-            failure = error
-        except (asyncio.IncompleteReadError, struct.error, ValueError) as error:
-            failure = ConnectionError(f"{host}:{port} does not answer as ZooKeeper does: {error}")
-    raise failure
+            reason = f"no connection to {host}:{port} ({error.strerror or error})"
+    raise _Refused(reason)
 
 
 async def _open_and_close(host: str, port: int, key: SessionKey | None, timeout_ms: int) -> Granted:
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = await _connected(host, port)
     try:
         session = key or SessionKey(_NEW_SESSION, _NO_PASSWORD)
         request = _CONNECT_REQUEST.pack(

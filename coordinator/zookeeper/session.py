@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
-from pybroker.coordinator.zookeeper.handshake import SessionKey, close_session, open_and_close
+from pybroker.coordinator.zookeeper.first_answer import FirstAnswer
+from pybroker.coordinator.zookeeper.handshake import SessionKey, close_session
 from pybroker.coordinator.zookeeper.kazoo_values import (
     KazooException,
     add_operation,
@@ -50,7 +51,6 @@ SESSION_TIMEOUT_MS: Final = 18_000
 
 _PROBES_PER_SESSION: Final = 6
 _SILENCE_OF_SESSION_MAX: Final = 2 / 3
-_RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 2.0
 
@@ -97,19 +97,29 @@ class KazooCoord:
 
     # ---- life
 
-    async def start(self, timeout_s: float = 10.0) -> None:
-        """Close the session that an earlier process left, open one, and make the chroot. Raises
-        StartupError if that is not done within `timeout_s`."""
+    async def start(
+        self,
+        timeout_s: float = 10.0,
+        *,
+        make_chroot: bool = False,
+        refusals_max: int | None = None,
+    ) -> None:
+        """Close the session that an earlier process left and open one. Raises StartupError if that
+        is not done within `timeout_s`, if all servers have refused `refusals_max` times, or if
+        there is no chroot; with `make_chroot`, which is for brokers only, it is created."""
+        first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._await_server()
+                self._granted(await first.granted_ms(self._session_timeout_ms, timeout_s))
                 await self.close_previous_session()
-                await self._make_chroot(timeout_s)
+                if make_chroot:
+                    await self._make_chroot(timeout_s)
                 self._open_link()
                 await self._connected.wait()
+                await self._check_chroot()
         except TimeoutError:
             await self.close()
-            raise StartupError(await self._why_no_answer(timeout_s)) from None
+            raise StartupError(first.complaint(timeout_s)) from None
         except CoordError as error:
             await self.close()
             raise StartupError(
@@ -446,29 +456,14 @@ class KazooCoord:
 
     # ---- private: start
 
-    async def _await_server(self) -> None:
-        """Wait until a server answers, and learn the session timeout that it grants."""
-        delay_s = _RETRY_S
-        while True:
-            try:
-                granted = await open_and_close(
-                    self._connect.hosts,
-                    timeout_ms=self._session_timeout_ms,
-                    timeout_s=_CLOSE_TIMEOUT_S,
-                )
-            except OSError:
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, _RETRY_MAX_S)
-                continue
-            if granted.timeout_ms > 0:
-                break
-        if granted.timeout_ms != self._session_timeout_ms:
+    def _granted(self, timeout_ms: int) -> None:
+        if timeout_ms != self._session_timeout_ms:
             _log.warning(
                 "zookeeper grants a session timeout of %d ms instead of %d",
-                granted.timeout_ms,
+                timeout_ms,
                 self._session_timeout_ms,
             )
-            self._session_timeout_ms = granted.timeout_ms
+            self._session_timeout_ms = timeout_ms
 
     async def _make_chroot(self, timeout_s: float) -> None:
         if not self._connect.chroot:
@@ -486,15 +481,12 @@ class KazooCoord:
         finally:
             await outside.close()
 
-    async def _why_no_answer(self, timeout_s: float) -> str:
-        unknown = []
-        for host, port in self._connect.hosts:
-            try:
-                await asyncio.get_running_loop().getaddrinfo(host, port)
-            except OSError:
-                unknown.append(host)
-        names = f"; no address is known for {', '.join(unknown)}" if unknown else ""
-        return (
-            f"ZooKeeper does not answer at {self._connect.servers} within {timeout_s:g} s;"
-            f" check zookeeper.connect (is it running?){names}"
-        )
+    async def _check_chroot(self) -> None:
+        if not self._connect.chroot:
+            return
+        await self.sync()  # a follower may not know yet of a chroot that was just created
+        if await self.exists("/") is None:
+            raise StartupError(
+                f"ZooKeeper at {self._connect.servers} has no node {self._connect.chroot}; check"
+                " the chroot behind the servers, which is created when a broker starts with it"
+            )

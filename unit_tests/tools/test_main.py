@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -126,6 +127,26 @@ def test_a_cluster_that_cannot_be_reached(capsys: pytest.CaptureFixture[str]) ->
     assert lines[-1].startswith(
         "Error: no broker could be reached (127.0.0.1:1: connection refused"
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["preferred-replica-election", "--zookeeper", "ZOOKEEPER"],
+        ["configs", "--describe", "--topic", "t", "--zookeeper", "ZOOKEEPER"],
+        ["zookeeper-shell", "ZOOKEEPER", "ls", "/"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_zookeeper_that_refuses_is_told_at_once(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{closed.getsockname()[1]}"
+        assert main([word.replace("ZOOKEEPER", place) for word in words]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert place in line and "refused" in line.lower() and "that the server runs" in line
 
 
 def test_only_the_module_of_the_tool_is_loaded() -> None:

@@ -1,0 +1,69 @@
+"""The wait for the first answer of a ZooKeeper: how long it goes on, and what is said meanwhile.
+
+A broker waits as long as zookeeper.connection.timeout.ms allows, because ZooKeeper may start after
+it. A tool gives up when every server has refused a few connections: nothing listens there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from pybroker.coordinator.zookeeper.connect_string import ConnectString
+from pybroker.coordinator.zookeeper.handshake import NoServer, open_and_close
+from pybroker.errors import StartupError
+
+_log = logging.getLogger(__name__)
+
+TOOL_REFUSALS_MAX: Final = 3
+"""A server that is being restarted, or a name server that is busy, may refuse once."""
+_RETRY_S: Final = 0.05
+_RETRY_MAX_S: Final = 1.0
+_ATTEMPT_S: Final = 2.0
+
+
+class FirstAnswer:
+    """One wait. The caller bounds it in time, and takes the sentence for its error from here."""
+
+    def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
+        """`refusals_max`: how often all servers may refuse before the wait ends; None: no limit."""
+        self._connect = connect
+        self._refusals_max = refusals_max
+        self._reason = "no answer"
+
+    async def granted_ms(self, session_timeout_ms: int, timeout_s: float) -> int:
+        """The session timeout that a server grants. `timeout_s` is the caller's, for the log only.
+        Raises StartupError when all servers have refused too often."""
+        delay_s = _RETRY_S
+        refusals = 0
+        while True:
+            try:
+                granted = await open_and_close(
+                    self._connect.hosts, timeout_ms=session_timeout_ms, timeout_s=_ATTEMPT_S
+                )
+                if granted.timeout_ms > 0:
+                    return granted.timeout_ms
+                reason = "the server grants no session"
+            except NoServer as error:
+                reason = str(error)
+                refusals = refusals + 1 if error.refused else 0
+                if refusals == self._refusals_max:
+                    raise StartupError(
+                        f"ZooKeeper cannot be reached: {reason}; check the address and that the"
+                        " server runs"
+                    ) from None
+                if error.refused and self._refusals_max is not None:
+                    self._reason = reason  # told soon, by the error or not at all
+            if reason != self._reason:
+                self._reason = reason
+                _log.warning("zookeeper %s; waiting up to %g s for it", reason, timeout_s)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_MAX_S)
+
+    def complaint(self, timeout_s: float) -> str:
+        """The sentence for a wait that has taken too long."""
+        return (
+            f"ZooKeeper does not answer at {self._connect.servers} within {timeout_s:g} s:"
+            f" {self._reason}; check zookeeper.connect (is it running?)"
+        )
