@@ -6,11 +6,13 @@ In turn with each broker, the same members for both (ours on the wire, one conne
 join    50 members come at once to an empty group, until all have their part of one generation
 again   50 members of a stable group join again at once, with other metadata
 leave   one of 50 leaves, until the other 49 have the next generation
+first   the first members of two new groups join by one connection in one piece, until both answers
 idle    1,000 groups with one member each that heartbeats every 3 s: CPU time of the broker
 
-`join` includes group.initial.rebalance.delay.ms, for both, twice: it begins anew once when somebody
-has come meanwhile. `leave` includes the time until members hear of it, by heartbeats every 100 ms.
-Printed are medians, the smallest and largest of the rounds, and our median in parts of Apache's.
+`join` and `first` include group.initial.rebalance.delay.ms, for both, twice: it begins anew once
+when somebody has come meanwhile, and a connection's second request waits for its first. `leave`
+includes the time until members hear of it, by heartbeats every 100 ms. Printed are medians, the
+smallest and largest of the rounds, and our median in parts of Apache's.
 """
 
 from __future__ import annotations
@@ -96,8 +98,18 @@ class Member:
         self._reader, self._writer = await asyncio.open_connection(host, int(port))
 
     async def ask(self, version: int, request: Message, response: type[ResponseT]) -> ResponseT:
-        frame = frame_of(version, request, 1, "bench")
-        self._writer.write(struct.pack(">i", len(frame)) + frame)
+        self._writer.write(_framed(version, request))
+        return await self._answer(version, response)
+
+    async def join_for_two(self, groups: tuple[str, str]) -> None:
+        """Returns when a member of each has joined, in a version that needs no id first."""
+        joins = [_framed(3, self._join_request(group)) for group in groups]
+        self._writer.write(b"".join(joins))
+        for _ in groups:
+            answer = await self._answer(3, JoinGroupResponse)
+            assert not answer.error_code, answer
+
+    async def _answer(self, version: int, response: type[ResponseT]) -> ResponseT:
         (size,) = struct.unpack(">i", await self._reader.readexactly(4))
         answer = memoryview(await self._reader.readexactly(size))
         api = next(api for api in APIS.values() if api.response is response)
@@ -112,18 +124,7 @@ class Member:
             pass
 
     async def _try_to_join(self) -> bool:
-        joined = await self.ask(
-            5,
-            JoinGroupRequest(
-                group_id=self.group,
-                session_timeout_ms=SESSION_MS,
-                rebalance_timeout_ms=SESSION_MS,
-                member_id=self.id,
-                protocol_type="consumer",
-                protocols=[JoinGroupRequestProtocol(name="range", metadata=self.metadata)],
-            ),
-            JoinGroupResponse,
-        )
+        joined = await self.ask(5, self._join_request(self.group), JoinGroupResponse)
         self.id = joined.member_id or self.id
         if joined.error_code:
             await self._bear(joined.error_code)
@@ -147,6 +148,16 @@ class Member:
             return False
         self.generation = generation
         return True
+
+    def _join_request(self, group: str) -> JoinGroupRequest:
+        return JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=SESSION_MS,
+            member_id=self.id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=self.metadata)],
+        )
 
     async def _bear(self, code: int) -> None:
         if code in LOADING:
@@ -176,6 +187,11 @@ class Member:
         self._writer.close()
 
 
+def _framed(version: int, request: Message) -> bytes:
+    frame = frame_of(version, request, 1, "bench")
+    return struct.pack(">i", len(frame)) + frame
+
+
 async def _ready(member: Member) -> None:
     """The coordinator is found, and has loaded."""
     request = FindCoordinatorRequest(key=member.group, key_type=0)
@@ -183,6 +199,15 @@ async def _ready(member: Member) -> None:
         if not (await member.ask(1, request, FindCoordinatorResponse)).error_code:
             return
         await asyncio.sleep(0.1)
+
+
+async def _loaded(member: Member, group: str) -> None:
+    """A member that is none leaves, which is refused in one way or the other."""
+    request = LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id="nobody")])
+    while True:
+        if (await member.ask(3, request, LeaveGroupResponse)).error_code not in LOADING:
+            return
+        await asyncio.sleep(0.05)
 
 
 async def _agree(members: list[Member], work: Awaitable[object], than: int) -> float:
@@ -206,18 +231,25 @@ async def _rest(members: list[Member], lives: list[asyncio.Task[None]]) -> None:
 
 
 async def rebalances(bootstrap: str, group: str) -> dict[str, float]:
-    """Seconds of `join`, `again` and `leave`."""
+    """Seconds of `first`, `join`, `again` and `leave`."""
     members = [Member(bootstrap, group) for _ in range(MEMBERS)]
     for member in members:
         await member.connect()
     await _ready(members[0])
+    news = (f"{group}-a", f"{group}-b")
+    for each in news:
+        await _loaded(members[0], each)
+    begun = time.perf_counter()
+    await members[0].join_for_two(news)
+    first = time.perf_counter() - begun
     lives: list[asyncio.Task[None]] = []
 
     async def come(member: Member) -> None:
         await member.join()
         lives.append(asyncio.create_task(member.live()))
 
-    took = {"join": await _agree(members, asyncio.gather(*map(come, members)), 0)}
+    took = {"first": first}
+    took["join"] = await _agree(members, asyncio.gather(*map(come, members)), 0)
     await _rest(members, lives)
     before = members[0].generation
     for member in members:
@@ -295,7 +327,7 @@ def main() -> None:
                 if number >= 2:
                     for step, value in took.items():
                         found[step, name].append(value)
-        for step in ("join", "again", "leave"):
+        for step in ("first", "join", "again", "leave"):
             report(step, "ms", 1_000, found[step, "pybroker"], found[step, "apache"])
         for number in range(3):
             for name, broker in brokers.items():

@@ -38,6 +38,7 @@ def bind_http(config: BrokerConfig) -> socket.socket | None:
     host, port = address
     opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # for the connections accepted
     try:
         opened.bind((host, port))
         opened.listen(_BACKLOG)

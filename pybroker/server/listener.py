@@ -262,6 +262,10 @@ class Server:
     def _set_socket_options(self, listening: socket.socket) -> None:
         """Accepted sockets inherit these from the listening one."""
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # uvloop sets it on every connection. asyncio's own loop does so only where the socket names
+        # its protocol, which one that was accepted does not: then an answer behind another one
+        # waits for the peer's delayed acknowledgement, 40 ms on Linux.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._limits.receive_buffer_bytes != SYSTEMS_CHOICE:
             listening.setsockopt(
                 socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.receive_buffer_bytes

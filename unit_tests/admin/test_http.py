@@ -249,6 +249,7 @@ def test_an_address_of_another_machine_refuses_the_start() -> None:
 async def test_who_comes_before_the_broker_serves_is_answered() -> None:
     bound = bind_http(config(f"127.0.0.1:{free_ports(1)[0]}"))
     assert bound is not None
+    assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "connections inherit it"
     site = Site(bound.getsockname()[1])
     early = asyncio.ensure_future(site.ask("/healthz"))
     service = AdminService(BrokerView(BrokerConfig()), bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -232,6 +233,25 @@ async def test_whoever_waits_behind_a_late_answer_is_told() -> None:
         with pytest.raises(ConnectionLost):
             await patient
         await connection.close()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, _LOOP_FACTORY])
+def test_no_request_waits_for_the_acknowledgement_of_an_earlier_one(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def peer(wire: Wire) -> None:
+        await wire.handshake()
+        await asyncio.Event().wait()
+
+    async def connected() -> None:
+        async with serving(peer) as port:
+            connection = await connect(port)
+            opened = connection._writer.get_extra_info("socket")
+            assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            await connection.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(connected())
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, _LOOP_FACTORY])

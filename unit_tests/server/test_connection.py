@@ -16,6 +16,7 @@ import pytest
 from pybroker.clock import SystemClock
 from pybroker.errors import CloseConnection, MalformedInput, StartupError
 from pybroker.ports import Clock
+from pybroker.run import _LOOP_FACTORY
 from pybroker.server.connection import Answer, Connection, Peer
 from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Bind, Server, bind
@@ -439,3 +440,23 @@ async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
         async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
         writer.close()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, _LOOP_FACTORY])
+def test_no_answer_waits_for_the_acknowledgement_of_an_earlier_one(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """The system would hold it back for 40 ms where a client has asked for two things at once."""
+
+    async def connected() -> None:
+        async with serving(echo) as (server, port):
+            _, writer = await connect(port)
+            await until(lambda: server.connection_count == 1)
+            (accepted,) = server._connections
+            assert accepted._transport is not None
+            opened = accepted._transport.get_extra_info("socket")
+            assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            writer.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(connected())
