@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -157,6 +157,10 @@ class FencedWrites:
             call.is_abandoned = True
             call.done.set_result(None)
         return call.codes
+
+    def found(self, nodes: Iterable[str]) -> None:
+        """These exist: somebody else of the same coordinator has seen or made them."""
+        self._known.update(dict.fromkeys(nodes, True))
 
     async def settled(self, group_id: str) -> None:
         """Wait until what was asked for the group before this call is decided or given up."""

@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 CLAIM: Final = "pybroker-coordinator"
 """Stands in for members while the first ones are joining; gone with our session."""
 CLAIM_KEPT_S: Final = 600.0
+CLAIM_ATTEMPTS_MAX: Final = 3
+"""How often nodes that others make or delete meanwhile are looked at anew."""
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 _CONSUMER: Final = "consumer"
@@ -239,24 +241,30 @@ class GroupMirror:
     # ---- private: what
 
     async def _claim(self, group_id: str) -> None:
-        """Raises CoordError."""
+        """Put our node among the members, with the nodes above it that are missing, in one write:
+        ZooKeeper syncs each, and the first member's join waits for all. Raises CoordError."""
         path = paths.group_member(group_id, CLAIM)
         data = encode_consumer(
             ConsumerRegistration({}, "static", self._shard.clock.wall_ms(), is_coordinated=True)
         )
         check = CheckOp(paths.coordinator(self._shard.partition), self._shard.fence_version)
-        for _ in range(2):
+        above = (paths.CONSUMERS, paths.group(group_id), paths.parent(path))
+        for attempt in range(1, CLAIM_ATTEMPTS_MAX + 1):
+            stats = await for_each(self._coord.exists, above)
+            missing = [node for node, stat in zip(above, stats, strict=True) if stat is None]
+            creates = [CreateOp(node) for node in missing]
             try:
-                await self._coord.multi([check, CreateOp(path, data, ephemeral=True)])
-                return
+                await self._coord.multi([check, *creates, CreateOp(path, data, ephemeral=True)])
             except MultiFailed as error:
-                if error.index == 0:
-                    raise
-                if isinstance(error.cause, NodeExists):
+                is_there = isinstance(error.cause, NodeExists)
+                if is_there and error.index == len(missing) + 1:
                     return
-                if not isinstance(error.cause, NoNode):
+                others_changed_it = error.index > 0 and isinstance(error.cause, NodeExists | NoNode)
+                if not others_changed_it or attempt == CLAIM_ATTEMPTS_MAX:
                     raise
-            await self._writes.write([Change(group_id, path, (), (paths.parent(path),))])
+            else:
+                self._writes.found(above)
+                return
 
     async def _bring_about(self, group_id: str, picture: Picture) -> None:
         """Raises CoordError, BrokerError."""
