@@ -98,8 +98,12 @@ class PybrokerProcess:
         )
         if self._zookeeper is not None:
             command += ["--zookeeper", self._zookeeper]
-        # Brokers of tests that run at a time must not meet at the default port.
-        overrides = {"pybroker.http.listener": "", **self.overrides}
+        # Brokers of tests that run at a time must not meet at the default ports.
+        overrides = {
+            "pybroker.http.listener": "",
+            "pybroker.embedded.zookeeper.port": "0",
+            **self.overrides,
+        }
         for name, value in overrides.items():
             command += ["--override", f"{name}={value}"]
         self._process = ChildProcess(

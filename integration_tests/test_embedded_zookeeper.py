@@ -145,6 +145,43 @@ async def test_used_port_is_named(tmp_path: Path) -> None:
     assert servers_on(tmp_path) == []
 
 
+async def test_a_used_default_port_is_left_for_a_free_one(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    """The same one at each start, for as long as the default port is in use; then that."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        chosen = []
+        for _ in range(2):
+            server = EmbeddedZooKeeper(str(tmp_path), port=port, may_move=True)
+            stack.push_async_callback(server.stop)
+            await server.start()
+            chosen.append(server.port)
+            await server.stop()
+        assert chosen[0] != port
+        assert chosen[1] == chosen[0]
+    server = EmbeddedZooKeeper(str(tmp_path), port=port, may_move=True)
+    stack.push_async_callback(server.stop)
+    await server.start()
+    assert server.port == port
+
+
+async def test_two_that_start_at_the_same_time_do_not_choose_the_same_port(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    """Neither is bound when the other one chooses."""
+    port = free_port()
+    first, second = (
+        EmbeddedZooKeeper(str(tmp_path / name), port=port, may_move=True) for name in "ab"
+    )
+    for server in (first, second):
+        stack.push_async_callback(server.stop)
+    await asyncio.gather(first.launch(), second.launch())
+    assert port in (first.port, second.port)
+    assert first.port != second.port
+    await asyncio.gather(first.wait_until_serving(), second.wait_until_serving())
+
+
 async def test_directory_of_a_living_owner_is_refused(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
@@ -193,9 +230,10 @@ async def test_server_that_outlived_its_owner_is_ended(
 
 
 def _let_go(server: EmbeddedZooKeeper) -> None:
-    """What is left when the owner is gone: the lock is free, nobody watches the child."""
-    assert server._supervisor is not None
+    """What is left when the owner is gone: lock and claim are free, nobody watches the child."""
+    assert server._supervisor is not None and server._port_claim is not None
     server._supervisor.cancel()
+    server._port_claim.close()
     os.close(server._owner_lock)
 
 

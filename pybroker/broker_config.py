@@ -116,6 +116,11 @@ class BrokerConfig(BrokerOptionTable):
         return self.zookeeper_session_timeout_ms if timeout_ms is None else timeout_ms
 
     @property
+    def embedded_zookeeper_may_move(self) -> bool:
+        """Whether another port may be taken where the one of the embedded ZooKeeper is in use."""
+        return "pybroker.embedded.zookeeper.port" not in self.given
+
+    @property
     def retention_ms(self) -> int:
         """log.retention.ms, else minutes, else hours; UNLIMITED for never."""
         retention_ms = first_ms(

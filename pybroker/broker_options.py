@@ -128,7 +128,7 @@ class BrokerOptionTable:
     pybroker_log_scrub_interval_ms: int = long("pybroker.log.scrub.interval.ms", 604_800_000, "How long after its last turn a log is looked through again; the first turn comes with the start.", minimum=1_000)
     pybroker_request_read_timeout_ms: int = integer("pybroker.request.read.timeout.ms", 30_000, "A request that is not there after this time, and came with less than 4 KiB a second, closes its connection.", minimum=1_000)
     pybroker_zookeeper_loss: str = string("pybroker.zookeeper.loss", "serve", "What is answered while ZooKeeper is silent: serve reads and takes writes with acks=all, which stays right, fence answers nothing as a leader.", choices=("serve", "fence"))
-    pybroker_embedded_zookeeper_port: int = integer("pybroker.embedded.zookeeper.port", 0, "The port of the embedded ZooKeeper on 127.0.0.1; 0 takes any free one, which the start prints.", minimum=0, maximum=65_535)
+    pybroker_embedded_zookeeper_port: int = integer("pybroker.embedded.zookeeper.port", 2181, "The port of the embedded ZooKeeper on 127.0.0.1. If it is not given and 2181 is in use, or if it is 0, the one of the last start or any free one is taken, which the start prints.", minimum=0, maximum=65_535)
     pybroker_http_listener: str = string("pybroker.http.listener", "127.0.0.1:8090", "Where health, readiness, metrics and the configuration can be read by HTTP, HOST:PORT; empty for nowhere.")
     pybroker_log_dir: str | None = string("pybroker.log.dir", None, "The directory of server.log, controller.log and state-change.log; without it lines go to standard output only.")
     pybroker_log_format: str = string("pybroker.log.format", "text", "What a log line looks like: text as Kafka's, or one JSON object a line.", choices=("text", "json"))

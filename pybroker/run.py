@@ -190,6 +190,7 @@ class _Sessions:
         embedded = EmbeddedZooKeeper(
             str(Path(directory) / EMBEDDED_DIRECTORY),
             port=self._config.pybroker_embedded_zookeeper_port,
+            may_move=self._config.embedded_zookeeper_may_move,
         )
         self._stack.push_async_callback(embedded.stop)
         await embedded.start()

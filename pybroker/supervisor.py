@@ -153,6 +153,7 @@ class Supervisor:
         embedded = EmbeddedZooKeeper(
             str(zookeeper_directory(self._config)),
             port=self._config.pybroker_embedded_zookeeper_port,
+            may_move=self._config.embedded_zookeeper_may_move,
         )
         stack.push_async_callback(embedded.stop)
         await embedded.launch()

@@ -204,3 +204,11 @@ def test_a_small_cluster_asks_for_no_more_brokers_than_there_are(
     assert config.group_initial_rebalance_delay_ms == 0
     assert config.default_replication_factor == int(replicas)
     assert config.min_insync_replicas == (2 if brokers > 2 else 1)
+
+
+def test_only_a_port_that_was_asked_for_must_be_the_one_of_the_embedded_zookeeper() -> None:
+    default = BrokerConfig.parse({})
+    assert default.pybroker_embedded_zookeeper_port == 2181
+    assert default.embedded_zookeeper_may_move
+    asked = BrokerConfig.parse({"pybroker.embedded.zookeeper.port": "2181"})
+    assert not asked.embedded_zookeeper_may_move

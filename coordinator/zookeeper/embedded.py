@@ -13,6 +13,7 @@ nodes hold.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import logging
@@ -75,11 +76,14 @@ class EmbeddedZooKeeper:
     says) and the small files by which the next start finds port and process.
     """
 
-    def __init__(self, directory: str, *, port: int = 0) -> None:
-        """`port` 0: the one of the last start if it is free, else any."""
+    def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
+        """`port` 0, or with `may_move` a port that is taken: the one of the last start if that is
+        free, else any."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
+        self._may_move = may_move
         self._port = 0
+        self._port_claim: socket.socket | None = None
         self._owner_lock = -1
         self._command: list[str] = []
         self._child: subprocess.Popen[bytes] | None = None
@@ -115,7 +119,7 @@ class EmbeddedZooKeeper:
         except BaseException:
             await self.stop()
             raise
-        self._asked_port = self._port  # a restart must not move it
+        self._asked_port, self._may_move = self._port, False  # a restart must not move it
 
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Returns when the launched server answers; from then on it is started again if it ends.
@@ -151,6 +155,9 @@ class EmbeddedZooKeeper:
             except TimeoutError:
                 child.kill()
                 await ended(child)
+        if self._port_claim is not None:
+            self._port_claim.close()
+            self._port_claim = None
         if self._owner_lock >= 0:
             os.close(self._owner_lock)
             self._owner_lock = -1
@@ -251,15 +258,36 @@ class EmbeddedZooKeeper:
         return os.fsencode(self._config_file) in arguments
 
     def _choose_port(self) -> int:
-        for port in (self._asked_port, self._record()["port"]):
-            if port and _is_free(port):
-                return port
-            if port and port == self._asked_port:
-                raise StartupError(
-                    f"port {port} for the embedded ZooKeeper is in use; free it or give another"
-                )
-        with socket.create_server((_HOST, 0)) as probe:
-            return int(probe.getsockname()[1])
+        """Raises StartupError."""
+        asked = self._asked_port
+        if asked and self._take(asked):
+            return asked
+        if asked and not self._may_move:
+            raise StartupError(
+                f"port {asked} for the embedded ZooKeeper is in use; free it or give another as"
+                " pybroker.embedded.zookeeper.port"
+            )
+        port = self._record()["port"]
+        while not (port and self._take(port)):
+            with socket.create_server((_HOST, 0)) as probe:
+                port = int(probe.getsockname()[1])
+        if asked:
+            _log.warning("port %d is in use, the embedded ZooKeeper takes port %d", asked, port)
+        return port
+
+    def _take(self, port: int) -> bool:
+        """Whether the port is free and now ours. The server binds it later; the claim keeps
+        brokers that start at the same time from choosing the same one."""
+        if self._port_claim is not None and self._port == port:
+            return _is_free(port)
+        claim = _claimed(port)
+        if claim is None:
+            return False
+        if not _is_free(port):
+            claim.close()
+            return False
+        self._port_claim = claim
+        return True
 
     def _spawn(self, lock: int) -> subprocess.Popen[bytes]:
         with (self._directory / "zookeeper.out").open("wb") as output:
@@ -337,6 +365,19 @@ def _start_time(pid: int) -> int:
     except OSError:
         return 0
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def _claimed(port: int) -> socket.socket | None:
+    """A socket that marks the port as chosen until it is closed; None if another has chosen it. Its
+    name is in Linux' abstract namespace, which holds for the same processes as the ports do."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(f"\0pybroker-embedded-zookeeper-{port}")
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            claim.close()
+            return None
+    return claim
 
 
 def _is_free(port: int) -> bool:
