@@ -106,6 +106,12 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
         for line in _error_lines(error):
             _complain(prefix + line)
         return EXIT_FAILED
+    except Exception as error:  # the last boundary: no user reads a stack without --debug
+        if debug:
+            traceback.print_exc()
+        _complain(f"{prefix}{type(error).__name__}: {error}".removesuffix(": "))
+        _complain(f"{program} has met an error that it does not expect; --debug shows where.")
+        return EXIT_FAILED
     return result if isinstance(result, int) else 0
 
 
@@ -186,12 +192,16 @@ def _usage_text(error: click.UsageError) -> str:
     return error.format_message()
 
 
+def sentence_of(error: PybrokerError) -> str:
+    """The broker's own sentence where it sent one, as Kafka's tools print it; else the error with
+    its name."""
+    # By name, not by class: this module is loaded by `pybroker start`, too, which should not have
+    # to load the client.
+    return getattr(error, "broker_sentence", "") or str(error)
+
+
 def _error_lines(error: PybrokerError) -> list[str]:
-    if isinstance(error, ConfigError):
-        return error.faults
-    # The broker's own sentence without its code. By name, not by class: this module is loaded by
-    # `pybroker start`, too, which should not have to load the client.
-    return [str(getattr(error, "detail", error))]
+    return error.faults if isinstance(error, ConfigError) else [sentence_of(error)]
 
 
 def _complain(line: str) -> None:

@@ -24,6 +24,7 @@ from pybroker.tools._cli import (
     config_file_option,
     format_option,
     run_async,
+    sentence_of,
     write_json,
 )
 from pybroker.tools._config_wish import BROKERS, LOGGERS, TOPICS, Wish, parse_wish
@@ -133,7 +134,7 @@ def command(context: click.Context, /, **flags: Any) -> None:
     except ClientError as error:
         raise Failure(
             f"Error while executing config command with args '{context.meta[_WORDS]}':"
-            f" {getattr(error, 'detail', error)}"
+            f" {sentence_of(error)}"
         ) from error
 
 

@@ -105,12 +105,27 @@ class UnsupportedByBroker(ClientError):
 
 
 class ResponseError(ClientError):
-    """The broker answered with one of Kafka's error codes."""
+    """The broker answered with one of Kafka's error codes.
 
-    def __init__(self, code: ErrorCode, detail: str = "", *, definite: bool = True) -> None:
-        super().__init__(f"{code.name}: {detail or code.text}")
+    `detail` is a whole sentence: by default Kafka's own of the code, followed by `place`, which
+    says what the answer was about. `broker_sentence` is the one that the broker sent, "" if none.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        detail: str = "",
+        *,
+        definite: bool = True,
+        place: str = "",
+        broker_sentence: str = "",
+    ) -> None:
+        self.detail = broker_sentence or detail or code.text
+        if place:
+            self.detail += f" ({place})"
+        super().__init__(f"{code.name}: {self.detail}")
         self.code = code
-        self.detail = detail or code.text
+        self.broker_sentence = broker_sentence
         self.retriable = code.retriable
         self.definite = definite
 

@@ -258,7 +258,7 @@ class Fetcher:
             topic = self._cluster.view.topics.get(key.topic)
             if topic is not None and topic.error in HOPELESS:
                 lost[key].reset = None
-                lost[key].problem = ResponseError(topic.error, f"topic {key.topic}")
+                lost[key].problem = ResponseError(topic.error, place=f"topic {key.topic}")
                 self.news.set()
             else:
                 self._cluster.request_refresh()
@@ -397,7 +397,9 @@ class Fetcher:
                     self._ask_last(reader)
                     self.news.set()
             except CorruptionError as error:
-                reader.problem = ResponseError(ErrorCode.CORRUPT_MESSAGE, str(error))
+                reader.problem = ResponseError(
+                    ErrorCode.CORRUPT_MESSAGE, str(error), place=_place(reader, offset)
+                )
                 self.news.set()
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             if reader.has_data():
@@ -408,7 +410,7 @@ class Fetcher:
             self._cluster.request_refresh()
             self._pause(reader)
         else:
-            reader.problem = ResponseError(code, f"at offset {offset} of {reader.topic_partition}")
+            reader.problem = ResponseError(code, place=_place(reader, offset))
             self.news.set()
 
     def _ask_last(self, reader: PartitionReader) -> None:
@@ -419,3 +421,7 @@ class Fetcher:
     def _pause(self, reader: PartitionReader) -> None:
         reader.failures += 1
         reader.next_try = self._cluster.clock.monotonic() + self._cluster.pause_s(reader.failures)
+
+
+def _place(reader: PartitionReader, offset: int) -> str:
+    return f"offset {offset} of {reader.topic_partition}"

@@ -82,9 +82,9 @@ async def ask_leaders(
     }
 
 
-def response_error(number: int, detail: str | None = None) -> ResponseError | None:
-    """The error of an item of an answer, or None."""
-    return ResponseError(error_code(number), detail or "") if number else None
+def response_error(number: int, sentence: str | None = None) -> ResponseError | None:
+    """The error of an item of an answer, with the broker's sentence if it sent one; or None."""
+    return ResponseError(error_code(number), broker_sentence=sentence or "") if number else None
 
 
 def request_limit_s(cluster: Cluster, deadline: Deadline) -> float:

@@ -335,7 +335,8 @@ class RangeFetcher:
             timeout_s=(options.request_timeout_ms + options.fetch_max_wait_ms) / 1_000,
         )
         if response.error_code:
-            raise ResponseError(error_code(response.error_code), f"fetching from broker {leader}")
+            code = error_code(response.error_code)
+            raise ResponseError(code, place=f"fetching from broker {leader}")
         for topic in response.responses:
             for answer in topic.partitions:
                 if (topic.topic, answer.partition_index) == key:

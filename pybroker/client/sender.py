@@ -265,7 +265,7 @@ class Sender:
             self._deliver(batch, answer if known else NEVER_ACKNOWLEDGED)
             self._resolve(queue)
             return
-        error = ResponseError(code, answer.error_message or "")
+        error = ResponseError(code, broker_sentence=answer.error_message or "")
         logger.debug(
             "event=batch-refused partition=%s code=%s attempt=%d",
             queue.topic_partition, code.name, batch.attempts,

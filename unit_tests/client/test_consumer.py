@@ -93,6 +93,18 @@ async def test_without_a_position_reading_starts_as_the_policy_says(
         assert await values(target, len(expected)) == expected
 
 
+async def test_what_a_broker_refuses_is_told_with_its_reason_and_its_place() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        holding(broker.partition(), batch(b"a", b"b"))
+        target.assign([T0])
+        assert await values(target, 2) == [b"a", b"b"]
+        broker.partition_faults.append(ErrorCode.CORRUPT_MESSAGE)
+        with pytest.raises(ResponseError) as caught:
+            await target.getmany(int(PATIENCE_S * 1_000))
+        sentence = ErrorCode.CORRUPT_MESSAGE.text
+        assert str(caught.value) == f"CORRUPT_MESSAGE: {sentence} (offset 2 of t-0)"
+
+
 async def test_without_a_policy_a_missing_position_is_an_error() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker, auto_offset_reset="none") as target:
         holding(broker.partition(), batch(b"a"))

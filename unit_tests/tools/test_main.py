@@ -17,7 +17,8 @@ import pytest
 
 from pybroker import __version__
 from pybroker.__main__ import main
-from pybroker.errors import ConfigError
+from pybroker.client.errors import ResponseError
+from pybroker.errors import ConfigError, ErrorCode
 from pybroker.records.builder import BatchBuilder
 from pybroker.tool_list import TOOLS, tool_name
 from pybroker.tools import _cli
@@ -38,6 +39,12 @@ def example(how: str) -> int:
             raise ConfigError(["one", "two"])
         case "\udcff":
             return len(how.encode())
+        case "place":
+            raise ResponseError(ErrorCode.CORRUPT_MESSAGE, place="offset 4001 of t-0")
+        case "broker":
+            raise ResponseError(ErrorCode.INVALID_CONFIG, broker_sentence="It is no number.")
+        case "mistake":
+            raise ZeroDivisionError("division by zero")
         case "interrupt":
             raise KeyboardInterrupt
         case _:
@@ -51,6 +58,18 @@ def example(how: str) -> int:
         (["--how", "3"], 3, ""),
         (["--how", "fail"], 1, "Error : it cannot be done\n"),
         (["--how", "config"], 1, "Error : one\nError : two\n"),
+        (
+            ["--how", "place"],
+            1,
+            f"Error : CORRUPT_MESSAGE: {ErrorCode.CORRUPT_MESSAGE.text} (offset 4001 of t-0)\n",
+        ),
+        (["--how", "broker"], 1, "Error : It is no number.\n"),
+        (
+            ["--how", "mistake"],
+            1,
+            "Error : ZeroDivisionError: division by zero\n"
+            "example has met an error that it does not expect; --debug shows where.\n",
+        ),
         (["--how", "interrupt"], 130, ""),
         (
             ["--how", "\udcff"],
