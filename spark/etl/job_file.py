@@ -23,6 +23,7 @@ from pybroker.spark.etl.job_model import (
     Source,
     Transform,
 )
+from pybroker.spark.etl.job_names import FOLDER, column_faults, folder_fault, topic_faults
 from pybroker.spark.etl.moments import timestamp_ms
 from pybroker.spark.etl.yaml_file import Fault, Key, Tree, parse
 from pybroker.spark.options import client_option_fault, has_effect
@@ -75,11 +76,8 @@ _FIXED_KAFKA: Final = (
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER: Final = re.compile(r"\S+:\d{1,5}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_GLOB: Final = frozenset("*?[]{}\\")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 COUNT_MAX: Final = 2**31 - 1
 
 
@@ -122,6 +120,7 @@ class _Reader:
         self._tree = tree
         self._file = file
         self._unreadable = {fault.key for fault in tree.faults}
+        self._misspelled: set[Key] = set()
 
     def job(self) -> JobFile:
         self._known((), _SECTIONS)
@@ -175,6 +174,7 @@ class _Reader:
             at = ("source", key)
             if key in _FIXED_KAFKA:
                 self._fault(at, "cannot be set: the job decides it (see the keys of source)")
+                continue
             value = self._tree.values.get(at)
             if value is None or isinstance(value, dict | list):
                 self._fault(at, "expected a plain value")
@@ -199,9 +199,10 @@ class _Reader:
         self._section(at)
         self._known(at, _PART)
         format_ = self._one_of((*at, "format"), "raw", _FORMATS)
-        only_json = [key for key in _PART[1:] if format_ != "json" and self._given((*at, key))]
-        for key in only_json:
-            self._fault((*at, key), f"has no meaning for the format {format_}")
+        if format_ != "json" and self._holds((*at, "format")):
+            for key in _PART[1:]:
+                if self._given((*at, key)):
+                    self._fault((*at, key), f"has no meaning for the format {format_}")
         schema = self._schema((*at, "schema")) if format_ == "json" else None
         return Part(
             format=format_,
@@ -260,12 +261,12 @@ class _Reader:
     def _dead_letters(self, decode: Decode) -> DeadLetterSink | None:
         at = ("dlq",)
         if not self._given(at):
-            if decode.on_error == "dlq":
+            if decode.on_error == "dlq" and self._holds(at):
                 self._fault(("decode", "on-error"), "dlq needs the section dlq with max-ratio")
             return None
         self._section(at)
         self._known(at, ("format", "path", "max-ratio"))
-        if decode.on_error != "dlq":
+        if decode.on_error != "dlq" and self._holds(("decode", "on-error")):
             self._fault(at, "has no effect without decode.on-error: dlq")
         self._one_of((*at, "format"), "parquet", ("parquet",))
         path = self._folder((*at, "path")) if self._given((*at, "path")) else None
@@ -282,7 +283,7 @@ class _Reader:
 
     def _check_together(self, job: JobFile) -> None:
         source, sink = job.source, job.sink
-        if source.mode == "latest":
+        if source.mode == "latest" and self._holds(("source", "mode")):
             if source.max_bytes_per_run is not None:
                 self._fault(
                     ("source", "max-bytes-per-run"),
@@ -293,6 +294,8 @@ class _Reader:
             if source.tombstones != "keep":
                 self._fault(("source", "tombstones"), "mode latest drops them anyway: remove it")
         letters = job.dead_letters.path if job.dead_letters else None
+        if not self._holds(("sink", "path")) or not self._holds(("dlq", "path")):
+            return
         if letters is not None and (letters == sink.path or sink.path in letters.parents):
             self._fault(
                 ("dlq", "path"),
@@ -305,6 +308,17 @@ class _Reader:
         if key not in self._unreadable:
             self._tree.faults.append(Fault(self._tree.line(key), key, text))
 
+    def _missing(self, key: Key, expected: str = "") -> None:
+        """Something that a job needs is not there, unless it may be in what was not understood."""
+        if self._holds(key):
+            self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
+
+    def _holds(self, key: Key) -> bool:
+        """Whether the file says what was read for this key: the key, those above it and a
+        misspelling of it have no fault. Only from such values may other faults be concluded."""
+        faulty = {fault.key for fault in self._tree.faults} | self._misspelled
+        return not any(key[:length] in faulty for length in range(len(key) + 1))
+
     def _given(self, key: Key) -> bool:
         return self._tree.values.get(key) is not None
 
@@ -314,7 +328,7 @@ class _Reader:
     def _section(self, at: Key, needed: bool = False) -> None:
         value = self._tree.values.get(at)
         if value is None and needed:
-            self._fault(at, "is missing")
+            self._missing(at)
         elif value is not None and not isinstance(value, dict):
             self._fault(at, f"expected keys and values, found {value!r}")
 
@@ -322,13 +336,14 @@ class _Reader:
         for name in self._children(at):
             if name not in names and name not in also:
                 close = difflib.get_close_matches(name, names, 1)
+                self._misspelled.update((*at, name) for name in close)
                 hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
                 self._fault((*at, name), f"is no key of a job; {hint}")
 
     def _text(self, at: Key, expected: str) -> str | None:
         value = self._tree.values.get(at)
         if value is None:
-            self._fault(at, f"is missing; expected {expected}")
+            self._missing(at, expected)
         elif not isinstance(value, str) or not value.strip():
             self._fault(at, f"expected {expected}, found {value!r}")
         else:
@@ -368,7 +383,7 @@ class _Reader:
     def _ratio(self, at: Key) -> float:
         expected = "the part of a run's records that may be dead letters, 0.0 to 1.0"
         if not self._given(at):
-            self._fault(at, f"is missing; expected {expected}")
+            self._missing(at, expected)
             return 0.0
         good = self._number(
             at, lambda value: isinstance(value, int | float) and 0 <= value <= 1, expected
@@ -421,11 +436,13 @@ class _Reader:
     def _servers(self, at: Key) -> str:
         expected = "HOST:PORT[,HOST:PORT]"
         if not self._given(at):
-            self._fault(at, f"is missing; expected {expected}")
+            self._missing(at, expected)
             return ""
         servers = [
             server.strip() for item in self._list(at, expected) for server in item.split(",")
         ]
+        if not servers and self._tree.values[at] == []:
+            self._fault(at, f"expected {expected}, found none")
         wrong = [server for server in servers if not _SERVER.fullmatch(server)]
         for server in wrong:
             self._fault(at, f"expected {expected}, found {server!r}")
@@ -434,16 +451,13 @@ class _Reader:
     def _topics(self, at: Key) -> tuple[str, ...]:
         expected = "a list of topics"
         if not self._given(at):
-            self._fault(at, f"is missing; expected {expected}")
+            self._missing(at, expected)
             return ()
         topics = self._list(at, expected)
         if self._tree.values[at] == []:
             self._fault(at, f"expected {expected}, found none")
-        for topic in topics:
-            if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-                self._fault(at, f"{topic!r} cannot be the name of a topic")
-        for topic in sorted({topic for topic in topics if topics.count(topic) > 1}):
-            self._fault(at, f"{topic} is given twice")
+        for fault in topic_faults(topics):
+            self._fault(at, fault)
         return tuple(topics)
 
     def _starting(self, at: Key) -> Literal["earliest"] | int:
@@ -461,34 +475,18 @@ class _Reader:
             return "earliest"
 
     def _folder(self, at: Key) -> Path | None:
-        expected = "an absolute path in a file system of this machine"
-        text = self._text(at, expected)
+        text = self._text(at, FOLDER)
         if text is None:
             return None
         text = text.removeprefix("file://")
-        if "://" in text or re.match(r"[a-z0-9]+:/", text):
-            self._fault(
-                at, f"{text} is not {expected}; object stores and HDFS cannot be committed to yet"
-            )
-        elif not text.startswith("/"):
-            self._fault(at, f"expected {expected}, found {text!r}")
-        elif _CONTROL.search(text):
-            self._fault(at, f"{text!r} holds a control character; expected {expected}")
-        elif os.path.normpath(text).strip("/") == "":
-            self._fault(at, f"expected a folder of the job's own, found {text!r}")
-        elif _GLOB & set(text):
-            self._fault(at, f"{text!r} holds one of * ? [ ] {{ }} \\, which Spark would expand")
+        if fault := folder_fault(text):
+            self._fault(at, fault)
         return Path(os.path.normpath(text))
 
     def _columns(self, at: Key) -> tuple[str, ...]:
         if not self._given(at):
             return ()
         columns = self._list(at, "a list of columns")
-        for column in columns:
-            if column.lower().startswith(layout.RESERVED_PREFIX):
-                self._fault(
-                    at, f"{column}: names that begin with {layout.RESERVED_PREFIX} are ours"
-                )
-            if columns.count(column) > 1:
-                self._fault(at, f"{column} is given twice")
+        for fault in column_faults(columns):
+            self._fault(at, fault)
         return tuple(columns)
