@@ -194,7 +194,11 @@ async def send_lines(
     async with producer:
         async for line in lines_of(read):
             number += 1
-            headers, key, value = reader.parse(line, number)
+            try:
+                headers, key, value = reader.parse(line, number)
+            except Failure:
+                await producer.flush()
+                raise
             delivery = await producer.send(topic, value, key=key, headers=headers)
             failures.watch(delivery, key, value)
             if sync:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import operator
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,8 @@ from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.builder import record_size_max
 from pybroker.records.record import Headers
 
+logger = logging.getLogger(__name__)
+
 SENDS_IN_TURN_MAX: Final = 1_000
 """Calls of `send` that may follow each other in one turn of the event loop, a few milliseconds,
 where no batch becomes full: large batches, or many partitions."""
@@ -52,6 +55,10 @@ class Producer:
 
     Options are those of `ProducerOptions`, with dots or underscores. Records of one partition are
     stored in the order of `send`; with idempotence (the default) retries add no duplicates.
+
+    Leaving the context delivers what was taken, as `close` does. Leaving it by an exception, or by
+    cancellation, does not wait: what has no outcome fails at once, as with `close(0)`. A program
+    that wants it delivered nevertheless awaits `flush` before.
     """
 
     def __init__(
@@ -107,12 +114,13 @@ class Producer:
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Deliver what was taken, but for at most `timeout_s` seconds (None: delivery.timeout.ms,
-        by which every record has its outcome); what is left fails, also if the call is cancelled.
-        Idempotent."""
+        by which every record has its outcome; 0: nothing more is sent); what is left fails, also
+        if the call is cancelled. Idempotent."""
         self._running = False
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._flush()  # also where another call does: this one must not cut it short
+            if timeout_s is None or timeout_s > 0:
+                async with asyncio.timeout(timeout_s):
+                    await self._flush()  # also where another call does: it is not to be cut short
         except TimeoutError:
             pass
         finally:
@@ -131,7 +139,10 @@ class Producer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        if error is None:
+            await self.close()
+        else:
+            await self._abort(error)
 
     async def send(
         self,
@@ -202,6 +213,22 @@ class Producer:
         self._use(topic)
         deadline = Deadline(self._clock, self.options.max_block_ms)
         return sorted((await self._cluster.topic(topic, deadline)).partitions)
+
+    async def _abort(self, reason: BaseException) -> None:
+        """Close without waiting for deliveries. The user has an exception to look at, so that one
+        line of the log stands for all records that nobody asks after."""
+        left = [
+            record.delivery for batch in self._accumulator.batches() for record in batch.records
+        ]
+        try:
+            await self.close(0)
+        finally:
+            lost = sum(
+                each.done() and not each.cancelled() and each.exception() is not None
+                for each in left
+            )
+            if lost:
+                logger.warning("event=producer-aborted undelivered=%d reason=%r", lost, reason)
 
     async def _flush(self) -> None:
         self._accumulator.flushing += 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from pybroker.errors import ErrorCode
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.metadata import MetadataRequest
 from pybroker.wire.messages.produce import ProduceRequest
-from unit_tests.client.fake_broker import NEVER_ANSWER, FakeBroker, refuse
+from unit_tests.client.fake_broker import BEHAVE, NEVER_ANSWER, FakeBroker, refuse
 from unit_tests.client.test_producer import producer
 from unit_tests.idle_loop import loop_turns
 from unit_tests.patience import MOMENT_S, PATIENCE_S
@@ -103,3 +105,49 @@ async def test_every_record_has_its_outcome_whenever_close_is_cancelled() -> Non
             assert isinstance(delivery.exception(), DeliveryFailed)
             left = [task for task in asyncio.all_tasks() - tasks if "metadata" in task.get_name()]
             assert all(task.cancelling() for task in left)
+
+
+@pytest.mark.parametrize("kind", [ValueError, asyncio.CancelledError, KeyboardInterrupt])
+async def test_an_exception_leaves_at_once_although_the_broker_is_silent(
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its limits are a fortnight, so a producer that waited for one would not come to an end."""
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    limits = {"request_timeout_ms": 1 << 30, "delivery_timeout_ms": (1 << 31) - 1}
+    async with FakeBroker({"t": 1}) as broker, asyncio.timeout(PATIENCE_S):
+        broker.will(ApiKey.PRODUCE, BEHAVE, *[NEVER_ANSWER] * 100)
+        with pytest.raises(kind):
+            async with producer(broker, batch_size=0, **limits) as target:
+                assert (await (await target.send("t", b"0"))).offset == 0
+                deliveries = [await target.send("t", b"x") for _ in range(20)]
+                await broker.until(lambda: len(broker.requests(ProduceRequest)) > 1)
+                raise kind
+        errors = [delivery.exception() for delivery in deliveries]
+        assert all(isinstance(error, DeliveryFailed) for error in errors)
+        definite = [isinstance(error, DeliveryFailed) and error.definite for error in errors]
+        assert not definite[0], "it was sent"
+        assert definite[-1], "it never was: five requests are under way at most"
+        assert caplog.text.count("event=producer-aborted undelivered=20") == 1
+        with pytest.raises(Closed):
+            await target.send("t", b"y")
+        del deliveries, errors
+    gc.collect()
+    assert not unheard
+
+
+async def test_leaving_without_an_exception_delivers_what_was_taken() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker, linger_ms=60_000) as target:
+            await target.send("t", b"x")
+        assert broker.partition().values() == [b"x"]
+
+
+async def test_flush_before_an_exception_delivers_what_was_taken() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        with pytest.raises(ValueError, match="oops"):
+            async with producer(broker, linger_ms=60_000) as target:
+                await target.send("t", b"x")
+                await target.flush()
+                raise ValueError("oops")
+        assert broker.partition().values() == [b"x"]
