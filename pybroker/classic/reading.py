@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -51,6 +52,7 @@ class Reader:
         self._on_failure = on_failure
         self._consumer: Consumer | None = None
         self._claims: Mapping[TopicPartition, Claim] = {}
+        self._has_claims = asyncio.Event()
         self._tasks = TaskOwner(lambda error: on_failure(Closed(f"reading has failed: {error!r}")))
 
     def consumer(self) -> Consumer:
@@ -96,6 +98,10 @@ class Reader:
         """Read exactly these from now on; the `new` ones from where their group was, the others go
         on."""
         self._claims = dict(claims)
+        if claims:
+            self._has_claims.set()
+        else:
+            self._has_claims.clear()
         if self._consumer is None:
             return
         self._consumer.assign(self._claims)
@@ -122,6 +128,7 @@ class Reader:
 
     async def _pump(self, consumer: Consumer) -> None:
         while True:
+            await self._has_claims.wait()
             try:
                 found = await consumer.getmany(_WAIT_MS)
             except OffsetUnavailable as error:
@@ -174,7 +181,7 @@ class Reader:
                 start = await consumer.position(claim.topic_partition)
             except DeadlinePassed:
                 continue
-            except (ClientError, KeyError):
+            except ClientError:
                 return  # taken away meanwhile, or the pump meets the same error
             if self._is_current(claim) and claim.searching:
                 self._start_found(claim, start)

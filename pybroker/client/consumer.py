@@ -166,6 +166,7 @@ class Consumer:
         if self._group is not None:
             await self._group.leave()
         self._fetcher.assign([])
+        self._fetcher.news.set()
 
     def subscription(self) -> frozenset[str]:
         """The topics that are subscribed, with a pattern those that match at the moment."""
@@ -183,48 +184,50 @@ class Consumer:
             self._group.committer.commit_now()
         self._cluster.watch({item.topic for item in chosen})
         self._fetcher.assign(chosen)
+        self._fetcher.news.set()
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._fetcher.readers)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record read is the one at `offset`, or the first after it. Raises KeyError if
-        the partition is not assigned, ValueError for a negative offset."""
+        """The next record read is the one at `offset`, or the first after it. Raises NotAssigned,
+        and ValueError for a negative offset."""
         if offset < 0:
             raise ValueError(f"offset is {offset}, expected 0 or more")
-        self._jump([partition], offset, None)
+        self._fetcher.jump([partition], offset, None)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Of these, or of all that are assigned."""
-        self._jump(partitions or [*self._fetcher.readers], None, EARLIEST)
+        """Of these, or of all that are assigned. Raises NotAssigned."""
+        self._fetcher.jump(partitions or [*self._fetcher.readers], None, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Of these, or of all that are assigned; only records appended later are read."""
-        self._jump(partitions or [*self._fetcher.readers], None, LATEST)
+        """Of these, or of all that are assigned; only records appended later are read. Raises
+        NotAssigned."""
+        self._fetcher.jump(partitions or [*self._fetcher.readers], None, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Go to the first record with a timestamp of at least that many ms since 1970, or to the
-        end where there is none; in these partitions, or in all that are assigned. Raises as
-        `offsets_for_times`."""
+        end where there is none; in these partitions, or in all that are assigned. Raises
+        NotAssigned, and as `offsets_for_times`."""
         chosen = [TopicPartition(*item) for item in partitions] or [*self._fetcher.readers]
-        for item in chosen:
-            self._reader(item)
+        self._fetcher.chosen(chosen)
         found = await self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))
         for item, answer in found.items():
             if answer is None:
-                self._jump([item], None, LATEST)
+                self._fetcher.jump([item], None, LATEST)
             else:
-                self._jump([item], answer.offset, None)
+                self._fetcher.jump([item], answer.offset, None)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Give no records of these until `resume`, or until they are given back in a
-        rebalance."""
-        for partition in partitions:
-            self._reader(partition).paused = True
+        rebalance. Raises NotAssigned."""
+        for reader in self._fetcher.chosen(partitions):
+            reader.paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
-        for partition in partitions:
-            self._reader(partition).paused = False
+        """Give records of these again. Raises NotAssigned."""
+        for reader in self._fetcher.chosen(partitions):
+            reader.paused = False
         self._fetcher.wake()
         self._fetcher.news.set()
 
@@ -232,9 +235,9 @@ class Consumer:
         return frozenset(key for key, reader in self._fetcher.readers.items() if reader.paused)
 
     async def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that will be given. Raises DeadlinePassed if it does not
-        become known, and what `getmany` raises."""
-        reader = self._reader(partition)
+        """The offset of the next record that will be given. Raises NotAssigned, DeadlinePassed if
+        it does not become known, and what `getmany` raises."""
+        reader = self._fetcher.reader(partition)
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         while reader.position is None:
             self._raise_problems([reader])
@@ -244,14 +247,15 @@ class Consumer:
         return reader.position
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """The end of what is committed, as the last answer said; None before the first."""
-        known = self._reader(partition).high_watermark
+        """The end of what is committed, as the last answer said; None before the first. Raises
+        NotAssigned."""
+        known = self._fetcher.reader(partition).high_watermark
         return None if known < 0 else known
 
     def lag(self, partition: TopicPartition) -> int | None:
         """How many offsets lie between the position and the end of what can be read, as the last
-        answer said; None before the first. Never negative."""
-        return self._reader(partition).lag(committed_only=self._committed_only)
+        answer said; None before the first. Never negative. Raises NotAssigned."""
+        return self._fetcher.reader(partition).lag(committed_only=self._committed_only)
 
     # Committing
 
@@ -294,7 +298,8 @@ class Consumer:
         none came within `timeout_ms`.
 
         Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, ResponseError for what
-        retrying does not cure; the other partitions can be read on after `pause` or `seek`.
+        retrying does not cure; the other partitions can be read on after `pause` or `seek`. Raises
+        SubscriptionConflict where nothing is subscribed or assigned.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._poll(timeout_ms, functools.partial(self._collect, limit))
@@ -396,23 +401,13 @@ class Consumer:
         with self._group.reading():
             yield
 
-    def _reader(self, partition: TopicPartition) -> PartitionReader:
-        reader = self._fetcher.readers.get(TopicPartition(*partition))
-        if reader is None:
-            raise KeyError(f"{partition} is not assigned")
-        return reader
-
-    def _jump(
-        self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
-    ) -> None:
-        for partition in partitions:
-            self._reader(partition).jump(offset, reset)
-        self._fetcher.wake()
-
     async def _poll(
         self, timeout_ms: int, collect: Callable[[], dict[TopicPartition, T]]
     ) -> dict[TopicPartition, T]:
         """What `collect` finds, as soon as it finds something."""
+        self._check_running()
+        if not self._has_choice():
+            raise SubscriptionConflict("there is nothing to read: call subscribe() or assign()")
         deadline = Deadline(self._clock, timeout_ms)
         self._in_hand = {}
         with self._reading():
@@ -425,6 +420,8 @@ class Consumer:
                 found = collect()
                 if found:
                     return found
+                if not self._has_choice():
+                    return {}
                 self._raise_problems(self._fetcher.readers.values())
                 if deadline.passed:
                     return {}
@@ -491,6 +488,11 @@ class Consumer:
         except TimeoutError:
             pass
         self._fetcher.news.clear()
+
+    def _has_choice(self) -> bool:
+        """Whether records may come: without partitions they never do."""
+        is_subscribed = self._group is not None and self._group.session.choice is not None
+        return is_subscribed or bool(self._fetcher.readers)
 
     def _check_running(self) -> None:
         if not self._running:

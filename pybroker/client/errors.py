@@ -19,6 +19,8 @@ from pybroker import errors
 from pybroker.errors import ErrorCode, PybrokerError
 from pybroker.model import TopicPartition
 
+_NAMED_MAX = 10
+"""Partitions that a message names."""
 WRITE_IN_DOUBT = frozenset(
     {
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -198,6 +200,23 @@ class LogTruncated(OffsetUnavailable):
 class SubscriptionConflict(ClientError):
     """Topics, a pattern and partitions by hand exclude each other; `unsubscribe` comes between. Or
     the operation needs what was not chosen, such as a group.id."""
+
+
+class NotAssigned(ClientError):
+    """The consumer does not read this partition, so it has no position there. `assign` gives it
+    one; the partitions of subscribed topics are assigned in the calls that read."""
+
+    def __init__(
+        self, topic_partition: TopicPartition, assigned: Collection[TopicPartition]
+    ) -> None:
+        names = [str(item) for item in sorted(assigned)]
+        shown = ", ".join(names[:_NAMED_MAX]) or "nothing"
+        rest = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        super().__init__(
+            f"{topic_partition} is not assigned to this consumer, which has {shown}{rest}; call"
+            " assign() before, or, if its topic is subscribed, getmany() until it is assigned"
+        )
+        self.topic_partition = topic_partition
 
 
 class GroupError(ClientError):

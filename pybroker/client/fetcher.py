@@ -18,6 +18,7 @@ from pybroker.client.connection import Connection
 from pybroker.client.errors import (
     ClientError,
     ConnectionLost,
+    NotAssigned,
     OffsetUnavailable,
     ResponseError,
 )
@@ -128,6 +129,26 @@ class Fetcher:
                 else:
                     self._reset(reader, "there is no position yet")
             self.readers[topic_partition] = reader
+        self.wake()
+
+    def reader(self, partition: TopicPartition) -> PartitionReader:
+        """Raises NotAssigned."""
+        key = TopicPartition(*partition)
+        reader = self.readers.get(key)
+        if reader is None:
+            raise NotAssigned(key, self.readers)
+        return reader
+
+    def chosen(self, partitions: Iterable[TopicPartition]) -> list[PartitionReader]:
+        """Raises NotAssigned if one of them is not there."""
+        return [self.reader(partition) for partition in partitions]
+
+    def jump(
+        self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
+    ) -> None:
+        """Go to an offset, or look up where `reset` is; all of them or none. Raises NotAssigned."""
+        for reader in self.chosen(partitions):
+            reader.jump(offset, reset)
         self.wake()
 
     def _break(self, error: BaseException) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from pybroker.client import Consumer
 from pybroker.client.errors import (
     AnswerTooLarge,
+    ClientError,
     Closed,
     DamagedRecords,
+    NotAssigned,
     OffsetUnavailable,
     ResponseError,
+    SubscriptionConflict,
     TopicUnavailable,
 )
 from pybroker.errors import ErrorCode
@@ -31,7 +37,8 @@ from unit_tests.client.held_logs import (
     holding_transactions,
     values,
 )
-from unit_tests.patience import PATIENCE_S
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_MS, PATIENCE_S, in_time
 
 SMALL_FETCHES: dict[str, Any] = {"max_partition_fetch_bytes": 100}
 
@@ -64,7 +71,6 @@ async def test_async_for_ends_when_the_consumer_is_closed() -> None:
 
 async def test_getmany_keeps_to_its_limits() -> None:
     async with FakeBroker({"t": 2}) as broker, consumer(broker, max_poll_records=3) as target:
-        assert await target.getmany(timeout_ms=1) == {}
         for number in (0, 1):
             holding(broker.partition("t", number), batch(b"a", b"b", b"c", b"d"))
         target.assign([T0, T1])
@@ -138,8 +144,6 @@ async def test_seeking_throws_away_what_was_fetched_before() -> None:
         assert await values(target, 1) == [b"a"]
         target.seek_to_end(T0)
         assert await target.position(T0) == 3
-        with pytest.raises(KeyError):
-            target.seek(T1, 0)
         with pytest.raises(ValueError, match="expected 0 or more"):
             target.seek(T0, -1)
 
@@ -167,7 +171,66 @@ async def test_partitions_that_stay_assigned_keep_their_position() -> None:
         assert sorted(await values(target, 2), key=str) == [b"b", b"x"]
         target.assign([])
         assert target.assignment() == frozenset()
-        assert await target.getmany(10) == {}
+
+
+NOT_ASSIGNED: dict[str, Callable[[Consumer], object]] = {
+    "seek": lambda target: target.seek(T1, 0),
+    "seek_to_beginning": lambda target: target.seek_to_beginning(T0, T1),
+    "seek_to_end": lambda target: target.seek_to_end(T0, T1),
+    "seek_to_time": lambda target: target.seek_to_time(0, T0, T1),
+    "pause": lambda target: target.pause(T0, T1),
+    "resume": lambda target: target.resume(T0, T1),
+    "position": lambda target: target.position(T1),
+    "high_watermark": lambda target: target.high_watermark(T1),
+    "lag": lambda target: target.lag(T1),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ASSIGNED)
+async def test_a_partition_that_is_not_assigned_is_named_and_nothing_is_done(name: str) -> None:
+    async with FakeBroker({"t": 2}) as broker, consumer(broker) as target:
+        holding(broker.partition(), batch(b"a"))
+        target.assign([T0])
+        target.seek(T0, 1)
+        with pytest.raises(NotAssigned, match="t-1 is not assigned to this consumer") as caught:
+            await in_time(asyncio.ensure_future(_awaited(NOT_ASSIGNED[name], target)))
+        assert "which has t-0;" in str(caught.value)
+        assert isinstance(caught.value, ClientError)
+        assert caught.value.topic_partition == T1
+        assert await target.position(T0) == 1
+        assert not target.paused()
+
+
+async def _awaited(operation: Callable[[Consumer], object], target: Consumer) -> None:
+    outcome = operation(target)
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+READING: dict[str, Callable[[Consumer], Awaitable[object]]] = {
+    "getone": lambda target: target.getone(),
+    "async for": anext,
+    "getmany": lambda target: target.getmany(PATIENCE_MS),
+    "poll_arrow": lambda target: target.poll_arrow(PATIENCE_MS),
+}
+
+
+@pytest.mark.parametrize("name", READING)
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_reading_without_anything_to_read_is_an_error(name: str, group: str | None) -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker, group_id=group) as target:
+        with pytest.raises(SubscriptionConflict, match=r"call subscribe\(\) or assign\(\)"):
+            await READING[name](target)
+
+
+async def test_a_task_that_reads_is_told_that_nothing_is_assigned_any_more() -> None:
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        target.assign([T0])
+        reading = asyncio.ensure_future(target.getone())
+        await idle()
+        target.assign([])
+        with pytest.raises(SubscriptionConflict):
+            await in_time(reading)
 
 
 # Transactions

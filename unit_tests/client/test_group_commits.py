@@ -13,6 +13,7 @@ from pybroker.client.errors import (
     CommitFailed,
     DeadlinePassed,
     FencedInstance,
+    NotAssigned,
     OffsetUnavailable,
     RebalanceInProgress,
     ResponseError,
@@ -391,5 +392,5 @@ async def test_seeking_to_a_time_and_lag() -> None:
         await consumer.seek_to_time(0, tp(0))
         assert await first(consumer) == b"a"
         assert consumer.lag(tp(0)) == 2
-        with pytest.raises(KeyError):
+        with pytest.raises(NotAssigned):
             await consumer.seek_to_time(0, tp(7))

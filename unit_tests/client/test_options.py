@@ -121,10 +121,12 @@ SERIALIZER = "org.apache.kafka.common.serialization.StringSerializer"
 def test_a_properties_files_options_without_effect_bring_a_warning(
     kind: type[Producer | Consumer | Admin], line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (name,) = given = parse_properties(line)
-    kind(**given)
-    kind(**{name: str(value) for name, value in given.items()})
-    kind(**{name.replace(".", "_"): value for name, value in given.items()})  # as tools pass it on
+    given: dict[str, Any] = dict(parse_properties(line))
+    (name,) = given
+    plain: dict[str, Any] = {name: str(value) for name, value in given.items()}
+    of_tools: dict[str, Any] = {name.replace(".", "_"): value for name, value in given.items()}
+    for options in (given, plain, of_tools):
+        kind(**options)
     assert caplog.text.count("event=option-without-effect") == 3
     assert f"event=option-without-effect name={name}" in caplog.text
 
@@ -134,15 +136,19 @@ def test_a_properties_files_options_without_effect_bring_a_warning(
 def test_a_keyword_argument_without_effect_is_a_fault(
     kind: type[Producer | Consumer | Admin], name: str
 ) -> None:
-    for value in (str.encode, 3) if name == "retries" else (str.encode, 3, "utf-8"):
+    values: list[Any] = [str.encode, 3] if name == "retries" else [str.encode, 3, "utf-8"]
+    for value in values:
         with pytest.raises(ConfigError, match=f"^option {name} has no effect: .*; leave it out$"):
             kind(**{name: value})
+
+
+UNKNOWN: dict[str, Any] = {"api_version": (3, 9)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_unknown_keyword_argument_is_a_fault(kind: type[Producer | Consumer | Admin]) -> None:
     with pytest.raises(ConfigError, match="unknown option api_version"):
-        kind(api_version=(3, 9))
+        kind(**UNKNOWN)
 
 
 def test_wrong_options_are_an_error_of_the_client() -> None:
