@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from typing import Final
 
 import crc32c
@@ -24,9 +25,11 @@ from integration_tests.wire_client import (
 )
 from pybroker.errors import ErrorCode
 from pybroker.records.batch import read_header
+from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
 from pybroker.wire.messages.produce import (
     PartitionProduceData,
+    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -306,6 +309,70 @@ def test_a_record_that_is_too_old_gets_error_32(
     create_topic(connection, topic, configs={"message.timestamp.before.max.ms": "3600000"})
     old = batch_of(b"x", timestamps=[1_500_000_000_000], codec=codec)
     assert_refused(connection, topic, old, ErrorCode.INVALID_TIMESTAMP)
+
+
+def mixed(*records: tuple[bytes | None, int], codec: Codec = Codec.NONE) -> bytes:
+    """A batch of records with these keys and times."""
+    builder = BatchBuilder(codec)
+    for key, timestamp in records:
+        builder.append(timestamp, key, b"value")
+    return builder.build()
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_records_without_key_are_named(connection: Connection, topic: str, codec: Codec) -> None:
+    """KIP-467: each with its place in the batch; three of them in the error for all."""
+    create_topic(connection, topic, configs={"cleanup.policy": "compact"})
+    now_ms = int(time.time() * 1000)
+    keys = [b"a", None, b"b", None, None, None]
+    result = produce(connection, topic, mixed(*((key, now_ms) for key in keys), codec=codec))
+    words = f"Compacted topic cannot accept message without key in topic partition {topic}-0"
+    assert result.error_code == ErrorCode.INVALID_RECORD
+    assert named(result) == dict.fromkeys([1, 3, 4, 5], words)
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{words}')" for index in (1, 3, 4))
+    assert result.error_message == (
+        "One or more records have been rejected due to 4 record errors in total, and only showing"
+        f" the first three errors at most: [{shown}]"
+    )
+    assert (result.base_offset, result.log_start_offset) == (-1, 0)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("option", ["before", "after"])
+def test_records_with_times_out_of_bounds_are_named(
+    connection: Connection, topic: str, option: str, codec: Codec
+) -> None:
+    hour_ms = 3_600_000
+    name = f"message.timestamp.{option}.max.ms"
+    create_topic(connection, topic, configs={name: str(hour_ms)})
+    now_ms = int(time.time() * 1000)
+    wrong_ms = now_ms - 9 * hour_ms if option == "before" else now_ms + 9 * hour_ms
+    records = mixed((b"a", now_ms), (b"b", wrong_ms), (b"c", now_ms), codec=codec)
+    result = produce(connection, topic, records)
+    assert result.error_code == ErrorCode.INVALID_TIMESTAMP
+    said = "One or more records have been rejected due to invalid timestamp"
+    assert result.error_message == said
+    ((index, words),) = named(result).items()
+    assert index == 1
+    assert words is not None
+    assert words.startswith(f"Timestamp {wrong_ms} of message with offset 1 is out of range.")
+    assert produce(connection, topic, mixed((b"a", now_ms), codec=codec)).base_offset == 0
+
+
+def test_a_time_out_of_bounds_is_named_before_a_missing_key(
+    connection: Connection, topic: str
+) -> None:
+    options = {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "3600000"}
+    create_topic(connection, topic, configs=options)
+    now_ms = int(time.time() * 1000)
+    result = produce(connection, topic, mixed((None, now_ms), (b"a", 1_500_000_000_000)))
+    assert result.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert list(named(result)) == [0, 1]
+
+
+def named(result: PartitionProduceResponse) -> dict[int, str | None]:
+    """The records at fault, and what is said of them."""
+    return {each.batch_index: each.batch_index_error_message for each in result.record_errors}
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])

@@ -17,11 +17,13 @@ from pybroker.handlers.context import Request, Services
 from pybroker.model import INTERNAL_TOPICS, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
+from pybroker.records.refusals import RecordsRefused
 from pybroker.records.validate import has_to_decompress, stored_form, validate_produced
 from pybroker.replication.certainty import has_heard_all, would_hand_over
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import AppendResult
 from pybroker.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -48,7 +50,8 @@ class _Waiting(NamedTuple):
 
 
 _UNCHECKED = tuple[TopicPartition, memoryview, PartitionProduceResponse]
-"""A batch that has to be decompressed to be checked, or is stored in another codec."""
+"""A batch that has to be decompressed to be checked, is stored in another codec, or holds records
+at fault, which are still to be named."""
 
 
 @dataclass(slots=True)
@@ -59,6 +62,13 @@ class _Progress:
     unchecked: list[_UNCHECKED] = field(default_factory=list)
     held_up: set[TopicPartition] = field(default_factory=set)
     """The partitions of what is unchecked."""
+
+    def leave(
+        self, key: TopicPartition, data: memoryview, result: PartitionProduceResponse
+    ) -> None:
+        """To be checked off the event loop."""
+        self.unchecked.append((key, data, result))
+        self.held_up.add(key)
 
 
 def handle_produce(
@@ -113,11 +123,14 @@ def _take(
     rules = partition.batch_rules(request.version)
     # A second batch for a partition stays behind the first.
     if key in progress.held_up or has_to_decompress(data, rules):
-        progress.unchecked.append((key, data, result))
-        progress.held_up.add(key)
+        progress.leave(key, data, result)
         return
     now_ms = services.clock.wall_ms()
-    header = validate_produced(data, rules, now_ms)
+    try:
+        header = validate_produced(data, rules, now_ms)
+    except RecordsRefused:  # which ones are named off the event loop
+        progress.leave(key, data, result)
+        return
     _append(services, acks, partition, data, header, now_ms, result, progress)
 
 
@@ -248,7 +261,8 @@ async def _check_and_finish(
     and handles no other."""
     for key, data, result in progress.unchecked:
         try:
-            rules = services.replicas.leader(key).batch_rules(request.version)
+            partition = services.replicas.leader(key)
+            rules = partition.batch_rules(request.version)
             now_ms = services.clock.wall_ms()
             stored, header = await services.blocking.run(stored_form, data, rules, now_ms)
             # Looked up again: it may have gone, or have another leader, in the meantime.
@@ -257,6 +271,9 @@ async def _check_and_finish(
             partition = services.replicas.leader(key)
             _require_place(services, partition, message.acks)
             _append(services, message.acks, partition, stored, header, now_ms, result, progress)
+        except RecordsRefused as error:
+            _refuse(services, key, result, error)
+            result.log_start_offset = partition.log.log_start_offset
         except (BrokerError, StorageError) as error:
             _refuse(services, key, result, error)
     finished = _finish(services, message, response, progress)
@@ -301,6 +318,11 @@ def _fail(
     result.error_code = error.code
     result.error_message = error.detail
     result.base_offset = -1
+    if isinstance(error, RecordsRefused):
+        result.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=words)
+            for index, words in error.records
+        ]
 
 
 async def _when_acknowledged(

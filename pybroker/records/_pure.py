@@ -156,6 +156,24 @@ def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
         raise CorruptionError(f"a record is cut off at byte {position}") from None
 
 
+def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, int, int]]:
+    """Timestamp delta, offset delta, and the lengths of key and value (-1: null) of each record in
+    `data`, one at a time. Raises CorruptionError as `read_records`."""
+    check_count(record_count, len(data))
+    position = 0
+    try:
+        for _ in range(record_count):
+            position, end = _record_bounds(data, position)
+            time_delta, position = _varint(data, position, _INT64_BITS)
+            offset_delta, position = _varint(data, position, _INT32_BITS)
+            key_length, position = _varint(data, position, _INT32_BITS)
+            value_length, _ = _varint(data, position + max(key_length, 0), _INT32_BITS)
+            yield time_delta, offset_delta, key_length, value_length
+            position = end
+    except IndexError:
+        raise CorruptionError(f"a record is cut off at byte {position}") from None
+
+
 def check_count(record_count: int, length: int) -> None:
     """Raise CorruptionError if `length` bytes cannot hold so many records: before any work."""
     if not 0 <= record_count * RECORD_BYTES_MIN <= length:

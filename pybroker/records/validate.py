@@ -32,6 +32,7 @@ from pybroker.records.compression import Codec, compress
 from pybroker.records.crc32c import checksum
 from pybroker.records.loops import scan_records
 from pybroker.records.record import records_payload
+from pybroker.records.refusals import Expected, RecordsRefused, Times, name_records
 
 NO_TIMESTAMP_LIMIT: Final = 2**63 - 1
 """`message.timestamp.*.max.ms` with this value (Kafka's default) limits nothing."""
@@ -67,6 +68,8 @@ class BatchRules:
     """The codec in which batches are stored (`compression.type`); None keeps what came."""
     api_version: int = 9
     """Of the Produce request."""
+    partition: str = ""
+    """Named in what the producer is told of its records."""
     _bytes_max: int = field(init=False, repr=False, compare=False)
     _ahead_max_ms: int = field(init=False, repr=False, compare=False)
     _attributes_max: int = field(init=False, repr=False, compare=False)
@@ -90,7 +93,8 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
 
     Raises BrokerError with the code that Kafka answers: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
     RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT,
-    UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD. `data` is not changed.
+    UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD; RecordsRefused, without their names, if single
+    records are at fault. `data` is not changed.
     """
     if data is None or not len(data):
         raise _invalid("the request carries no records, expected one batch")
@@ -152,8 +156,12 @@ def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
 
 def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
     """The one batch in `data` as it is to be stored, and its header: itself, or a new one if the
-    topic stores another codec. Raises as `validate_produced` does."""
-    header = validate_produced(data, rules, now_ms)
+    topic stores another codec. Raises as `validate_produced` does, and names the records that are
+    at fault."""
+    try:
+        header = validate_produced(data, rules, now_ms)
+    except RecordsRefused as refused:
+        raise _named(refused, data, rules, now_ms) from None
     codec = rules.stored_codec
     if codec is None or codec == header.codec:
         return data, header
@@ -170,6 +178,26 @@ def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memor
     stored = bytearray(HEADER.pack(*header) + records)
     seal(stored, 0, len(stored))
     return memoryview(stored), BatchHeader._make(HEADER.unpack_from(stored))
+
+
+def _named(
+    refused: RecordsRefused, data: memoryview, rules: BatchRules, now_ms: int
+) -> RecordsRefused:
+    header = BatchHeader._make(HEADER.unpack_from(data))
+    appended_at = header.max_timestamp if header.uses_log_append_time else None
+    looks = rules.timestamp_type is TimestampType.CREATE_TIME
+    expected = Expected(
+        rules.compacted,
+        now_ms - rules.timestamp_before_max_ms if looks else None,
+        now_ms + rules.timestamp_after_max_ms if looks else None,
+        rules.partition,
+    )
+    try:
+        payload = records_payload(data, header, _decompressed_bytes_max(rules))
+        times = Times(header.base_timestamp, appended_at)
+        return name_records(refused, payload, header.record_count, times, expected)
+    except (BrokerError, CorruptionError):
+        return refused  # what is said of the whole batch holds all the same
 
 
 def _invalid(detail: str) -> BrokerError:
@@ -275,7 +303,7 @@ def _check_producer(header: BatchHeader) -> None:
 
 def _check_times(header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
     if header.uses_log_append_time:
-        raise BrokerError(
+        raise RecordsRefused(
             ErrorCode.INVALID_TIMESTAMP,
             "the producer set the timestamp type to LogAppendTime, expected CreateTime",
         )
@@ -285,7 +313,7 @@ def _check_times(header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
 
 def _check_ahead(timestamp: int, what: str, rules: BatchRules, now_ms: int) -> None:
     if timestamp - now_ms > rules.timestamp_after_max_ms:
-        raise BrokerError(
+        raise RecordsRefused(
             ErrorCode.INVALID_TIMESTAMP,
             f"{what} has time {timestamp}, expected at most"
             f" {now_ms + rules.timestamp_after_max_ms} (message.timestamp.after.max.ms)",
@@ -311,12 +339,15 @@ def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms:
     except CorruptionError as error:
         raise _invalid(str(error)) from error
     if rules.compacted and keyless >= 0:
-        raise _invalid(f"record {keyless} has no key, expected one in a compacted topic")
+        raise RecordsRefused(
+            ErrorCode.INVALID_RECORD,
+            f"record {keyless} has no key, expected one in a compacted topic",
+        )
     if not _limits_age(rules):
         return
     oldest = header.base_timestamp + lowest
     if oldest != NO_TIMESTAMP and now_ms - oldest > rules.timestamp_before_max_ms:
-        raise BrokerError(
+        raise RecordsRefused(
             ErrorCode.INVALID_TIMESTAMP,
             f"record {earliest} has time {oldest}, expected at least"
             f" {now_ms - rules.timestamp_before_max_ms} (message.timestamp.before.max.ms)",

@@ -153,6 +153,7 @@ class Partition:
                 timestamp_after_max_ms=config.message_timestamp_after_max_ms,
                 stored_codec=config.stored_codec,
                 api_version=api_version,
+                partition=str(self.topic_partition),
             )
         return rules
 

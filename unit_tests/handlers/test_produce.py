@@ -183,6 +183,34 @@ async def test_only_compressed_batches_of_such_topics_are_checked_off_the_event_
     assert bench.blocking.done == expected
 
 
+async def test_records_at_fault_are_named_off_the_event_loop(bench: Bench) -> None:
+    """Version 7 has no room for their names."""
+    await bench.create("compacted", configs=LIMITED["compacted"])
+    for version, named in ((9, [0, 1]), (7, [])):
+        bench.blocking.done.clear()
+        result = await bench.produce("compacted", batch(b"a", b"b", key=None), version=version)
+        assert code(result) is ErrorCode.INVALID_RECORD
+        assert [each.batch_index for each in result.record_errors] == named
+        assert bench.blocking.done == ["stored_form"]
+
+
+async def test_a_batch_stays_behind_one_whose_records_are_named(bench: Bench) -> None:
+    await bench.create("compacted", configs=LIMITED["compacted"])
+    gate = bench.blocking.hold()
+    request = produce_request("compacted", {0: batch(b"a", key=None)})
+    request.topic_data[0].partition_data.append(
+        produce_request("compacted", {0: batch(b"b")}).topic_data[0].partition_data[0]
+    )
+    task = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request))
+    await gate.reached.wait()
+    gate.open.set()
+    results = the_only((await in_time(task)).responses).partition_responses
+    assert [(code(each), each.base_offset) for each in results] == [
+        (ErrorCode.INVALID_RECORD, -1),
+        (ErrorCode.NONE, 0),
+    ]
+
+
 async def test_a_partition_that_goes_away_while_its_batch_is_checked_is_3(bench: Bench) -> None:
     await bench.create("compacted", configs=LIMITED["compacted"])
     gate = bench.blocking.hold()
