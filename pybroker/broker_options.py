@@ -22,6 +22,7 @@ from pybroker.config import (
     short,
     string,
 )
+from pybroker.kafka_versions import VERSION, VERSION_SHAPE
 from pybroker.listeners import PROTOCOLS
 
 INT_MAX: Final = (1 << 31) - 1
@@ -30,8 +31,6 @@ COMPACTION: Final = "compact"
 CLEANUP_POLICIES: Final = (COMPACTION, "delete")
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
-VERSION: Final = r"[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?"
-VERSION_SHAPE: Final = "a version such as 3.0-IV1"
 
 _CLUSTER: Final = UpdateMode.CLUSTER_WIDE
 _PROTOCOL_MAP: Final = ",".join(f"{protocol}:{protocol}" for protocol in PROTOCOLS)

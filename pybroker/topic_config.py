@@ -19,8 +19,6 @@ from pybroker.broker_options import (
     COMPRESSION_TYPES,
     LONG_MAX,
     TIMESTAMP_TYPES,
-    VERSION,
-    VERSION_SHAPE,
 )
 from pybroker.config import (
     SUGGESTIONS_MAX,
@@ -40,6 +38,7 @@ from pybroker.config import (
     string,
 )
 from pybroker.errors import ConfigError
+from pybroker.kafka_versions import VERSION, VERSION_SHAPE
 
 _COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _REPLICA: Final = r"\*|[0-9]+:[0-9]+"

@@ -55,6 +55,7 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.standard_output": 0,
     "pybroker.listeners": 0,
     "pybroker.kafka_options": 0,
+    "pybroker.kafka_versions": 0,
     "pybroker.broker_options": 0,
     "pybroker.broker_config": 0,
     "pybroker.topic_config": 0,

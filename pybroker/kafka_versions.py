@@ -1,0 +1,41 @@
+"""The names of Kafka's versions that an option may hold (inter.broker.protocol.version and
+message.format.version): as `MetadataVersion.fromVersionString` of Kafka 3.9 reads them.
+
+A release is named short (2.8) or with the step of its development (2.8-IV1). What follows after
+another dot is not looked at: 0.10.0.1 and 2.8.1 are the releases 0.10.0 and 2.8.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_WITHOUT_STEPS: Final = ("0.8.0", "0.8.1", "0.8.2", "0.9.0")
+_STEPS: Final = {
+    "0.10.0": 2, "0.10.1": 3, "0.10.2": 1, "0.11.0": 3, "1.0": 1, "1.1": 1,
+    "2.0": 2, "2.1": 3, "2.2": 2, "2.3": 2, "2.4": 2, "2.5": 1, "2.6": 1, "2.7": 3, "2.8": 2,
+    "3.0": 2, "3.1": 1, "3.2": 1, "3.3": 4, "3.4": 1, "3.5": 3, "3.6": 3, "3.7": 5, "3.8": 1,
+    "3.9": 1,
+}  # fmt: skip
+"""By release: how many steps it has, from IV0."""
+_UNFINISHED: Final = {"4.0": 2}
+"""Kafka 3.9 knows steps of them, and not yet the release."""
+
+VERSION_NAMES: Final = frozenset(
+    {
+        *_WITHOUT_STEPS,
+        *_STEPS,
+        *(
+            f"{release}-IV{step}"
+            for release, steps in (_STEPS | _UNFINISHED).items()
+            for step in range(steps)
+        ),
+    }
+)
+"""All short and long names."""
+
+VERSION: Final = (
+    "(" + "|".join(re.escape(name) for name in sorted(VERSION_NAMES)) + r")(\..*[^.].*)?"
+)
+"""A pattern of `re` for what an option may hold."""
+VERSION_SHAPE: Final = "a version of Kafka such as 3.0, 2.8.1 or 3.0-IV1"
