@@ -66,6 +66,14 @@ class Described:
             if not reports.partitions_only or self._is_reported(partition, reports)
         ]
 
+    def is_headed(self, reports: Reports) -> bool:
+        """Whether the topic itself is shown, beside its partitions."""
+        return not reports.partitions_only and bool(self.overrides or not reports.overrides)
+
+    def is_shown(self, reports: Reports) -> bool:
+        """Whether there is anything to show."""
+        return self.is_headed(reports) or bool(self.shown_partitions(reports))
+
     def _is_reported(self, partition: PartitionInfo, reports: Reports) -> bool:
         in_sync = len(partition.isr)
         led = partition.leader != NO_LEADER
@@ -79,7 +87,7 @@ class Described:
 
 def lines(described: Described, reports: Reports) -> Iterator[str]:
     """The text of one topic."""
-    if not reports.partitions_only and (described.overrides or not reports.overrides):
+    if described.is_headed(reports):
         yield topic_line(described)
     for partition in described.shown_partitions(reports):
         yield partition_line(partition)

@@ -376,7 +376,7 @@ async def describe(admin: Admin, wish: Wish) -> None:
         for topic in topics
     ]
     if wish.as_json:
-        write_json([document(each, wish.reports) for each in found])
+        write_json([document(each, wish.reports) for each in found if each.is_shown(wish.reports)])
         return
     for each in found:
         for line in lines(each, wish.reports):

@@ -24,6 +24,7 @@ from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.tools._cli import Failure
+from pybroker.tools._topic_lines import Described, Reports
 from pybroker.tools.topics import parse_wish, perform
 
 ID = uuid.UUID(bytes=bytes(range(16)))
@@ -317,3 +318,35 @@ async def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["leader"] for row in document["partitions"]] == [1, None]
     (line,) = await printed(capsys, cluster(), list_=True, topic="a", output_format="json")
     assert json.loads(line) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "shown"),
+    [
+        ("under_replicated_partitions", {"a": [1]}),
+        ("unavailable_partitions", {"a": [1]}),
+        ("under_min_isr_partitions", {"a": [1]}),
+        ("at_min_isr_partitions", {"ab": [0], "__consumer_offsets": [0]}),
+        ("topics_with_overrides", {"a": [], "ab": [], "__consumer_offsets": []}),
+    ],
+)
+async def test_json_leaves_out_the_topics_that_the_text_leaves_out(
+    capsys: pytest.CaptureFixture[str], flag: str, shown: dict[str, list[int]]
+) -> None:
+    flags = {"describe": True, flag: True}
+    (line,) = await printed(capsys, cluster(), output_format="json", **flags)
+    found = {
+        row["topic"]: [item["partition"] for item in row["partitions"]] for row in json.loads(line)
+    }
+    assert found == shown
+    text = await printed(capsys, cluster(), **flags)
+    assert {name for name in shown if any(f"Topic: {name}\t" in line for line in text)} == set(
+        shown
+    )
+    assert len(text) == sum(map(len, shown.values())) or flag == "topics_with_overrides"
+
+
+def test_a_topic_without_options_of_its_own_is_not_shown_among_those_with_them() -> None:
+    plain = Described(topic("a", (1, [1], [1])), (), {1})
+    assert not plain.is_shown(Reports(overrides=True))
+    assert plain.is_shown(Reports())
