@@ -4,8 +4,9 @@ leaders of partitions; and when it asks again. What is asked is no business of t
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
@@ -16,10 +17,15 @@ from pybroker.client.metadata import ClusterView
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 Ask = Callable[[Connection, float], Awaitable[T]]
 """Asks on a connection, within so many seconds."""
+
+_FAILURES_UNTOLD: Final = 5
+"""How often the controller may be missing before it is told: an election takes a moment."""
 
 
 class Calls:
@@ -56,7 +62,18 @@ class Calls:
                 raise NotConnected("the cluster has no controller at the moment")
             return await self.cluster.connection(node)
 
-        return await self._ask(controller, ask, self.deadline(timeout_ms), False)
+        deadline = self.deadline(timeout_ms)
+        limit_s = deadline.remaining_s()
+        try:
+            return await self._ask(controller, ask, deadline, False)
+        except ResponseError as error:
+            if error.code != ErrorCode.NOT_CONTROLLER:
+                raise
+            raise ResponseError(
+                error.code,
+                f"no broker acted as the controller within {limit_s:.0f} s. The last answer:"
+                f" {error.detail.rstrip('.')}. Check that the brokers reach ZooKeeper",
+            ) from error
 
     async def broker(
         self, node: int, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
@@ -143,6 +160,15 @@ class Calls:
         may_retry = error.retriable and (error.definite or repeatable)
         if not may_retry or deadline.remaining_s() <= pause:
             raise error
+        if (
+            failures == _FAILURES_UNTOLD + 1
+            and getattr(error, "code", None) == ErrorCode.NOT_CONTROLLER
+        ):
+            logger.warning(
+                "no broker acts as the controller yet (%s); trying for another %.0f s",
+                error,
+                deadline.remaining_s(),
+            )
         await asyncio.sleep(pause)
         try:
             await self.cluster.refreshed(deadline.remaining_s())
@@ -150,8 +176,9 @@ class Calls:
             pass
 
 
-def controller_moved(codes: Iterable[int]) -> None:
-    """All items fail alike when the broker asked is not the controller; nothing was done. Raises
-    ResponseError then."""
-    if ErrorCode.NOT_CONTROLLER in codes:
-        raise ResponseError(ErrorCode.NOT_CONTROLLER)
+def controller_moved(answers: Iterable[tuple[int, str | None]]) -> None:
+    """All items (code, broker's sentence) fail alike when the broker asked is not the controller;
+    nothing was done. Raises ResponseError then."""
+    for code, sentence in answers:
+        if code == ErrorCode.NOT_CONTROLLER:
+            raise ResponseError(ErrorCode.NOT_CONTROLLER, broker_sentence=sentence or "")

@@ -50,7 +50,7 @@ async def elect_leaders(
         if error := response_error(answer.error_code):
             raise error
         controller_moved(
-            row.error_code
+            (row.error_code, row.error_message)
             for topic in answer.replica_election_results
             for row in topic.partition_result
         )

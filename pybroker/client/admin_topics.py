@@ -88,7 +88,7 @@ async def create_topics(
         answer = await connection.send(
             ApiKey.CREATE_TOPICS, request, CreateTopicsResponse, timeout_s=timeout_s
         )
-        controller_moved(row.error_code for row in answer.topics)
+        controller_moved((row.error_code, row.error_message) for row in answer.topics)
         return answer
 
     response = await calls.controller(ask, timeout_ms)
@@ -111,7 +111,7 @@ async def delete_topics(
         answer = await connection.send(
             ApiKey.DELETE_TOPICS, request, DeleteTopicsResponse, timeout_s=timeout_s
         )
-        controller_moved(row.error_code for row in answer.responses)
+        controller_moved((row.error_code, row.error_message) for row in answer.responses)
         return answer
 
     response = await calls.controller(ask, timeout_ms)
@@ -135,7 +135,7 @@ async def create_partitions(
         answer = await connection.send(
             ApiKey.CREATE_PARTITIONS, request, CreatePartitionsResponse, timeout_s=timeout_s
         )
-        controller_moved(row.error_code for row in answer.results)
+        controller_moved((row.error_code, row.error_message) for row in answer.results)
         return answer
 
     response = await calls.controller(ask, timeout_ms)

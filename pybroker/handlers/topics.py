@@ -196,7 +196,12 @@ async def _delete(
 
 def require_controller(services: Services) -> None:
     """Raises BrokerError NOT_CONTROLLER."""
-    if not services.controller.is_active or not services.standing.is_heard:
+    if not services.standing.is_heard:
+        raise BrokerError(
+            ErrorCode.NOT_CONTROLLER,
+            "this broker does not hear from ZooKeeper, without which no broker is the controller",
+        )
+    if not services.controller.is_active:
         raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is {services.controller_id}")
 
 

@@ -12,8 +12,10 @@ from pybroker.client.admin_elections import ElectionType
 from pybroker.client.admin_partitions import HIGH_WATERMARK
 from pybroker.client.admin_topics import NewPartitions, NewTopic
 from pybroker.client.errors import ClientError, Closed, ConnectionLost, NotConnected, ResponseError
+from pybroker.clock import ManualClock
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
+from pybroker.ports import Clock
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.configs import (
     DescribeConfigsResourceResult,
@@ -50,8 +52,8 @@ from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import LOSE_ANSWER, FakeBroker, versions
 
 
-def admin(broker: FakeBroker) -> Admin:
-    return Admin(broker.address, retry_backoff_ms=1, retry_backoff_max_ms=5)
+def admin(broker: FakeBroker, clock: Clock | None = None) -> Admin:
+    return Admin(broker.address, clock=clock, retry_backoff_ms=1, retry_backoff_max_ms=5)
 
 
 def created(request: Message) -> Message:
@@ -311,6 +313,34 @@ def elected(request: Message) -> Message:
             for topic in request.topic_partitions or [TopicPartitions(topic="all", partitions=[0])]
         ]
     )
+
+
+async def test_a_controller_that_stays_away_is_told_soon_and_with_the_brokers_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reason = "this broker does not hear from ZooKeeper"
+    clock = ManualClock()
+
+    def refused(request: Message) -> Message:
+        if len(broker.requests(CreateTopicsRequest)) == 8:
+            clock.advance(60.0)
+        row = CreatableTopicResult(
+            name="t", error_code=ErrorCode.NOT_CONTROLLER, error_message=reason
+        )
+        return CreateTopicsResponse(topics=[row])
+
+    async with FakeBroker() as broker, admin(broker, clock) as target:
+        broker.handlers[ApiKey.CREATE_TOPICS] = refused
+        with pytest.raises(ResponseError) as caught:
+            await target.create_topics([NewTopic("t")])
+    assert str(caught.value) == (
+        "NOT_CONTROLLER: no broker acted as the controller within 60 s. The last answer: this"
+        " broker does not hear from ZooKeeper. Check that the brokers reach ZooKeeper"
+    )
+    assert caught.value.retriable and caught.value.definite
+    [warning] = [line for line in caplog.messages if "controller" in line]
+    assert warning.startswith(f"no broker acts as the controller yet (NOT_CONTROLLER: {reason})")
+    assert warning.endswith("trying for another 60 s")
 
 
 async def test_each_election_has_its_result() -> None:

@@ -97,6 +97,15 @@ async def test_who_is_not_the_controller_says_41(bench: Bench) -> None:
     assert "/brokers/topics/other" not in existing(bench)
 
 
+async def test_a_controller_cut_off_from_zookeeper_says_why_it_is_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.app.standing, "is_heard", False)
+    result = the_only(await create(bench, new("other")))
+    assert code(result) is ErrorCode.NOT_CONTROLLER
+    assert "does not hear from ZooKeeper" in (result.error_message or "")
+
+
 async def test_zookeeper_being_away_is_a_time_out(bench: Bench) -> None:
     await bench.create("t")
     bench.coord.suspend()

@@ -339,11 +339,9 @@ async def test_json_leaves_out_the_topics_that_the_text_leaves_out(
         row["topic"]: [item["partition"] for item in row["partitions"]] for row in json.loads(line)
     }
     assert found == shown
-    text = await printed(capsys, cluster(), **flags)
-    assert {name for name in shown if any(f"Topic: {name}\t" in line for line in text)} == set(
-        shown
-    )
-    assert len(text) == sum(map(len, shown.values())) or flag == "topics_with_overrides"
+    text = "\n".join(await printed(capsys, cluster(), **flags))
+    named = {name for name in ("a", "ab", "__consumer_offsets") if f"Topic: {name}\t" in text}
+    assert named == set(shown)
 
 
 def test_a_topic_without_options_of_its_own_is_not_shown_among_those_with_them() -> None:
