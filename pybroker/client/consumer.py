@@ -242,7 +242,7 @@ class Consumer:
         while reader.position is None:
             self._raise_problems([reader])
             if deadline.passed:
-                raise DeadlinePassed(f"the position of {partition} did not become known")
+                raise DeadlinePassed(self._fetcher.no_position(reader.topic_partition))
             await self._wait_for_news(deadline)
         return reader.position
 

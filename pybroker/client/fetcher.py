@@ -151,6 +151,18 @@ class Fetcher:
             reader.jump(offset, reset)
         self.wake()
 
+    def no_position(self, key: TopicPartition) -> str:
+        """Says that the position did not become known, and why, as far as the metadata tell."""
+        view = self._cluster.view
+        limit = f"default.api.timeout.ms = {self._options.default_api_timeout_ms}"
+        text = f"the position of {key} did not become known within {limit}"
+        topic = view.topics.get(key.topic)
+        problem = view.leader_problem(key)
+        if topic is not None and view.partition(key) is None:
+            code = topic.error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            problem = f"{code.name}: {code.text}"
+        return f"{text}; {problem}" if problem else text
+
     def _break(self, error: BaseException) -> None:
         self.broken = error
         self.news.set()

@@ -102,4 +102,4 @@ def _no_leader(view: ClusterView, topic_partition: TopicPartition) -> ClientErro
         return ResponseError(topic.error)
     if topic is not None and topic_partition.partition not in topic.partitions:
         return ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return ResponseError(ErrorCode.LEADER_NOT_AVAILABLE)
+    return ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, view.leader_problem(topic_partition))

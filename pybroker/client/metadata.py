@@ -75,6 +75,22 @@ class ClusterView:
             return None
         return info.leader
 
+    def leader_problem(self, topic_partition: TopicPartition) -> str:
+        """Why `leader` gives no broker for a partition that exists; "" if it does, or if nothing is
+        known of the partition."""
+        info = self.partition(topic_partition)
+        if info is None or info.leader in self.nodes:
+            return ""
+        if info.leader != NO_LEADER:
+            return f"the leader of {topic_partition}, broker {info.leader}, cannot be found"
+        replicas = f"its replicas: {_ids(info.replicas)}; in sync: {_ids(info.isr)}"
+        offline = f"; offline: {_ids(info.offline_replicas)}" if info.offline_replicas else ""
+        return f"{topic_partition} has no leader ({replicas}{offline})"
+
+
+def _ids(brokers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, brokers)) or "none"
+
 
 def error_code(number: int) -> ErrorCode:
     """A number off the wire; one that we do not know counts as UNKNOWN_SERVER_ERROR."""

@@ -296,10 +296,13 @@ class Producer:
         try:
             await self._budget.take(size, deadline.remaining_s())
         except TimeoutError:
-            raise BufferExhausted(
+            text = (
                 f"buffer.memory = {self._budget.limit} stayed full for max.block.ms"
                 f" = {self.options.max_block_ms}"
-            ) from None
+            )
+            problems = self._sender.leader_problems()
+            more = f"; and {len(problems) - 1} more partitions" if len(problems) > 1 else ""
+            raise BufferExhausted("; ".join([text, *problems[:1]]) + more) from None
         try:
             self._check_running()
         except Closed:

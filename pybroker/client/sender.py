@@ -90,6 +90,13 @@ class Sender:
     def wake(self) -> None:
         self._wake.set()
 
+    def leader_problems(self) -> list[str]:
+        """What keeps records here because their partition has no leader, one sentence each."""
+        view = self._cluster.view
+        queues = self._accumulator.queues.values()
+        problems = [view.leader_problem(each.topic_partition) for each in queues if each.waiting]
+        return [problem for problem in problems if problem]
+
     async def settled(self, batches: list[ProducerBatch]) -> None:
         """Wait until each of these batches has its outcome."""
         deliveries = [record.delivery for batch in batches for record in batch.records]
@@ -367,7 +374,9 @@ class Sender:
                 in_flight = batch in queue.in_flight
                 batch.maybe_written |= in_flight
                 last = f"; last: {batch.last_error}" if batch.last_error else self._why_unsent()
-                self._fail(batch, f"{self._options.delivery_timeout_ms} ms have passed{last}")
+                problem = self._cluster.view.leader_problem(queue.topic_partition)
+                why = f"; {problem}{last}" if problem else last
+                self._fail(batch, f"{self._options.delivery_timeout_ms} ms have passed{why}")
                 if in_flight:
                     batch.expired = True
                 else:
