@@ -1,4 +1,4 @@
-"""What we tell users about configuration is what the code does."""
+"""What we tell users about configuration and the client is what the code does."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from docs import make_config_files, make_configuration, make_states
 from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
+from pybroker.client import Admin
 from pybroker.client.options import (
     AdminOptions,
     ClientOptions,
@@ -178,3 +179,9 @@ def test_every_row_of_a_table_has_as_many_cells(path: Path) -> None:
                 text, cells = rows[-1]
                 rows[-1] = text, cells + 1
         assert [text for text, cells in rows if cells != rows[0][1]] == []
+
+
+def test_every_operation_of_admin_is_on_the_client_page() -> None:
+    page = (ROOT / "docs" / "client.rst").read_text(encoding="utf-8")
+    operations = {name for name in vars(Admin) if not name.startswith("_")} - {"start", "close"}
+    assert {name for name in operations if f"``{name}``" not in page} == set()
