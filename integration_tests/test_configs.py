@@ -168,6 +168,37 @@ def test_a_change_outlives_the_broker(new_broker: BrokerMaker, topic: str) -> No
     assert (found["segment.bytes"].value, found["segment.bytes"].source) == ("123456", 3)
 
 
+def test_other_advertised_listeners_are_told_and_outlive_the_broker(
+    new_broker: BrokerMaker, topic: str
+) -> None:
+    broker = new_broker()
+    broker.start()
+    port = broker.bootstrap.rpartition(":")[2]
+
+    def told() -> list[str]:
+        with Connection(broker.bootstrap) as connection:
+            return [f"{each.host}:{each.port}" for each in metadata(connection).brokers]
+
+    (before,) = told()
+    assert before == broker.bootstrap
+    with Connection(broker.bootstrap) as connection:
+        broker_id = metadata(connection).brokers[0].node_id
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker_id))
+    admin, listener = Admin(broker.bootstrap), f"PLAINTEXT://localhost:{port}"
+    admin.change(resource, SET, "advertised.listeners", listener)
+    wait_until(lambda: told() == [f"localhost:{port}"], what="the new address in the metadata")
+    found = Admin(broker.bootstrap).describe(resource)["advertised.listeners"]
+    assert (found.value, found.is_read_only) == (listener, False)
+    with Connection(broker.bootstrap) as connection:
+        create_topic(connection, topic)
+        assert produce(connection, topic, batch_of(b"a")).error_code == 0
+    broker.stop()
+    broker.start()
+    wait_until(lambda: told() == [f"localhost:{port}"], what="the address after the restart")
+    Admin(broker.bootstrap).change(resource, DELETE, "advertised.listeners")
+    wait_until(lambda: told() == [before], what="the address of the file")
+
+
 def test_what_is_written_to_zookeeper_holds(
     new_broker: BrokerMaker, zookeeper: ApacheZooKeeper, topic: str
 ) -> None:

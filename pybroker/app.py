@@ -30,7 +30,11 @@ from pybroker.coordinator.controller.reading import (
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper.late_session import LateSession
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, LossReceipts
-from pybroker.coordinator.zookeeper.registry import register_broker, unregister_broker
+from pybroker.coordinator.zookeeper.registry import (
+    register_broker,
+    unregister_broker,
+    update_registration,
+)
 from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import Services
 from pybroker.handlers.dispatch import Dispatcher
@@ -82,13 +86,15 @@ class BrokerApp:
         config: BrokerConfig,
         broker_id: int,
         cluster_id: str,
-        advertised: tuple[Endpoint, ...],
+        advertised: Callable[[BrokerConfig], tuple[Endpoint, ...]],
         logs: LogManager,
         world: World,
         lost: Callable[[str], None],
     ) -> None:
+        """`advertised`: the addresses that clients and brokers are told, by a configuration."""
         self._config = config
-        self._broker = Broker(broker_id, advertised, rack=config.broker_rack)
+        self._advertised = advertised
+        self._broker = Broker(broker_id, advertised(config), rack=config.broker_rack)
         self._cluster_id = cluster_id
         self._logs = logs
         self._world = world
@@ -259,6 +265,9 @@ class BrokerApp:
         self._directory_failures.registered()
         return registered
 
+    async def _update_registration(self) -> None:
+        await update_registration(self._world.coord, self._broker, clock=self._world.clock)
+
     def _new_replicas(self) -> ReplicaManager:
         replicas = ReplicaManager(
             broker_id=self._broker.id,
@@ -311,6 +320,7 @@ class BrokerApp:
         return Membership(
             coord=self._world.coord,
             register=self._register,
+            update=self._update_registration,
             replicas=self.replicas,
             controller=self.controller,
             lost=lost,
@@ -421,6 +431,10 @@ class BrokerApp:
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """The broker's own options have changed; those of its logs are handed on elsewhere."""
+        if now.advertised != before.advertised:
+            log.info("advertised listeners=%s", ",".join(map(str, now.advertised)))
+            self._broker = replace(self._broker, endpoints=self._advertised(now))
+            self._membership.endpoints_changed()
         self._server.reconfigure(room_options.server_limits(now))
         self._logs.producer_id_expiration_ms = now.producer_id_expiration_ms
         self.replicas.lag_max_s = now.replica_lag_time_max_ms / 1000

@@ -151,7 +151,7 @@ async def start_broker(
         config=config,
         broker_id=broker_id,
         cluster_id=cluster,
-        advertised=_advertised(config, around),
+        advertised=lambda config: _advertised(config, around),
         logs=logs,
         world=World(
             coord,

@@ -46,7 +46,7 @@ class BrokerOptionTable:
     reserved_broker_max_id: int = integer("reserved.broker.max.id", 1000, "The highest id that may be chosen by hand; generated ids begin above it.", minimum=0)
     broker_rack: str | None = string("broker.rack", None, "Where the broker stands; replicas are spread over racks.")
     listeners: str = string("listeners", "PLAINTEXT://:9092", "The addresses to listen on, NAME://HOST:PORT, separated by commas; no host means all interfaces.")
-    advertised_listeners: str | None = string("advertised.listeners", None, "The addresses that clients are told, if they differ from listeners.")
+    advertised_listeners: str | None = string("advertised.listeners", None, "The addresses that clients are told, if they differ from listeners.", update=UpdateMode.PER_BROKER)
     listener_security_protocol_map: str = string("listener.security.protocol.map", _PROTOCOL_MAP, "The protocol that each listener name stands for, NAME:PROTOCOL, separated by commas.")
     inter_broker_listener_name: str | None = string("inter.broker.listener.name", None, "The listener that brokers use among themselves; without it, the one named like security.inter.broker.protocol.")
     security_inter_broker_protocol: str = string("security.inter.broker.protocol", "PLAINTEXT", "The protocol between brokers, if no listener name is given for that.", choices=PROTOCOLS)

@@ -1,4 +1,5 @@
-"""The broker's membership in the cluster over the life of its ZooKeeper sessions.
+"""The broker's membership in the cluster over the life of its ZooKeeper sessions, and under which
+addresses it is known there.
 
 When a session expires, the controller role is dropped at once; when a new one exists, the broker
 registers again and stands for election again. Partitions keep their logs; their roles come from the
@@ -23,27 +24,34 @@ _RETRY_S = 0.2
 
 Register = Callable[[], Awaitable[Broker]]
 """Registers this broker in the current session; gives it back with epoch and incarnation."""
+Update = Callable[[], Awaitable[None]]
+"""Writes the endpoints of now into the registration of the current session."""
 
 
 class Membership:
-    """Owns the task that registers again. `lost` is called, with the reason, when the cluster does
-    not take us back: another process has our id."""
+    """Owns the tasks that register again and that tell of other endpoints. `lost` is called, with
+    the reason, when the cluster does not take us back: another process has our id."""
 
     def __init__(
         self,
         *,
         coord: Coord,
         register: Register,
+        update: Update,
         replicas: ReplicaManager,
         controller: Controller,
         lost: Callable[[str], None],
     ) -> None:
         self._coord = coord
         self._register = register
+        self._update = update
         self._replicas = replicas
         self._controller = controller
         self._lost = lost
         self._task: asyncio.Task[None] | None = None
+        self._updating: asyncio.Task[None] | None = None
+        self._is_outdated = False
+        """Whether the endpoints have changed since the broker last began to write them."""
         self._stopped = False
         self.is_registered = False
         """Whether the broker stands in ZooKeeper in its current session, as far as is known."""
@@ -54,20 +62,46 @@ class Membership:
         generation = -1
         while generation != self._coord.generation:  # else it ended before anybody listened
             generation = self._coord.generation
+            self._is_outdated = False
             broker = await self._register()
-        self._replicas.broker_epoch = broker.epoch
-        self.is_registered = True
+        self._registered(broker)
         self._coord.add_listener(self._on_session)
         log.info("registered broker=%d epoch=%d", broker.id, broker.epoch)
+
+    def endpoints_changed(self) -> None:
+        """Tell the cluster, by the registration of now or by the one that is under way."""
+        self._is_outdated = True
+        if self.is_registered and self._updating is None and not self._stopped:
+            self._updating = asyncio.create_task(self._tell_endpoints(), name="registration")
 
     async def leave(self) -> None:
         """Stop reacting to the session; the registration is about to go. Idempotent."""
         self.is_registered = False
         self._stopped = True
-        task, self._task = self._task, None
-        if task is not None:
+        tasks = [task for task in (self._task, self._updating) if task is not None]
+        self._task = self._updating = None
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _registered(self, broker: Broker) -> None:
+        self._replicas.broker_epoch = broker.epoch
+        self.is_registered = True
+        if self._is_outdated:
+            self.endpoints_changed()
+
+    async def _tell_endpoints(self) -> None:
+        try:
+            while self._is_outdated:
+                self._is_outdated = False
+                try:
+                    await self._update()
+                except CoordError as error:
+                    log.warning("endpoints not written, trying again error=%r", error)
+                    self._is_outdated = True
+                    await asyncio.sleep(_RETRY_S)
+        finally:
+            self._updating = None
 
     def _on_session(self, event: SessionEvent) -> None:
         if self._stopped:
@@ -85,6 +119,7 @@ class Membership:
     async def _rejoin(self) -> None:
         generation = self._coord.generation
         while generation == self._coord.generation:
+            self._is_outdated = False
             try:
                 broker = await self._register()
             except CoordError as error:
@@ -95,8 +130,7 @@ class Membership:
                 log.error("registration refused error=%s", error)
                 self._lost(str(error))
                 return
-            self._replicas.broker_epoch = broker.epoch
-            self.is_registered = True
+            self._registered(broker)
             self._controller.session_renewed()
             log.info("registered again broker=%d epoch=%d", broker.id, broker.epoch)
             return

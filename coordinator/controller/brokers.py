@@ -32,8 +32,8 @@ class BrokerChanges:
         return self._office.context
 
     async def look(self) -> None:
-        """See who is registered. A broker that is registered anew was lost and has started
-        (KIP-380)."""
+        """See who is registered, and where. A broker that is registered anew was lost and has
+        started (KIP-380); one with other endpoints is the same."""
         office, teller = self._office, self._office.teller
         current = await read_brokers(office.coord, self._watch)
         before = self._context.brokers
@@ -45,6 +45,13 @@ class BrokerChanges:
         started = {
             broker_id for broker_id in current if broker_id not in before or broker_id in lost
         }
+        moved = {
+            broker_id
+            for broker_id in before.keys() - lost
+            if current[broker_id].endpoints != before[broker_id].endpoints
+        }
+        if moved:
+            logger.info("brokers_moved brokers=%s", sorted(moved))
         if lost:
             logger.info("brokers_lost brokers=%s", sorted(lost))
         office.journal.brokers_changed(lost, started)
@@ -62,6 +69,7 @@ class BrokerChanges:
             )
         self._context.brokers = current
         await teller.close(lost)
+        await teller.move(moved)
         teller.open(started)
         for key, version in left_out.items():
             partition = self._context.partitions[key]

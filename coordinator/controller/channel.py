@@ -235,6 +235,14 @@ class BrokerSender:
         """Something is pending: to be called after every change of `work`."""
         self._wake.set()
 
+    async def move(self, broker: Broker, channel: BrokerChannel) -> None:
+        """The broker has other endpoints: go on over that channel. What is under way on the one
+        before fails, and is tried again."""
+        before, self._channel = self._channel, channel
+        self.broker = broker
+        if before is not channel:
+            await before.close()
+
     async def close(self) -> None:
         """Stop at once and close the channel; what is under way may or may not reach the broker.
         Idempotent."""

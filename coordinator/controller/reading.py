@@ -59,14 +59,14 @@ async def read_each(read: Callable[[K], Awaitable[V | None]], keys: Iterable[K])
 
 
 async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Broker]:
-    """The registered brokers; `watch` fires when one comes or goes. A broker's epoch is the czxid
-    of its registration (KIP-380)."""
+    """The registered brokers; `watch` fires when one comes, goes, or changes its endpoints. A
+    broker's epoch is the czxid of its registration (KIP-380)."""
 
     async def one(name: str) -> Broker | None:
         path = f"{paths.BROKER_IDS}/{name}"
         broker_id = paths.parse_broker(path)
         try:
-            data, stat = await coord.get(path)
+            data, stat = await coord.get(path, watch)
             endpoints, rack = schemas.decode_broker(path, data)
         except NoNode:
             return None

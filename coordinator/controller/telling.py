@@ -61,6 +61,12 @@ class Teller:
         for sender in self._senders.values():
             sender.work.set_brokers(brokers)
 
+    async def move(self, broker_ids: Iterable[int]) -> None:
+        """These live brokers have other endpoints: reach them there. `open` tells all of them."""
+        for broker_id in broker_ids:
+            broker = self._context.brokers[broker_id]
+            await self._senders[broker_id].move(broker, self._channels(broker))
+
     async def close(self, broker_ids: Collection[int] | None = None) -> None:
         """Stop telling these brokers anything (None: all). Idempotent."""
         keys = list(self._senders) if broker_ids is None else broker_ids

@@ -122,6 +122,28 @@ async def register_broker(
     raise failure
 
 
+async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> None:
+    """Make the broker's endpoints of now known, under the registration that it has. One that is of
+    another session is left alone: the next registration of ours names them. Raises CoordError."""
+    path = paths.broker(broker.id)
+    for _ in range(_ATTEMPTS_MAX):
+        found = await _registration(coord, broker.id)
+        if found is None or found[1].ephemeral_owner != coord.session_id:
+            return
+        data, stat = found
+        with suppress(MalformedNode):
+            if decode_broker(path, data)[0] == broker.endpoints:
+                return
+        changed = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
+        try:
+            await coord.set(path, changed, stat.version)
+        except (BadVersion, NoNode, ConnectionLoss) as error:
+            failure: CoordError = error
+        else:
+            return
+    raise failure
+
+
 async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int) -> None:
     """Wait until no other session has registered `broker_id`, for two session timeouts at most. Who
     has no data yet asks before it writes down that its directories are this broker's. Raises

@@ -16,6 +16,7 @@ from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents
 from pybroker.errors import ErrorCode
 from pybroker.handlers.dispatch import Answer
+from pybroker.listeners import endpoints
 from pybroker.model import Endpoint, UpdateMetadata
 from pybroker.ports import Buffer, Clock, Disk
 from pybroker.records.builder import BatchBuilder
@@ -184,7 +185,7 @@ class Bench:
             config=config,
             broker_id=BROKER_ID,
             cluster_id=self.cluster_id,
-            advertised=self.endpoints,
+            advertised=self._advertised,
             logs=self.logs,
             world=World(
                 self.coord,
@@ -199,6 +200,11 @@ class Bench:
         )
         self._running = True
         await self.app.start({})
+
+    def _advertised(self, config: BrokerConfig) -> tuple[Endpoint, ...]:
+        if config.advertised_listeners is None:
+            return self.endpoints
+        return endpoints(config.advertised, {}, "broker.example")
 
     async def stop(self) -> None:
         """In good order. Idempotent."""

@@ -87,6 +87,7 @@ class NotingChannel:
     def __init__(self, cluster: Cluster, broker: Broker) -> None:
         self._cluster = cluster
         self._broker = broker
+        cluster.reached[broker.id] = broker
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -152,6 +153,8 @@ class Cluster:
         self.deletion_gate = asyncio.Event()
         self.deletion_gate.set()
         self.members: list[Member] = []
+        self.reached: dict[int, Broker] = {}
+        """To whom the last channel to a broker was opened, by its id."""
         self.channels: ChannelFactory = lambda broker: NotingChannel(self, broker)
         self.rng = random.Random(7)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pybroker.coordinator.controller.events import ElectionType, Retry
-from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ErrorCode
+from pybroker.model import Endpoint, UpdateMetadata
 from unit_tests.coordinator.controller.cluster import Cluster, key, refused
 from unit_tests.patience import until
 
@@ -39,6 +40,38 @@ async def test_a_new_controller_leaves_a_leader_that_lives_alone(cluster: Cluste
     await until(lambda: second.controller.is_active)
     await until(lambda: cluster.lines(2).count("lead orders-0 leader=2 epoch=0 isr=2,1") == 1)
     assert cluster.stored_epoch("orders-0") == 0
+
+
+async def test_all_are_told_the_new_endpoints_of_a_broker(cluster: Cluster) -> None:
+    """It is the same broker: nothing is elected, and it is reached where it is now."""
+    first, second = await cluster.member(1), await cluster.member(2)
+    await until(lambda: "brokers 1,2" in cluster.lines(2))
+    await cluster.create("orders", {0: (2, 1)})
+    await cluster.told(1, "metadata orders-0 leader=2 epoch=0")
+    cluster.notes.clear()
+    path = paths.broker(2)
+    found = await cluster.tool.get(path)
+    moved = (Endpoint("PLAINTEXT", "elsewhere", 9999),)
+    await cluster.tool.set(path, schemas.encode_broker(moved, None, 0))
+    await until(lambda: told_endpoints(cluster, 1, of=2) == moved)
+    await until(lambda: told_endpoints(cluster, 2, of=2) == moved)
+    assert found[1].czxid == (await cluster.tool.get(path))[1].czxid
+    assert cluster.stored_epoch("orders-0") == 0
+    assert not [line for line in cluster.lines(1) + cluster.lines(2) if line.startswith("lead")]
+    assert first.controller.is_active and not second.controller.is_active
+    assert cluster.reached[2].endpoints == moved
+    await cluster.create("later", {0: (2,)})
+    await cluster.told(2, "lead later-0 leader=2 epoch=0 isr=2 new")
+
+
+def told_endpoints(cluster: Cluster, broker_id: int, of: int) -> tuple[Endpoint, ...] | None:
+    """What a broker was last told of the endpoints of another one."""
+    lists = [
+        note.command.brokers
+        for note in cluster.notes
+        if note.broker_id == broker_id and isinstance(note.command, UpdateMetadata)
+    ]
+    return {each.id: each.endpoints for each in lists[-1]}.get(of) if lists else None
 
 
 async def test_another_replica_leads_when_the_leader_dies(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -133,6 +134,25 @@ async def test_who_has_no_data_asks_first_whether_the_id_is_free(cluster: Cluste
         await registry.wait_until_free(other, 1, 0)
     await registry.unregister_broker(owner, broker)
     await registry.wait_until_free(other, 1, 0)
+
+
+async def test_other_endpoints_are_written_under_the_same_registration(cluster: Cluster) -> None:
+    coord = await cluster.client()
+    broker = await cluster.register(coord)
+    moved = replace(broker, endpoints=(Endpoint("PLAINTEXT", "elsewhere", 9093),))
+    await registry.update_registration(coord, moved, clock=cluster.clock)
+    assert cluster.agrees(moved, coord)
+    written = cluster.tree.node(paths.broker(broker.id))
+    await registry.update_registration(coord, moved, clock=cluster.clock)
+    assert cluster.tree.node(paths.broker(broker.id)) == written, "nothing had changed"
+
+
+async def test_the_registration_of_another_session_is_not_updated(cluster: Cluster) -> None:
+    broker = await cluster.register(await cluster.client())
+    before = cluster.tree.node(paths.broker(broker.id))
+    moved = replace(broker, endpoints=(Endpoint("PLAINTEXT", "elsewhere", 9093),))
+    await registry.update_registration(await cluster.client(), moved, clock=cluster.clock)
+    assert cluster.tree.node(paths.broker(broker.id)) == before
 
 
 async def test_unregister_leaves_a_strangers_node_alone(cluster: Cluster) -> None:
