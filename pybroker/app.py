@@ -6,6 +6,7 @@ provides the real ones. Connections are accepted last at start and closed first 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable, Collection, Mapping
@@ -215,8 +216,11 @@ class BrokerApp:
             await unregister_broker(self._world.coord, self._broker)
         except CoordError as error:
             log.warning("registration not removed, it ends with the session error=%r", error)
+        blocking = self._world.blocking
+        shares = await blocking.run(self._logs.ending.shares)
+        await asyncio.gather(*(blocking.run(self._logs.ending.end, share) for share in shares))
         shutdown = partial(self._logs.shutdown, broker_epoch=self.replicas.broker_epoch)
-        await self._world.blocking.run(shutdown, self.replicas.high_watermarks())
+        await blocking.run(shutdown, self.replicas.high_watermarks())
 
     def rooms(self) -> Rooms:
         """What is shown of this broker."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
-from pybroker.errors import BrokerError, DiskFull, StorageError
+from pybroker.errors import BrokerError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 from pybroker.storage.log import Log
@@ -38,21 +38,6 @@ class Refusals:
             _logger.error("write refused what=%s error=%s times=%d", what, error, self._count)
             self._told_ms = now_ms
             self._count = 0
-
-
-def end(log: Log) -> bool:
-    """Make a log durable and close it; whether it is whole and all of it durable. Where there was
-    no room for that it is as after a kill. Waits for the disk. Raises StorageError."""
-    try:
-        if log.failure is None and log.damage is None:
-            log.flush()
-        log.close()
-    except (BrokerError, StorageError) as error:
-        if isinstance(error, DiskFull) or isinstance(error.__cause__, DiskFull):
-            _logger.warning("log not closed partition=%s error=%s", log.topic_partition, error)
-            return False
-        raise StorageError(str(error)) from error
-    return log.damage is None
 
 
 def persist_epochs(

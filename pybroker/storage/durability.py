@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 from pybroker.storage.epoch_file import EpochFile
 from pybroker.storage.log_config import LogConfig
+from pybroker.storage.producer_state import ProducerState
 from pybroker.storage.segments import Segments
+from pybroker.storage.snapshot_files import SnapshotFiles
 
 
 class Durability:
@@ -23,6 +25,7 @@ class Durability:
     __slots__ = (
         "_limit",
         "_lock",
+        "_settled_end",
         "_shortened",
         "_tolerated_end",
         "last_flush_ms",
@@ -30,8 +33,10 @@ class Durability:
         "syncing",
     )
 
-    def __init__(self, recovery_point: int) -> None:
+    def __init__(self, recovery_point: int, settled_end: int = -1) -> None:
+        """`settled_end`: where the log ended when `settle` was last done, -1 for never."""
         self.recovery_point = recovery_point
+        self._settled_end = settled_end
         self.syncing = threading.RLock()
         # Where the log ended when fewer records than flush.messages were waiting for a sync.
         self._tolerated_end = recovery_point
@@ -59,27 +64,54 @@ class Durability:
         return True
 
     def flush(
-        self, segments: Segments, epochs: EpochFile, closed_only: bool, now_ms: int | None
+        self,
+        segments: Segments,
+        epochs: EpochFile,
+        closed_only: bool = False,
+        now_ms: int | None = None,
+        *,
+        indexes: bool = False,
     ) -> None:
-        """Make durable what is appended so far, or the segments that get no more records; by who
-        holds `syncing`. Waits for the disk. Raises StorageError."""
+        """Make durable what is appended so far, or the segments that get no more records; with
+        `indexes` also those of the active segment. The caller holds `syncing`. Waits for the disk.
+        Raises StorageError."""
         begun = self._shortened
         active = segments.active
         end = active.base_offset if closed_only else active.next_offset
-        if end <= self.recovery_point and not (segments.directory_changed or epochs.changed):
+        changed = indexes or segments.directory_changed or epochs.changed
+        if end <= self.recovery_point and not changed:
             return
         epochs.persist()
-        segments.sync(self.recovery_point, end)
+        segments.sync(self.recovery_point, end, indexes=indexes)
         with self._lock:
             if begun == self._shortened:
                 self.recovery_point = max(self.recovery_point, min(end, self._limit))
         if now_ms is not None:
             self.last_flush_ms = now_ms
 
+    def settle(
+        self,
+        segments: Segments,
+        epochs: EpochFile,
+        snapshots: SnapshotFiles,
+        producers: ProducerState,
+    ) -> None:
+        """Write what a start need not make again, and make everything durable. All is written
+        first, so that each file is synced once. As `flush`."""
+        end = segments.active.next_offset
+        changed = end != self._settled_end
+        if changed:
+            segments.seal_active()
+            snapshots.write(end, producers)
+            snapshots.keep(segments.bases, end)
+        self.flush(segments, epochs, indexes=changed)
+        self._settled_end = end
+
     @contextmanager
     def at_most(self, end: int) -> Iterator[None]:
         """While the log is about to be cut at `end`: a sync meanwhile counts up to there only, or
         a checkpoint that is taken before the cut is over would tell of what is gone."""
+        self._settled_end = -1
         with self._lock:
             self._limit = end
             self.recovery_point = min(self.recovery_point, end)

@@ -42,7 +42,7 @@ class Log:
         self.config = parts.config
         self.damage = parts.damage
         self.log_start_offset = parts.log_start_offset
-        self._durability = Durability(parts.recovery_point)
+        self._durability = Durability(parts.recovery_point, parts.settled_end)
         self.last_append_ms = 0
         self.segments = parts.segments
         self._unreachable = parts.unreachable
@@ -51,8 +51,6 @@ class Log:
         self._snapshots = parts.snapshots
         self._owner = owner
         self._failure: StorageError | None = None
-        # Where the log ended when what `close` writes was last complete.
-        self._settled_end = parts.settled_end
         self._rolling = Rolling(owner.rng, parts.config)
 
     # -- what it is
@@ -411,7 +409,7 @@ class Log:
         """Around what takes away all from `offset` on; nobody makes files durable meanwhile."""
         with self._durability.at_most(offset):
             self._owner.lower(self.topic_partition, offset)
-            self._settled_end, self._rolling.room = -1, NO_ROOM
+            self._rolling.room = NO_ROOM
             with self._durability.syncing:
                 try:
                     yield
@@ -477,24 +475,26 @@ class Log:
         """Make all that is appended so far durable and move the recovery point; with `closed_only`
         all but the active segment. Waits for the disk; may be called from any thread.
         Raises BrokerError KAFKA_STORAGE_ERROR; unless the disk was just full, the log is not used
-        any more then: after a failed sync nobody knows what the disk holds.
-        """
+        any more then: after a failed sync nobody knows what the disk holds."""
+        with self._making_durable():
+            self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
+
+    def close(self) -> None:
+        """Write the indexes and the producers' state, make all durable, each file once, and release
+        the files. One that failed or is damaged is only released. Idempotent. Raises as `flush`."""
+        if self._failure is None and self.damage is None:
+            producers = self._snapshots, self._producers
+            with self._making_durable():
+                self._durability.settle(self.segments, self.epoch_file, *producers)
+        self.segments.close()
+
+    @contextlib.contextmanager
+    def _making_durable(self) -> Iterator[None]:
         with self._durability.syncing:
             self._check_usable()
             try:
-                self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
+                yield
             except DiskFull as error:
                 raise self._owner.refuse(self.topic_partition, error) from error
             except StorageError as error:
                 raise self.fail(error) from error
-
-    def close(self) -> None:
-        """Write the indexes and the producers' state, and release the files. Not a flush: what
-        was appended is as durable as before. Idempotent. Raises StorageError."""
-        changed = self.log_end_offset != self._settled_end
-        if changed and self._failure is None and self.damage is None:
-            self.segments.active.seal()
-            self.segments.active.sync(indexes=True)
-            self._snapshots.write(self.log_end_offset, self._producers)
-            self._snapshots.keep(self.segments.bases, self.log_end_offset)
-        self.segments.close()

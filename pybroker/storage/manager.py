@@ -20,6 +20,7 @@ from pybroker.ports import Clock, Disk, Proc, Rng
 from pybroker.storage import checkpointed, chores, meta
 from pybroker.storage.directory import LogDirectory
 from pybroker.storage.directory_set import DirectorySet
+from pybroker.storage.ending import Ending
 from pybroker.storage.filename import (
     DAMAGED,
     DAMAGED_DIRECTORY,
@@ -95,6 +96,7 @@ class LogManager:
             self._table, clock, owner_in=self._owner_in, checkpoint=self._checkpoint_one
         )
         self.incomplete = Incomplete(disk)
+        self.ending = Ending(self._table, disk, self._directory_failed)
         self._suspects: frozenset[TopicPartition] = frozenset()
         self.accepted_losses: frozenset[TopicPartition] = frozenset()  # at this start
         self._started = False
@@ -196,18 +198,19 @@ class LogManager:
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1
     ) -> None:
-        """Make all logs durable, write the checkpoints and leave the clean mark in each directory
-        where nothing failed and no log is damaged. Waits for the disk. Idempotent."""
+        """End the logs that `ending` has not ended, write the checkpoints and leave the clean mark
+        in each directory where nothing failed and no log is damaged. Waits for the disk.
+        Idempotent."""
         if not self._started:
             self.unlock()
             return
         self._started = False
         self.moves.cancel_all()
-        ended = {key for key, log in self._logs.items() if self._end_log(log)}
+        self.ending.end_rest()
 
         def end(directory: LogDirectory) -> None:
             self._write_checkpoints(directory, high_watermarks)
-            if self._table.within(directory).keys() <= ended:
+            if self._table.within(directory).keys() <= self.ending.ended:
                 directory.end(broker_epoch)
 
         try:
@@ -215,13 +218,6 @@ class LogManager:
                 self._checkpoint(directory, partial(end, directory))
         finally:
             self.unlock()
-
-    def _end_log(self, log: Log) -> bool:
-        try:
-            return chores.end(log)
-        except StorageError as error:
-            self._directory_failed(self._home[log.topic_partition], error)
-            return False
 
     def unlock(self) -> None:
         """Release the locks; without `shutdown` a crash is what the next start sees. Idempotent."""

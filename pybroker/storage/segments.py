@@ -26,8 +26,8 @@ class Segments:
         "_disk",
         "_doomed",
         "_durable_changes",
-        "_parent_changed",
         "_state",
+        "parent_changed",
     )
 
     def __init__(
@@ -52,7 +52,8 @@ class Segments:
         # durable. Counted, not marked: a change must not be lost to a sync that began before it.
         self._changes = 1 if is_new or not are_names_durable else 0
         self._durable_changes = 0
-        self._parent_changed = is_new
+        self.parent_changed = is_new
+        """Whether the name of the directory itself is not durable yet."""
 
     @property
     def all(self) -> tuple[Segment, ...]:
@@ -80,7 +81,7 @@ class Segments:
     @property
     def directory_changed(self) -> bool:
         """Whether files, or the directory, were made or renamed since that was made durable."""
-        return self._parent_changed or self._changes != self._durable_changes
+        return self.parent_changed or self._changes != self._durable_changes
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
         """The segments that may hold `offset` or later ones: from the last that begins at or
@@ -145,8 +146,20 @@ class Segments:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes
 
-    def sync(self, recovery_point: int, end: int) -> None:
-        """Make durable what lies between these offsets, and the names of the files."""
+    def seal_active(self) -> None:
+        """Complete and write the indexes of the active segment. `sync` makes them durable where it
+        is told so, and their names in any case."""
+        active = self.active
+        tables = (active.times.table, active.offsets.table)
+        if not all(self._disk.exists(table.path) for table in tables):
+            self._changes += 1
+        active.seal()
+        for table in tables:
+            table.spill()  # an empty segment has index files, too
+
+    def sync(self, recovery_point: int, end: int, *, indexes: bool = False) -> None:
+        """Make durable what lies between these offsets, and the names of the files; `indexes`: also
+        those of the active segment."""
         changes = self._changes
         active = self.active
         closed, self._closed = self._closed, []
@@ -156,11 +169,11 @@ class Segments:
         for segment in self.from_offset(recovery_point):
             if segment.base_offset >= end:
                 break
-            self._sync_one(segment, indexes=segment is not active)
+            self._sync_one(segment, indexes=indexes or segment is not active)
         self._sync_names(changes)
-        if self._parent_changed:
+        if self.parent_changed:
             self._disk.sync_dir(self._directory.rpartition("/")[0])
-            self._parent_changed = False
+            self.parent_changed = False
 
     def _sync_one(self, segment: Segment, *, indexes: bool) -> None:
         try:

@@ -1,0 +1,88 @@
+"""The end of all logs of a broker: each is made durable and closed, several at a time.
+
+The checkpoints and the clean mark come after it and are the manager's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from pybroker.errors import BrokerError, DiskFull, StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Disk
+from pybroker.storage.directory import LogDirectory
+from pybroker.storage.log import Log
+from pybroker.storage.log_table import LogTable
+
+_logger = logging.getLogger(__name__)
+SHARES_MAX: Final = 4
+"""Logs of one log directory that end at a time, as many as a group commit syncs at a time: the file
+system's journal makes one commit of them."""
+
+
+class Ending:
+    """Nothing is appended to the logs of `table` any more. `failed` is told of a directory whose
+    disk fails, from any thread."""
+
+    def __init__(
+        self, table: LogTable, disk: Disk, failed: Callable[[LogDirectory, StorageError], None]
+    ) -> None:
+        self._table = table
+        self._disk = disk
+        self._failed = failed
+        self.ended: set[TopicPartition] = set()
+        """The logs that are whole and durable."""
+        self._closed: set[TopicPartition] = set()
+
+    def shares(self) -> list[Sequence[Log]]:
+        """All logs, in shares that `end` may be given at once, in a thread each. The names of new
+        logs are made durable here, by one sync for all of a log directory. Waits for the disk."""
+        found: list[Sequence[Log]] = []
+        for directory in self._table.directories.usable():
+            logs = [*self._table.within(directory).values()]
+            self._sync_names(directory, logs)
+            found += (logs[first::SHARES_MAX] for first in range(min(SHARES_MAX, len(logs))))
+        return found
+
+    def end(self, logs: Iterable[Log]) -> None:
+        """Make logs durable and close them. Waits for the disk."""
+        for log in logs:
+            self._closed.add(log.topic_partition)
+            try:
+                if _end(log):
+                    self.ended.add(log.topic_partition)
+            except StorageError as error:
+                self._failed(self._table.home[log.topic_partition], error)
+
+    def end_rest(self) -> None:
+        """Those that were in no share. Waits for the disk."""
+        self.end([log for key, log in self._table.logs.items() if key not in self._closed])
+
+    def _sync_names(self, directory: LogDirectory, logs: Sequence[Log]) -> None:
+        new = [log for log in logs if log.segments.parent_changed]
+        if not new:
+            return
+        try:
+            self._disk.sync_dir(directory.path)
+        except DiskFull:
+            return  # each log tries again by itself, and tells
+        except StorageError as error:
+            self._failed(directory, error)
+            return
+        for log in new:
+            log.segments.parent_changed = False
+
+
+def _end(log: Log) -> bool:
+    """Make a log durable and close it; whether it is whole and all of it durable. Where there was
+    no room for that it is as after a kill. Waits for the disk. Raises StorageError."""
+    try:
+        log.close()
+    except (BrokerError, StorageError) as error:
+        if isinstance(error, DiskFull) or isinstance(error.__cause__, DiskFull):
+            _logger.warning("log not closed partition=%s error=%s", log.topic_partition, error)
+            return False
+        raise StorageError(str(error)) from error
+    return log.damage is None
