@@ -23,6 +23,8 @@ from pybroker.properties import parse_overrides, read_properties
 T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
+LEADERLESS_MS = 3_000
+"""An election takes less. Kafka's tools wait a minute."""
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
@@ -169,8 +171,10 @@ def client_options(
     **given: object,
 ) -> dict[str, Any]:
     """The options for a client: those given by flags, over which go the file and then the
-    key=value words. Raises ConfigError."""
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    key=value words. A partition without a leader is told soon, unless `leaderless_timeout_ms` is
+    given as 0 by a tool that waits. Raises ConfigError."""
+    options: dict[str, Any] = {"leaderless_timeout_ms": LEADERLESS_MS}
+    options |= {name: value for name, value in given.items() if value is not None}
     layers: list[Mapping[str, object]] = [
         read_properties(config_file) if config_file else {},
         parse_overrides(overrides),

@@ -20,6 +20,7 @@ from pybroker.model import NO_TIMESTAMP, TopicPartition
 from pybroker.properties import parse_overrides, read_properties
 from pybroker.records.batch import TimestampType
 from pybroker.tools._cli import (
+    LEADERLESS_MS,
     Failure,
     Tool,
     bootstrap_option,
@@ -174,11 +175,13 @@ def command(
     start = parse_start(partition, offset, from_beginning)
     style = line_style(parse_overrides(properties))
     words: tuple[str, ...] = flags["consumer_properties"]
+    timeout_ms: int | None = flags["timeout_ms"]
     options = client_options(
         bootstrap_server,
         config_file,
         words,
         client_id="console-consumer",
+        leaderless_timeout_ms=leaderless_ms(timeout_ms),
         isolation_level=isolation_level,
         allow_auto_create_topics=True,
     )
@@ -190,7 +193,6 @@ def command(
         options["group_id"] = f"console-consumer-{random.randrange(100_000)}"
         options.setdefault("enable_auto_commit", "false")
     set_reset(options, start, from_beginning=from_beginning, by_offset=offset is not None)
-    timeout_ms: int | None = flags["timeout_ms"]
     if timeout_ms is not None and "group_id" not in options:
         options["default_api_timeout_ms"] = max(timeout_ms, 1)
     printer = Printer(
@@ -200,6 +202,12 @@ def command(
     )
     wish = Wish(topic, include, partition, start, flags["max_messages"], timeout_ms)
     return run_async(until_signal(printer.run(wish)))
+
+
+def leaderless_ms(timeout_ms: int | None) -> int:
+    """After which time a partition without a leader is an error, so that it is told before the tool
+    ends; 0 for never, since a consumer that goes on reading waits for the leader."""
+    return 0 if timeout_ms is None else max(1, min(LEADERLESS_MS, timeout_ms // 2))
 
 
 def group_of(

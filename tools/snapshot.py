@@ -18,6 +18,7 @@ from pybroker.spark.readability import Readability
 from pybroker.spark.snapshot import PartitionChange, Snapshot, Until
 from pybroker.tools._cli import (
     EXIT_FAILED,
+    LEADERLESS_MS,
     Failure,
     Tool,
     bootstrap_option,
@@ -100,7 +101,7 @@ def take(
             since=since,
             until=parse_until(until),
             isolation=isolation,
-            conf=read_properties(config_file) if config_file else None,
+            conf=_conf(config_file),
             count=count,
             progress=progress,
         )
@@ -144,8 +145,9 @@ def show(
     found = snapshots.load(file)
     standing = None
     if check:
-        conf = read_properties(config_file) if config_file else None
-        standing = found.is_readable(bootstrap=bootstrap_server, conf=conf, recount=recount)
+        standing = found.is_readable(
+            bootstrap=bootstrap_server, conf=_conf(config_file), recount=recount
+        )
     print_snapshot(found, standing, as_json=output_format == "json")
     return 0 if standing is None or standing else EXIT_FAILED
 
@@ -162,6 +164,12 @@ def diff(old: str, new: str, output_format: str) -> None:
         return
     for line in map(change_line, changes):
         click.echo(line)
+
+
+def _conf(config_file: str | None) -> dict[str, str]:
+    """Options of the client: a partition without a leader is told soon."""
+    given = read_properties(config_file) if config_file else {}
+    return {"leaderless.timeout.ms": str(LEADERLESS_MS), **given}
 
 
 class CountingLine:

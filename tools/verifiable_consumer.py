@@ -85,7 +85,7 @@ def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> int
         raise Failure(
             f"group protocol {flags['group_protocol']} is not known here; say classic or leave it"
         )
-    options = client_options(bootstrap_server, config_file)
+    options = client_options(bootstrap_server, config_file, leaderless_timeout_ms=0)
     options |= {  # flags go over the file, as with Kafka's tool
         "group_id": flags["group_id"],
         "enable_auto_commit": flags["enable_autocommit"],

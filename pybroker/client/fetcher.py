@@ -23,6 +23,7 @@ from pybroker.client.errors import (
     ResponseError,
 )
 from pybroker.client.fetch_session import FetchSession, SessionRequest
+from pybroker.client.leaderless import TOLD_AFTER_MS, LeaderlessWatch
 from pybroker.client.metadata import error_code
 from pybroker.client.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, list_offsets
 from pybroker.client.options import ConsumerOptions
@@ -80,6 +81,8 @@ class Fetcher:
         self._check = PositionCheck(
             options, cluster, self._tasks, pause=self._pause, told=self._look_again
         )
+        self._leaders = LeaderlessWatch(cluster.clock)
+        self._told_leaderless: set[TopicPartition] = set()
         cluster.add_listener(self.wake)
 
     def start(self) -> None:
@@ -176,6 +179,7 @@ class Fetcher:
         while True:
             self._wake.clear()
             now = self._cluster.clock.monotonic()
+            self._watch_leaders()
             self._look_up_committed(now)
             self._look_up_positions(now)
             by_node: dict[int, list[PartitionReader]] = {}
@@ -223,6 +227,25 @@ class Fetcher:
             and now >= reader.next_try
             and reader.buffered_bytes < self._options.max_partition_fetch_bytes
         )
+
+    def _watch_leaders(self) -> None:
+        """Tell of partitions that have had no leader for long: an error where leaderless.timeout.ms
+        is set, else a warning, since a replica may come back."""
+        limit_ms = self._options.leaderless_timeout_ms
+        self._leaders.look(self._cluster.view, self.readers)
+        found = self._leaders.leaderless(limit_ms or TOLD_AFTER_MS)
+        for key in found:
+            reader = self.readers.get(key)
+            if reader is None or reader.paused:
+                continue
+            if limit_ms:
+                if reader.problem is None:
+                    reader.problem = ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, place=str(key))
+                    self.news.set()
+            elif key not in self._told_leaderless:
+                self._told_leaderless.add(key)
+                logger.warning("%s has no leader; the consumer waits until it has one", key)
+        self._told_leaderless.intersection_update(found)
 
     # Positions
 

@@ -11,6 +11,7 @@ from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster, leaders
 from pybroker.client.connection import Connection
 from pybroker.client.errors import ClientError, Closed, DeadlinePassed, ResponseError
+from pybroker.client.leaderless import LeaderlessWatch
 from pybroker.client.metadata import ClusterView, error_code
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
@@ -33,8 +34,9 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """One answer a partition, in the order of asking. What can be retried is, until the deadline;
-    what may have been done only if it is `repeatable`. With `once` nothing is asked again."""
+    """One answer a partition, in the order of asking. What can be retried is, until the deadline,
+    or until a partition has had no leader for leaderless.timeout.ms; what may have been done only
+    if it is `repeatable`. With `once` nothing is asked again."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}
@@ -57,12 +59,15 @@ async def ask_leaders(
             else:
                 final[topic_partition] = answer
 
-    failures = 0
+    failures, watch = 0, LeaderlessWatch(cluster.clock)
     while True:
         missing = [item for item in wanted if item not in final]
         by_node, without_leader = leaders(cluster.view, missing)
         for topic_partition in without_leader:
             problems[topic_partition] = _no_leader(cluster.view, topic_partition)
+        watch.look(cluster.view, without_leader)
+        given_up = watch.leaderless(cluster.options.leaderless_timeout_ms)
+        final.update({topic_partition: problems[topic_partition] for topic_partition in given_up})
         await asyncio.gather(*(one(node, chosen) for node, chosen in by_node.items()))
         if once or len(final) == len(wanted):
             break

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 
+from pybroker.client.errors import ResponseError
 from pybroker.client.producer import Producer
 from pybroker.client.subscription import ConsumerRecord
 from pybroker.errors import ErrorCode
@@ -24,6 +25,7 @@ from pybroker.tools.console_consumer import (
     Wish,
     format_json,
     group_of,
+    leaderless_ms,
     line_style,
     parse_start,
     set_reset,
@@ -38,6 +40,7 @@ from pybroker.tools.console_producer import (
 from pybroker.wire.api import ApiKey
 from unit_tests.client.fake_broker import FakeBroker, refuse
 from unit_tests.client.held_logs import batch, consumer
+from unit_tests.patience import in_time
 
 BOTH = {"parse.key": "true", "parse.headers": "true"}
 
@@ -306,3 +309,20 @@ def test_where_reading_starts_without_a_commit() -> None:
         assert options["auto_offset_reset"] == expected
     with pytest.raises(Failure, match="Can't simultaneously specify --from-beginning"):
         set_reset({"auto_offset_reset": "latest"}, "earliest", from_beginning=True, by_offset=False)
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "limit_ms"), [(None, 0), (1, 1), (2_000, 1_000), (60_000, 3_000)]
+)
+def test_only_a_read_that_ends_gives_up_a_partition_without_a_leader(
+    timeout_ms: int | None, limit_ms: int
+) -> None:
+    assert leaderless_ms(timeout_ms) == limit_ms
+
+
+async def test_a_partition_without_a_leader_is_not_an_empty_one() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        broker.without_leader = True
+        printer = Printer(consumer(broker, leaderless_timeout_ms=20), io.BytesIO(), format_json)
+        with pytest.raises(ResponseError, match=r"LEADER_NOT_AVAILABLE: .*\(t-0\)"):
+            await in_time(printer.run(Wish("t", timeout_ms=600_000)))

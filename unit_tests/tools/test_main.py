@@ -106,6 +106,7 @@ def test_options_of_a_client_come_from_flags_then_the_file_then_words(
         "batch_size": "4",
         "client_id": "c",
         "bootstrap_servers": "h:1",
+        "leaderless_timeout_ms": 3_000,
     }
 
 

@@ -35,6 +35,9 @@ NEW = Snapshot(
     parent="01OLD",
 )
 
+SOON = {"leaderless.timeout.ms": "3000"}
+"""What the tool tells the client of partitions without a leader."""
+
 
 def shell(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
     code = main(["snapshot", *words])
@@ -115,7 +118,7 @@ def test_show_asks_the_cluster(
     words = ["show", saved(tmp_path, OLD), "--check", "--bootstrap-server", "h:1"]
     found, lines, _ = shell(capsys, *words)
     assert found == code
-    assert asked == [{"bootstrap": "h:1", "conf": None, "recount": False}]
+    assert asked == [{"bootstrap": "h:1", "conf": SOON, "recount": False}]
     assert lines[4:] == [
         "Readable: " + ("no" if problems else "yes"),
         *(f"Problem: {text}" for text in problems),
@@ -177,12 +180,12 @@ def test_take_prints_the_document_or_writes_it(
     )
     assert (code, lines[0].split("\t")[0]) == (0, "Snapshot: 01NEW")
     assert Snapshot.load(path) == NEW
-    nothing = {"since": None, "until": "latest", "isolation": None, "conf": None}
+    nothing = {"since": None, "until": "latest", "isolation": None, "conf": SOON}
     nothing["count"] = "compacted"
     given = {"since": "x.json", "until": 5, "isolation": "read_uncommitted", "count": "always"}
     assert asked == [
         ("h:1", ["a", "b"], nothing),
-        ("h:1", ["a", "b"], {**given, "conf": {"client.id": "me"}}),
+        ("h:1", ["a", "b"], {**given, "conf": {**SOON, "client.id": "me"}}),
     ]
 
 
