@@ -14,6 +14,7 @@ from pybroker.coordinator.zookeeper.config_store import change_config, read_conf
 from pybroker.coordinator.zookeeper.paths import DEFAULT_ENTITY, ConfigEntity
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.layered_config import usable_values
+from pybroker.tools import _without_effect
 from pybroker.tools._cli import Failure, write_json
 from pybroker.tools._config_wish import BROKERS, TOPICS, Wish
 from pybroker.tools._zookeeper_session import cluster_nodes
@@ -52,6 +53,8 @@ async def _alter(coord: KazooCoord, wish: Wish) -> None:
     owner = paths.topic(name) if wish.type == TOPICS else None
     if not await change_config(coord, entity, change, owner=owner):
         raise Failure(f"The topic '{name}' does not exist.")
+    if wish.type == TOPICS:
+        _without_effect.warn(name, wish.add)
     if wish.as_json:
         write_json({"altered": wish.type, "name": name})
     else:

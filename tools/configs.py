@@ -17,6 +17,7 @@ from pybroker.client.admin_configs import (
     ResourceKind,
 )
 from pybroker.client.errors import ClientError
+from pybroker.tools import _without_effect
 from pybroker.tools._cli import (
     Failure,
     Tool,
@@ -154,6 +155,8 @@ async def alter(admin: Admin, wish: Wish) -> None:
     changes += [ConfigChange(key, "", ConfigOperation.DELETE) for key in wish.delete]
     for result in (await admin.alter_configs({resource: changes})).values():
         result.check()
+    if wish.type == TOPICS:
+        _without_effect.warn(name, wish.add)
     if wish.as_json:
         write_json({"altered": wish.type, "name": name})
     elif name:

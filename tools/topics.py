@@ -15,6 +15,7 @@ from pybroker.client.admin_topics import NewPartitions, NewTopic
 from pybroker.client.metadata import TopicInfo
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_TOPIC_ID, decode_uuid, encode_uuid
+from pybroker.tools import _without_effect
 from pybroker.tools._cli import (
     Failure,
     Tool,
@@ -255,6 +256,7 @@ async def create(admin: Admin, wish: Wish) -> None:
         if wish.if_not_exists and result.error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             return
         raise result.error
+    _without_effect.warn(topic.name, parse_configs(wish.config))
     if wish.as_json:
         write_json({"created": topic.name, "topicId": encode_uuid(result.topic_id)})
     else:
@@ -302,9 +304,9 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
     return found
 
 
-def parse_configs(words: Iterable[str]) -> dict[str, str | None]:
+def parse_configs(words: Iterable[str]) -> dict[str, str]:
     """Raises Failure for a word that is not key=value."""
-    configs: dict[str, str | None] = {}
+    configs: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():

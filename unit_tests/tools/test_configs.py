@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from pybroker.client.admin import Admin
 from pybroker.client.admin_configs import (
+    ConfigChange,
+    ConfigDescription,
     ConfigEntry,
     ConfigResource,
+    ConfigResult,
     ConfigSource,
     ConfigSynonym,
     ResourceKind,
@@ -18,7 +23,8 @@ from pybroker.client.admin_configs import (
 from pybroker.tools import _cli
 from pybroker.tools._cli import Failure
 from pybroker.tools._config_wish import Wish, parse_pairs, parse_wish
-from pybroker.tools.configs import as_json, as_text, command, dynamic_source, headline
+from pybroker.tools.configs import alter, as_json, as_text, command, dynamic_source, headline
+from pybroker.without_effect import sentence
 
 SERVER = ["--bootstrap-server", "127.0.0.1:1"]
 
@@ -191,3 +197,37 @@ def test_a_failure_repeats_the_words(tmp_path: Path, capsys: pytest.CaptureFixtu
         f"Error while executing config command with args '{' '.join(words)}': no broker could be"
         " reached (127.0.0.1:1: connection refused"
     ) in capsys.readouterr().err
+
+
+class Stored(Admin):
+    """Takes every change."""
+
+    def __init__(self) -> None:
+        self.changes: dict[ConfigResource, list[ConfigChange]] = {}
+
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], **_: Any
+    ) -> dict[ConfigResource, ConfigDescription]:
+        return {item: ConfigDescription(item, ()) for item in resources}
+
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Iterable[ConfigChange]], **_: Any
+    ) -> dict[ConfigResource, ConfigResult]:
+        self.changes = {item: list(rows) for item, rows in changes.items()}
+        return {item: ConfigResult(item) for item in changes}
+
+
+async def test_an_option_without_effect_is_told_and_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admin = Stored()
+    added = "retention.ms=5,leader.replication.throttled.replicas=*"
+    await alter(admin, parse("--alter", "--topic", "t", "--add-config", added))
+    printed = capsys.readouterr()
+    assert printed.out == "Completed updating config for topic t.\n"
+    told = sentence("t", "leader.replication.throttled.replicas")
+    assert printed.err == f"WARN {told}\n"
+    assert [change.name for change in admin.changes[ConfigResource.topic("t")]] == [
+        "retention.ms",
+        "leader.replication.throttled.replicas",
+    ]

@@ -26,6 +26,7 @@ from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.tools._cli import Failure
 from pybroker.tools._topic_lines import Described, Reports
 from pybroker.tools.topics import parse_wish, perform
+from pybroker.without_effect import sentence
 
 ID = uuid.UUID(bytes=bytes(range(16)))
 SWITCHES = [
@@ -348,3 +349,20 @@ def test_a_topic_without_options_of_its_own_is_not_shown_among_those_with_them()
     plain = Described(topic("a", (1, [1], [1])), (), {1})
     assert not plain.is_shown(Reports(overrides=True))
     assert plain.is_shown(Reports())
+
+
+async def test_an_option_without_effect_is_told_and_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admin = cluster()
+    config = ("cleanup.policy=compact", "retention.ms=5", "preallocate=true")
+    await call(admin, create=True, topic="new", config=config)
+    printed = capsys.readouterr()
+    assert printed.out == "Created topic new.\n"
+    assert printed.err == "".join(
+        f"WARN {sentence('new', option)}\n" for option in ("cleanup.policy", "preallocate")
+    )
+    assert admin.created[0].configs["cleanup.policy"] == "compact"
+    with pytest.raises(ResponseError):
+        await call(admin, create=True, topic="a", config=config)
+    assert capsys.readouterr().err == ""
