@@ -109,6 +109,8 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
             _complain(prefix + line)
         return EXIT_FAILED
     except Exception as error:  # the last boundary: no user reads a stack without --debug
+        if not isinstance(command, Tool | click.Group):
+            raise  # a broker, which has no --debug; its log is read by those who mend it
         if debug:
             traceback.print_exc()
         _complain(f"{prefix}{type(error).__name__}: {error}".removesuffix(": "))

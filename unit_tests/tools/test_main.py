@@ -88,6 +88,15 @@ def test_how_tools_end(
     assert capsys.readouterr().err == error
 
 
+def test_a_mistake_of_a_broker_is_shown_with_its_place() -> None:
+    @click.command("start")
+    def broker() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        _cli.run(broker, [], "pybroker start")
+
+
 def test_stack_traces_are_shown_on_demand_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert _cli.run(example, ["--how", "fail", "--debug"], "example") == 1
     assert "Traceback" in capsys.readouterr().err
