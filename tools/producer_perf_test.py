@@ -30,9 +30,6 @@ from pybroker.tools._perf import MIB, finite, fixed, print_metrics, ratio
 REPORT_EVERY_MS: Final = 5_000
 SAMPLES_MAX: Final = 500_000
 COMPLAINTS_MAX: Final = 10
-YIELD_EVERY: Final = 64
-"""After so many records without waiting the client's other tasks get their turn."""
-
 SLEEP_MIN_S: Final = 0.002
 _LETTERS: Final = bytes(65 + octet % 26 for octet in range(256))
 
@@ -333,8 +330,6 @@ class Test:
                 early = (number + 1) / throughput - (time.monotonic() - started)
                 if early >= SLEEP_MIN_S:
                     await asyncio.sleep(early)
-            if number % YIELD_EVERY == 0:
-                await asyncio.sleep(0)
 
     def _observer(
         self, begun: float, size: int
