@@ -1,21 +1,22 @@
 """Loss receipts: which records of a partition may be gone, since when, and who gave them up.
 
-The controller writes one in the same multi as the state of an unclean election; the new leader adds
-where its log ends, and every replica what it cuts away. So whoever misses records finds out why,
+The controller writes one in the same multi as the state of an unclean election, and every replica
+that follows the new leader adds what it cuts away. So a reader that misses records finds out why,
 and a replica can tell a loss that was decided from one that is a defect. The node goes with its
 topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.json_nodes import Fields, dump, load_object
+from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.errors import BadVersion, ConnectionLoss, NoNode
-from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from pybroker.model import NO_OFFSET, TopicPartition
 from pybroker.ports import Coord
 
 UNCLEAN_ELECTION: Final = "unclean-election"
@@ -44,8 +45,8 @@ class GivenUp:
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
     """One loss. `leader` led from `leader_epoch` on; `isr_before` and `eligible_before` held all
-    that was committed, and none of them could lead. `log_end`: where the new leader's log ended,
-    NO_OFFSET until it has said so."""
+    that was committed, and none of them could lead. `log_end`: where the log of an only replica
+    ended, NO_OFFSET after an election."""
 
     leader: int
     leader_epoch: int
@@ -89,48 +90,40 @@ class LossReceipts:
             return ()
         return decode_receipts(path, data)
 
-    async def epoch(self, topic_partition: TopicPartition) -> int:
-        """The leader epoch of the newest receipt, NO_EPOCH if there is none."""
+    async def explaining(
+        self, topic_partition: TopicPartition, *, after: int, up_to: int
+    ) -> LossReceipt | None:
+        """The newest receipt of a leader epoch above `after` and not above `up_to`, of all that
+        were written when the leader of `up_to` was elected; None if there is none.
+
+        Raises ConnectionLoss if ZooKeeper's member has not heard of the leader epoch `up_to`."""
+        await self._hear_of(topic_partition, up_to)
         receipts = await self.read(topic_partition)
-        return receipts[-1].leader_epoch if receipts else NO_EPOCH
+        return next(
+            (each for each in reversed(receipts) if after < each.leader_epoch <= up_to), None
+        )
 
-    async def gave_up(self, topic_partition: TopicPartition, start: int, end: int) -> None:
-        """This broker's replica gives up the offsets from `start` on, `end` not included: added to
-        the newest receipt. Raises NoNode if there is none."""
-        loss = GivenUp(self._broker_id, start, end)
-
-        def added(receipt: LossReceipt) -> LossReceipt:
-            if loss in receipt.given_up:
-                return receipt
-            return replace(receipt, given_up=(*receipt.given_up, loss)[-GIVEN_UP_MAX:])
-
-        await self._change(topic_partition, added)
-
-    async def leads_from(self, topic_partition: TopicPartition, epoch: int, log_end: int) -> None:
-        """This broker leads since the unclean election of `epoch`, and its log ended there. Nothing
-        is written if the newest receipt is of another epoch."""
-
-        def told(receipt: LossReceipt) -> LossReceipt:
-            mine = receipt.leader == self._broker_id and receipt.leader_epoch == epoch
-            return replace(receipt, log_end=log_end) if mine else receipt
-
-        await self._change(topic_partition, told)
-
-    async def _change(
-        self, topic_partition: TopicPartition, change: Callable[[LossReceipt], LossReceipt]
+    async def gave_up(
+        self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
+        """This broker's replica gives up the offsets from `start` on, `end` not included: added to
+        the receipt of that leader epoch. Raises NoNode if there is none."""
         path = paths.loss(topic_partition)
+        loss = GivenUp(self._broker_id, start, end)
         created = None
         for attempt in range(ATTEMPTS_MAX):
             found = await topic_nodes.find(self._coord, path)
             receipts = decode_receipts(path, found.data)
-            if not receipts or created not in (None, found.stat.czxid):
-                raise NoNode(f"{path} has no loss receipt")
+            numbers = [n for n, each in enumerate(receipts) if each.leader_epoch == leader_epoch]
+            if not numbers or created not in (None, found.stat.czxid):
+                raise NoNode(f"{path} has no loss receipt of leader epoch {leader_epoch}")
             created = found.stat.czxid
-            changed = change(receipts[-1])
-            if changed == receipts[-1]:
+            number = numbers[-1]
+            given_up = _with(receipts[number].given_up, loss)
+            if given_up == receipts[number].given_up:
                 return
-            data = encode_receipts((*receipts[:-1], changed))
+            changed = replace(receipts[number], given_up=given_up)
+            data = encode_receipts((*receipts[:number], changed, *receipts[number + 1 :]))
             try:
                 await topic_nodes.replace(self._coord, found, data)
             except (BadVersion, ConnectionLoss):
@@ -138,6 +131,35 @@ class LossReceipts:
                     raise
             else:
                 return
+
+    async def _hear_of(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        """See all that was written with that leader epoch, and before: a member of ZooKeeper may
+        lag behind the controller that has told of it."""
+        path = paths.partition_state(topic_partition)
+        stored = decode_state(path, (await self._coord.get(path))[0])
+        if stored.leader_epoch < leader_epoch:
+            await self._coord.sync(path)
+            stored = decode_state(path, (await self._coord.get(path))[0])
+        if stored.leader_epoch < leader_epoch:
+            raise ConnectionLoss(
+                f"{path} is of leader epoch {stored.leader_epoch}, expected {leader_epoch} or later"
+            )
+
+
+def _with(given_up: tuple[GivenUp, ...], loss: GivenUp) -> tuple[GivenUp, ...]:
+    """A replica cuts its log step by step: its ranges that touch each other are one."""
+    parts = [
+        each
+        for each in given_up
+        if each.replica == loss.replica and each.start <= loss.end and loss.start <= each.end
+    ]
+    if parts:
+        start = min(loss.start, *(each.start for each in parts))
+        end = max(loss.end, *(each.end for each in parts))
+        loss = replace(loss, start=start, end=end)
+    if parts == [loss]:
+        return given_up
+    return (*(each for each in given_up if each not in parts), loss)[-GIVEN_UP_MAX:]
 
 
 def _to_json(receipt: LossReceipt) -> dict[str, object]:

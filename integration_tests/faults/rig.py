@@ -321,6 +321,8 @@ class Run:
         log_dirs = {broker: self.cluster.log_dir(broker) for broker in self.cluster.brokers}
         final.read_files(log_dirs, self.topic, ends, self.log, stopped=stop)
         self._note_controllers()
+        if lossy:
+            self._note_losses()
         history = load(self.ops_folder)
         print(f"{self.topic}: {measures.summary(history)}, {repeated(history)} twice")
         rules = [name for name in RULES if name not in excused and (name in LOSSY or not lossy)]
@@ -377,6 +379,17 @@ class Run:
                         "watch", "controller", "ok",
                         epoch=int(found[2]), broker=int(found[1]),
                     )  # fmt: skip
+
+    def _note_losses(self) -> None:
+        for partition in range(PARTITIONS):
+            told = self.watch.loss(partition) or {"receipts": ()}
+            for receipt in told["receipts"]:
+                self.log.write(
+                    "watch", "loss", "ok",
+                    tp=[self.topic, partition],
+                    reason=receipt["reason"],
+                    given_up=[[each["from"], each["to"]] for each in receipt["given_up"]],
+                )  # fmt: skip
 
     def _create_topic(self) -> None:
         wait_until(self._asked_for_topic, what=f"{self.topic} is created")

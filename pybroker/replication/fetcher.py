@@ -71,6 +71,8 @@ _OF_CHANGES: Final = frozenset(
     }
 )
 """What a leader answers who has not heard of the same command yet, or of a later one."""
+_PASSING: Final = _OF_CHANGES | {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+"""These, and a ZooKeeper that cannot be asked: no defect of this broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +318,7 @@ class Fetcher:
         copy.not_before = asyncio.get_running_loop().time() + pause_s
         copy.failures += 1
         is_young = copy.failures <= _QUIET_FAILURES
-        passes = step.error in _OF_CHANGES or (is_young and step.error is ErrorCode.CORRUPT_MESSAGE)
+        passes = step.error in _PASSING or (is_young and step.error is ErrorCode.CORRUPT_MESSAGE)
         level = logging.WARNING if passes else logging.ERROR
         told = (step.error, level)
         if copy.told == told or (is_young and step.error in _OF_CHANGES):

@@ -6,8 +6,8 @@ the largest epoch that is not above the follower's last one, and where it ends; 
 its log to the end of that epoch in both logs, and asks again until the leader agrees.
 
 The high watermark decides nothing here but this: what lies below it is committed, and is never cut
-away (`gives_up_committed`), unless a loss receipt says that the controller had to let somebody lead
-who had less.
+away (`cuts_committed`), unless a loss receipt says that the controller elected a leader that had
+less. What lies above it may be committed as well (`may_cut_committed`): then the receipt names it.
 """
 
 from __future__ import annotations
@@ -133,17 +133,30 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
     return min(leader_end, own_end, log.log_end_offset)
 
 
-def gives_up_committed(log: ReplicaLog, high_watermark: int, step: Shortening) -> bool:
-    """Whether the step cuts records away that were committed and that the leader's log should
-    have, as it has not deleted them."""
-    end = min(high_watermark, log.log_end_offset)
+def cut_offsets(log: ReplicaLog, step: Shortening) -> tuple[int, int]:
+    """The records that the step cuts away and that the leader's log should have, as the leader has
+    not deleted them: from the first offset to the second one, not included. There are none where
+    both are equal."""
     start = max(step.offset, log.log_start_offset)
     if isinstance(step, StartOver):
         start = max(start, step.leader_start)
-    return start < end
+    return start, max(start, log.log_end_offset)
 
 
-def explains(receipt_epoch: int, log: ReplicaLog, leader_epoch: int) -> bool:
-    """Whether the loss that an unclean election of `receipt_epoch` has caused is that of a log
-    which was written before, and follows a leader since."""
-    return log.latest_epoch < receipt_epoch <= leader_epoch
+def cuts_committed(log: ReplicaLog, high_watermark: int, step: Shortening) -> bool:
+    """Whether the step cuts records away that are known to be committed."""
+    start, end = cut_offsets(log, step)
+    return start < min(high_watermark, end)
+
+
+def may_cut_committed(
+    log: ReplicaLog, high_watermark: int, step: Shortening, *, in_sync: bool
+) -> bool:
+    """Whether the step may cut records away that were acknowledged. `in_sync`: the replica is in
+    the ISR that the controller told with the leader, which has all that is committed.
+
+    For any other replica the high watermark is a lower bound only: after a kill it is that of the
+    last checkpoint, and this replica may have led and acknowledged more since.
+    """
+    start, end = cut_offsets(log, step)
+    return start < end and (not in_sync or cuts_committed(log, high_watermark, step))

@@ -59,7 +59,7 @@ class Partition:
         self.topic_partition = topic_partition
         self.log = log
         self._counters = TopicCounters() if counters is None else counters
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._facts: PartitionFacts | None = None
         # What follows from the facts, for those who ask with every request.
         self._leads = False
@@ -201,7 +201,7 @@ class Partition:
         """Lead from `now` (monotonic seconds) on, with an epoch that starts where the log ends.
         `check_epoch` must have said that this is news. The log records the epoch's start durably
         before the first append; calling its `persist_epochs` earlier saves that append the wait."""
-        assert facts.state.leader == self._broker_id
+        assert facts.state.leader == self.broker_id
         epoch_start = self.log.log_end_offset
         self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
         self.is_replaced = False
@@ -210,7 +210,7 @@ class Partition:
         self._leads = True
         self._leader = LeaderState.begin(
             facts,
-            broker_id=self._broker_id,
+            broker_id=self.broker_id,
             epoch_start=epoch_start,
             now=now,
             before=self._leader,
@@ -221,7 +221,7 @@ class Partition:
 
     def follow(self, facts: PartitionFacts) -> None:
         """Stop leading: somebody else does, or nobody."""
-        assert facts.state.leader != self._broker_id
+        assert facts.state.leader != self.broker_id
         self._facts = facts
         self._leader = None
         self._leads = self.is_replicated = self.is_replaced = False
@@ -346,7 +346,7 @@ class Partition:
         if not self._leads:
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {self._broker_id} does not lead {self.topic_partition}",
+                f"broker {self.broker_id} does not lead {self.topic_partition}",
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:

@@ -10,15 +10,17 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from pybroker.coordinator.zookeeper.loss_receipts import LossReceipt
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
-from pybroker.model import NO_EPOCH, TopicPartition
+from pybroker.model import TopicPartition
 from pybroker.ports import Blocking
 from pybroker.replication.follower import (
     Pause,
     Shortening,
     TruncateTo,
-    explains,
-    gives_up_committed,
+    cut_offsets,
+    cuts_committed,
+    may_cut_committed,
 )
 from pybroker.replication.partition import Partition
 
@@ -32,20 +34,30 @@ controller wait for it."""
 class Losses(Protocol):
     """The loss receipts of unclean elections. Both may raise CoordError, MalformedNode."""
 
-    async def epoch(self, topic_partition: TopicPartition) -> int:
-        """The leader epoch of the last one, NO_EPOCH if there was none."""
+    async def explaining(
+        self, topic_partition: TopicPartition, *, after: int, up_to: int
+    ) -> LossReceipt | None:
+        """The newest receipt of a leader epoch above `after` and not above `up_to`, of all that
+        were written when the leader of `up_to` was elected; None if there is none."""
 
-    async def gave_up(self, topic_partition: TopicPartition, start: int, end: int) -> None:
-        """This replica gives up the offsets from `start` to `end`, not included."""
+    async def gave_up(
+        self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
+    ) -> None:
+        """This replica gives up the offsets from `start` to `end`, not included, by the receipt of
+        that leader epoch."""
 
 
 class NoLosses:
-    """Where nobody is ever elected uncleanly."""
+    """For a cluster without unclean elections."""
 
-    async def epoch(self, topic_partition: TopicPartition) -> int:
-        return NO_EPOCH
+    async def explaining(
+        self, topic_partition: TopicPartition, *, after: int, up_to: int
+    ) -> LossReceipt | None:
+        return None
 
-    async def gave_up(self, topic_partition: TopicPartition, start: int, end: int) -> None:
+    async def gave_up(
+        self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
+    ) -> None:
         raise AssertionError("no receipt allows it")
 
 
@@ -93,12 +105,13 @@ class Shortener:
         task.add_done_callback(ended)
 
     async def _shorten(self, partition: Partition, step: Shortening) -> Pause | None:
+        replica, in_sync = partition.log, partition.is_in_isr(partition.broker_id)
         try:
-            if gives_up_committed(partition.log, partition.high_watermark, step):
+            if may_cut_committed(replica, partition.high_watermark, step, in_sync=in_sync):
                 refused = await self._give_up(partition, step)
                 if refused is not None:
                     return refused
-            before = partition.log.log_end_offset
+            before = replica.log_end_offset
             change = partition.truncate_to if isinstance(step, TruncateTo) else partition.start_over
             await self._blocking.run(change, step.offset)
         except BrokerError as error:
@@ -107,31 +120,43 @@ class Shortener:
             "truncated partition=%s from=%d to=%d hw=%d",
             partition.topic_partition,
             before,
-            partition.log.log_end_offset,
+            replica.log_end_offset,
             partition.high_watermark,
         )
         return None
 
     async def _give_up(self, partition: Partition, step: Shortening) -> Pause | None:
-        """Write down what is lost, where a receipt allows to lose it; else why this must wait."""
-        key, end = partition.topic_partition, partition.log.log_end_offset
+        """Write down what is lost, where a receipt explains it; else why this must wait. Without a
+        receipt nothing that is committed is cut."""
+        key, replica = partition.topic_partition, partition.log
+        start, end = cut_offsets(replica, step)
+        is_committed = cuts_committed(replica, partition.high_watermark, step)
         try:
             async with asyncio.timeout(_RECEIPT_WAIT_S):
-                epoch = await self._losses.epoch(key)
-                if not explains(epoch, partition.log, partition.leader_epoch):
+                receipt = await self._losses.explaining(
+                    key, after=replica.latest_epoch, up_to=partition.leader_epoch
+                )
+                if receipt is None and is_committed:
                     self.on_failed(key, self._refusal(partition, step))
                     return Pause(ErrorCode.KAFKA_STORAGE_ERROR, "committed records would be lost")
-                await self._losses.gave_up(key, step.offset, end)
+                if receipt is None:
+                    return None  # every leader since was elected cleanly: nobody was told of these
+                await self._losses.gave_up(key, receipt.leader_epoch, start, end)
         except (CoordError, MalformedNode, TimeoutError) as error:
+            is_damaged = isinstance(error, MalformedNode)
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return Pause(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the loss receipt cannot be read: {error!r}"
+                ErrorCode.UNKNOWN_SERVER_ERROR if is_damaged else code,
+                f"the loss receipt cannot be read: {error!r}",
             )
-        log.error(
-            "loss_receipt partition=%s reason=unclean-election leader_epoch=%d from=%d to=%d hw=%d:"
-            " records that this replica held are given up",
+        log.log(
+            logging.ERROR if is_committed else logging.WARNING,
+            "loss_receipt partition=%s reason=%s leader_epoch=%d from=%d to=%d hw=%d:"
+            " records that this replica held, and may have acknowledged, are given up",
             key,
-            epoch,
-            step.offset,
+            receipt.reason,
+            receipt.leader_epoch,
+            start,
             end,
             partition.high_watermark,
         )

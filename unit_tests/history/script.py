@@ -137,10 +137,11 @@ class Script:
     def deletion(self) -> None:
         self.add("watch", "topic", "invoke", name=self.partition[0])
 
-    def loss(self) -> None:
-        """It is admitted, in the moment of what was done last."""
+    def loss(self, *given_up: tuple[int, int], reason: str = "unclean-election") -> None:
+        """It is admitted, in the moment of what was done last; replicas give these offsets up."""
         before = self.ops[-1]["t"]
-        self.add("watch", "loss", "ok", tp=self.partition, reason="unclean-election")
+        ranges = [[*each] for each in given_up]
+        self.add("watch", "loss", "ok", tp=self.partition, reason=reason, given_up=ranges)
         self.ops[-1]["t"] = before
 
     def calm(self, limit_ms: int) -> int:

@@ -77,7 +77,34 @@ def admits_a_loss_that_nothing_explains(script: Script) -> None:
     script.loss()
 
 
+def names_less_than_was_lost(script: Script) -> None:
+    script.sent(3)
+    script.loss((0, 1), (2, 3))
+    script.final()
+
+
+def names_nothing_of_what_was_lost(script: Script) -> None:
+    script.send(0, -1)
+    script.loss()
+    script.final()
+
+
+def names_what_an_earlier_topic_has_lost(script: Script) -> None:
+    script.topic()
+    script.sent(1)
+    script.loss((0, 1))
+    script.deletion()
+    script.topic()
+    script.wait(STALE_MS)
+    script.send(1, 0)
+    script.loss()
+    script.final()
+
+
 BAD: dict[Story, tuple[str, str]] = {
+    names_less_than_was_lost: ("losses-named", "given up were [(0, 1), (2, 3)]"),
+    names_nothing_of_what_was_lost: ("losses-named", "given up were []"),
+    names_what_an_earlier_topic_has_lost: ("losses-named", "given up were []"),
     acknowledges_nothing_after_the_faults: ("availability", "nothing was acknowledged"),
     acknowledges_only_the_leaders_own_after_the_faults: ("availability", "nothing was ack"),
     leaves_a_replica_behind_after_the_faults: ("availability", "1 leads, [3] lag behind"),
@@ -159,7 +186,7 @@ def admits_an_election_of_whoever_is_left(script: Script) -> None:
     script.latest(2)
     script.state(version=0, leader=1, epoch=0, isr=[1])
     script.state(version=1, leader=2, epoch=1, isr=[2])
-    script.loss()
+    script.loss((0, 1))
     script.add("reader", "poll", "fail", err="out of range", tp=script.partition, off=2)
     script.wait(STALE_MS)
     script.assign()
@@ -167,6 +194,22 @@ def admits_an_election_of_whoever_is_left(script: Script) -> None:
     script.poll((0, fresh))
     script.latest(1)
     script.final(fresh, kept)
+
+
+def names_what_was_lost_in_several_elections(script: Script) -> None:
+    script.sent(3)
+    script.send(3, -1)
+    script.loss((1, 2), (0, 1))
+    script.loss((2, 4))
+    script.final()
+
+
+def loses_what_the_power_took_along(script: Script) -> None:
+    """The log ends earlier, and nobody knows what it had."""
+    script.sent(2)
+    script.loss((1, 2))
+    script.loss(reason="power-loss")
+    script.final()
 
 
 def makes_a_topic_anew(script: Script) -> None:
@@ -267,6 +310,8 @@ GOOD = (
     acknowledges_once_enough_are_in_sync,
     has_fewer_replicas_than_are_asked_for,
     admits_an_election_of_whoever_is_left,
+    names_what_was_lost_in_several_elections,
+    loses_what_the_power_took_along,
     makes_a_topic_anew,
     deletes_a_topic,
     admits_a_loss_of_a_topic_that_is_made_anew,
@@ -294,7 +339,7 @@ def loses_what_the_new_topic_acknowledged(script: Script) -> None:
 
 
 def loses_what_was_acknowledged_after_the_loss(script: Script) -> None:
-    script.loss()
+    script.loss((0, 1))
     script.wait(STALE_MS)
     script.send(0, 0)
     script.final()

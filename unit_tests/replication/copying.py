@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pybroker.clock import ManualClock
+from pybroker.coordinator.zookeeper.loss_receipts import UNCLEAN_ELECTION, LossReceipt
 from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode
 from pybroker.model import (
     LEADER_DURING_DELETION,
@@ -69,15 +70,24 @@ class Receipts:
         self.last_epoch = NO_EPOCH
         self.away = 0
         self.asked = 0
+        self.on_asked: Callable[[], object] = lambda: None
         self.given_up: list[tuple[TopicPartition, int, int]] = []
 
-    async def epoch(self, topic_partition: TopicPartition) -> int:
+    async def explaining(
+        self, topic_partition: TopicPartition, *, after: int, up_to: int
+    ) -> LossReceipt | None:
         self.asked += 1
+        self.on_asked()
         if self.asked <= self.away:
             raise ConnectionLoss
-        return self.last_epoch
+        if not after < self.last_epoch <= up_to:
+            return None
+        return LossReceipt(2, self.last_epoch, UNCLEAN_ELECTION, (1,), (1, 2), NOW_MS)
 
-    async def gave_up(self, topic_partition: TopicPartition, start: int, end: int) -> None:
+    async def gave_up(
+        self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
+    ) -> None:
+        assert leader_epoch == self.last_epoch
         self.given_up.append((topic_partition, start, end))
 
 

@@ -196,36 +196,6 @@ async def test_committed_records_are_not_given_up_at_the_next_command_either(pai
     assert log is not None and log.log_end_offset == 2
 
 
-async def test_a_receipt_explains_what_is_given_up(
-    pair: Group, caplog: pytest.LogCaptureFixture
-) -> None:
-    pair.receipts[1].last_epoch = 2
-    await behind(pair)
-    pair[2].append(b"another")
-    await pair.until(lambda: bool(pair.receipts[1].given_up))
-    await pair.copied(2)
-    same(pair, 1, 2)
-    assert pair.receipts[1].given_up == [(T0, 1, 2)]
-    (line,) = [each.message for each in caplog.records if "loss_receipt" in each.message]
-    assert "t-0" in line and "from=1 to=2" in line
-
-
-@pytest.mark.parametrize("epoch", [1, 3])
-async def test_a_receipt_of_another_election_explains_nothing(pair: Group, epoch: int) -> None:
-    pair.receipts[1].last_epoch = epoch
-    await behind(pair)
-    await pair.until(lambda: failed(pair))
-    assert pair.receipts[1].given_up == []
-
-
-async def test_nothing_is_given_up_while_nobody_can_say(pair: Group) -> None:
-    pair.receipts[1].last_epoch, pair.receipts[1].away = 2, 1
-    await behind(pair)
-    await pair.copied(2)
-    assert pair.receipts[1].asked == 2
-    assert pair.receipts[1].given_up == [(T0, 1, 2)]
-
-
 async def test_copying_goes_on_after_an_answer_that_nobody_expects(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:

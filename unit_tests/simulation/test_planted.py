@@ -29,8 +29,9 @@ from unit_tests.patience import until
 from unit_tests.replication.copying import Group
 from unit_tests.replication.leading import LAG_S, Leading
 from unit_tests.replication.test_copying import behind, failed
+from unit_tests.replication.test_given_up import killed_before_a_checkpoint
 from unit_tests.replication.test_leader_state import Stage
-from unit_tests.replication.vocabulary import ME, Replicas, facts
+from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
 
 pytestmark = pytest.mark.mutants
 
@@ -127,6 +128,17 @@ async def what_is_committed_is_kept(home: Path) -> bool:
     return was_kept
 
 
+async def what_was_acknowledged_after_a_checkpoint_is_named(home: Path) -> bool:
+    group = Group(home)
+    group.receipts[1].last_epoch = 2
+    await killed_before_a_checkpoint(group)
+    log = group[1].partition().log
+    await group.until(lambda: log.log_end_offset < 2)
+    named = group.receipts[1].given_up
+    await group.close()
+    return named == [(T0, 1, 2)]
+
+
 async def a_new_leader_knows_the_producers(home: Path) -> bool:
     replicas = Replicas(home)
     await replicas.told(facts(leader=2, isr=(ME, 2)))
@@ -178,6 +190,7 @@ RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
     "pending-isr-ignored": who_may_have_joined_is_waited_for,
     "stale-incarnation-joins": who_was_started_anew_does_not_join,
     "truncation-below-high-watermark": what_is_committed_is_kept,
+    "loss-above-high-watermark-untold": what_was_acknowledged_after_a_checkpoint_is_named,
     "duplicate-after-fail-over": a_new_leader_knows_the_producers,
     "controller-without-epoch-check": a_deposed_controller_writes_nothing,
     "old-coordinator-commits": what_a_deposed_coordinator_asks_for_is_refused,
@@ -187,7 +200,7 @@ RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
 
 def test_every_planted_bug_is_tried() -> None:
     assert RULES.keys() == BY_NAME.keys()
-    assert len(PLANTED) == len(BY_NAME) == 12
+    assert len(PLANTED) == len(BY_NAME) == 13
 
 
 @pytest.mark.parametrize("name", RULES)

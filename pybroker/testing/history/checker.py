@@ -10,6 +10,7 @@ from pybroker.testing.history import client_rules, cluster_rules, group_rules, p
 from pybroker.testing.history.eras import split
 from pybroker.testing.history.model import History, Violation
 
+_NAMED: Final = "losses-named"
 Rule = Callable[[History], Iterator[Violation]]
 
 RULES: Final[dict[str, Rule]] = {
@@ -27,6 +28,7 @@ RULES: Final[dict[str, Rule]] = {
     "availability": promises.availability,
     "refusal": promises.refusal,
     "admitted-losses": promises.admitted_losses,
+    _NAMED: promises.losses_named,
     group_rules.OWNER: group_rules.one_owner,
     group_rules.PROCESSED: group_rules.committed_is_processed,
     group_rules.NEVER_FALLS: group_rules.committed_never_falls,
@@ -34,7 +36,7 @@ RULES: Final[dict[str, Rule]] = {
     group_rules.STALE: group_rules.stale_member_commits_nothing,
     group_rules.COVERED: group_rules.groups_process_all,
 }
-LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs"})
+LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs", _NAMED})
 """What holds even where an unclean election, or too few acks, may have given records up."""
 _SHOWN_PER_RULE: Final = 5
 
@@ -42,7 +44,13 @@ _SHOWN_PER_RULE: Final = 5
 def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violation]:
     """The violations of these rules, rule by rule."""
     judged = split(history)
-    return [violation for name in rules for violation in RULES[name](judged)]
+    # What was acknowledged before a loss was admitted is what has to be named.
+    across = split(history, at_losses=False)
+    return [
+        violation
+        for name in rules
+        for violation in RULES[name](across if name == _NAMED else judged)
+    ]
 
 
 def report(violations: Sequence[Violation]) -> str:

@@ -27,11 +27,13 @@ class _Era:
     name: str
 
 
-def split(history: History) -> History:
-    """The same history by eras; itself if there is one only."""
-    if not history.losses and not any(life.doomed for life in history.lives):
+def split(history: History, *, at_losses: bool = True) -> History:
+    """The same history by eras; itself if there is one only. Without `at_losses` an era is the
+    life of a topic."""
+    is_split = at_losses and history.losses
+    if not is_split and not any(life.doomed for life in history.lives):
         return history
-    eras = _Eras(history)
+    eras = _Eras(history, at_losses=at_losses)
     return replace(
         history,
         sends={value: eras.send(send) for value, send in history.sends.items()},
@@ -63,11 +65,11 @@ def split(history: History) -> History:
 
 
 class _Eras:
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, *, at_losses: bool) -> None:
         self._history = history
         self._known: dict[TopicPartition, list[_Era]] = {}
         self._losses: dict[TopicPartition, list[int]] = defaultdict(list)
-        for loss in history.losses:
+        for loss in history.losses if at_losses else ():
             self._losses[loss.partition].append(loss.at)
         self._begins: dict[str, list[int]] = defaultdict(list)
         for life in history.lives:

@@ -174,7 +174,8 @@ def _replicas(op: Op) -> dict[int, tuple[int, ...]]:
 
 
 def _loss(history: History, op: Op) -> None:
-    history.losses.append(Loss(_partition(op), op["t"], op["reason"]))
+    given_up = tuple((int(start), int(end)) for start, end in op.get("given_up", ()))
+    history.losses.append(Loss(_partition(op), op["t"], op["reason"], given_up))
 
 
 def _calm(history: History, op: Op) -> None:

@@ -191,13 +191,15 @@ class TopicLife:
     """When its deletion was decided; 0: it was not."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Loss:
-    """It was written down for the cluster that the partition may have lost records."""
+    """It was written down for the cluster that the partition may have lost records. `given_up`: the
+    offsets that replicas have cut since, the first one and the one behind the last."""
 
     partition: TopicPartition
     at: int
     reason: str
+    given_up: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
+from pybroker.testing.history.client_rules import acked_present
 from pybroker.testing.history.model import NANOSECONDS, UNTOLD, History, Send, State, Violation
 from pybroker.testing.history.values import TopicPartition, is_past
+
+_UNCLEAN_ELECTION: Final = "unclean-election"
 
 
 def availability(history: History) -> Iterator[Violation]:
@@ -93,6 +98,25 @@ def admitted_losses(history: History) -> Iterator[Violation]:
     if not history.may_lose:
         for loss in history.losses:
             yield Violation("admitted-losses", loss.partition, UNTOLD, loss.reason)
+
+
+def losses_named(history: History) -> Iterator[Violation]:
+    """Every acknowledged value that an unclean election has cost lies in what some replica gave up.
+    After other losses nobody can tell: a log that loses power ends earlier without a trace."""
+    given_up: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+    for loss in history.losses:
+        given_up[loss.partition] += loss.given_up
+    untold = {loss.partition for loss in history.losses if loss.reason != _UNCLEAN_ELECTION}
+    for missing in acked_present(history):
+        if missing.partition is None or missing.partition in untold:
+            continue
+        named = given_up.get(missing.partition)
+        if named is None or any(start <= missing.offset < end for start, end in named):
+            continue
+        if missing.offset == UNTOLD and named:
+            continue  # nobody knows where it was
+        text = f"{missing.text}; given up were {sorted(named)}"
+        yield replace(missing, rule="losses-named", text=text)
 
 
 def _waits_for_all(history: History, send: Send) -> bool:

@@ -56,7 +56,7 @@ class ClusterRecord:
         """How many were committed."""
         self._min_isr = min_isr
         self._min_isr_of: dict[str, int] = {}
-        self._admitted: set[tuple[TopicPartition, int]] = set()
+        self._admitted: dict[tuple[TopicPartition, int], Loss] = {}
         self._epoch: tuple[int, int] = (0, 0)
         self._holder: tuple[int, int] = (0, 0)
 
@@ -151,16 +151,21 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """A receipt is completed later; it counts when it is first written. They go with their
-        topic, and the leader epochs of the next one of its name begin anew."""
+        """A receipt counts when it is first written; what replicas give up is added later. Receipts
+        go with their topic, and the leader epochs of the next one of its name begin anew."""
         if data is None:
-            self._admitted = {each for each in self._admitted if each[0] != partition}
+            self._admitted = {
+                key: loss for key, loss in self._admitted.items() if key[0] != partition
+            }
             return
         for receipt in json.loads(data)["receipts"]:
             key = (partition, int(receipt["leader_epoch"]))
             if key not in self._admitted:
-                self._admitted.add(key)
-                self.history.losses.append(Loss(partition, at, receipt["reason"]))
+                loss = self._admitted[key] = Loss(partition, at, receipt["reason"])
+                self.history.losses.append(loss)
+            self._admitted[key].given_up = tuple(
+                (int(each["from"]), int(each["to"])) for each in receipt.get("given_up", ())
+            )
 
     def _office(self) -> None:
         """Epoch and holder belong together where one transaction wrote both."""

@@ -177,8 +177,17 @@ def _to_where_the_epoch_began(common_end: Any) -> Any:
     return changed
 
 
-def _nothing_is_committed(_gives_up: Any) -> Any:
+def _nothing_is_committed(_cuts_committed: Any) -> Any:
     return lambda log, high_watermark, step: False
+
+
+def _only_what_is_known(_may_cut: Any) -> Any:
+    """What lies above the high watermark of the last checkpoint was acknowledged to nobody."""
+
+    def changed(log: Any, high_watermark: int, step: Any, *, in_sync: bool) -> Any:
+        return follower.cuts_committed(log, high_watermark, step)
+
+    return changed
 
 
 def _forgetful(lead: Any) -> Any:
@@ -268,8 +277,13 @@ PLANTED: Final = (
         "what is committed is not cut away",
         (
             Replacement(follower, "common_end", _to_where_the_epoch_began),
-            Replacement(shortening, "gives_up_committed", _nothing_is_committed),
+            Replacement(shortening, "cuts_committed", _nothing_is_committed),
         ),
+    ),
+    Planted(
+        "loss-above-high-watermark-untold",
+        "a receipt names all that may have been acknowledged, also above the high watermark",
+        (Replacement(shortening, "may_cut_committed", _only_what_is_known),),
     ),
     Planted(
         "duplicate-after-fail-over",

@@ -267,10 +267,13 @@ class _Run:
             return [*self.watch.invariants.violations]
         self.history.early_ends += self._early_ends()
         lossy, unread = self.schedule.options.lossy, bool(self.violations)
+        unread_rules = _FROM_THE_END if unread else frozenset()
+        # A disk that was harmed may have been the only one with a record that nobody can name now.
+        untold_rules = _OF_DISKS if self.nemesis.has_harmed else frozenset()
         rules = [
             name
             for name in RULES
-            if (name in LOSSY or not lossy) and not (unread and name in _FROM_THE_END)
+            if (name in LOSSY or not lossy) and name not in unread_rules | untold_rules
         ]
         found = [*self.violations, *self.watch.invariants.violations]
         if self.nemesis.has_harmed and not lossy:
@@ -317,8 +320,12 @@ class _Run:
         }
 
 
-_FROM_THE_END: Final = frozenset({"acked-present", "read-implies-durable", "replicas-identical"})
+_FROM_THE_END: Final = frozenset(
+    {"acked-present", "read-implies-durable", "replicas-identical", "losses-named"}
+)
 """Rules that need the final reads."""
+_OF_DISKS: Final = frozenset({"losses-named"})
+"""Rules that hold only where each disk keeps all that it held."""
 
 
 _OF_LOSSES: Final = frozenset({"clean-elections", "admitted-losses"})

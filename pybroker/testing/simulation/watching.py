@@ -108,7 +108,7 @@ class LiveWatch:
             end = min(partition.log.log_end_offset, offset)
             if end < before and partition.topic_id is not None:
                 key, topic_id = partition.topic_partition, encode_uuid(partition.topic_id)
-                self.invariants.shortened(partition._broker_id, key, topic_id, end)
+                self.invariants.shortened(partition.broker_id, key, topic_id, end)
 
         return following
 

@@ -19,10 +19,10 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
     decode_receipts,
     encode_receipts,
 )
-from pybroker.coordinator.zookeeper.registry import create_parents
-from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_topic
-from pybroker.errors import MalformedNode, NoNode
-from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from pybroker.coordinator.zookeeper.registry import create_parents, ensure
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_state, encode_topic
+from pybroker.errors import ConnectionLoss, MalformedNode, NoNode
+from pybroker.model import NO_EPOCH, PartitionState, TopicPartition
 from pybroker.ports import CoordOp, CreateOp, OpResult
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 from unit_tests.replication.next_topic import NextTopic
@@ -49,6 +49,12 @@ async def coord() -> AsyncIterator[MemoryCoord]:
     await coord.close()
 
 
+async def store_state(coord: MemoryCoord, leader_epoch: int) -> None:
+    await ensure(coord, paths.partition_state(T0))
+    state = PartitionState(2, leader_epoch, (2,), 1)
+    await coord.set(paths.partition_state(T0), encode_state(state))
+
+
 def test_a_receipt_reads_as_it_was_written() -> None:
     full = replace(RECEIPT, log_end=2**40, given_up=(GivenUp(1, 7, 2**41),))
     assert decode_receipts("/x", encode_receipts([RECEIPT, full])) == (RECEIPT, full)
@@ -71,25 +77,76 @@ def test_the_newest_receipts_are_kept() -> None:
 
 
 async def test_without_a_receipt_nothing_may_be_given_up(coord: MemoryCoord) -> None:
+    await store_state(coord, 9)
     receipts = LossReceipts(coord, 1)
-    assert await receipts.epoch(T0) == NO_EPOCH
+    assert await receipts.explaining(T0, after=NO_EPOCH, up_to=5) is None
     with pytest.raises(NoNode):
-        await receipts.gave_up(T0, 3, 9)
+        await receipts.gave_up(T0, 5, 3, 9)
 
 
-async def test_replicas_add_what_they_gave_up_to_the_newest(coord: MemoryCoord) -> None:
+async def test_replicas_add_what_they_gave_up_to_the_receipt_of_its_election(
+    coord: MemoryCoord,
+) -> None:
     older = replace(RECEIPT, leader_epoch=3)
     await coord.create(paths.loss(T0), encode_receipts([older, RECEIPT]))
     first, third = LossReceipts(coord, 1), LossReceipts(coord, 3)
-    assert await first.epoch(T0) == 5
-    await first.gave_up(T0, 7, 9)
-    await third.gave_up(T0, 7, 8)
-    await first.gave_up(T0, 7, 9)
+    await first.gave_up(T0, 5, 7, 9)
+    await third.gave_up(T0, 5, 7, 8)
+    await first.gave_up(T0, 5, 7, 9)
+    await third.gave_up(T0, 3, 1, 2)
     expected = replace(RECEIPT, given_up=(GivenUp(1, 7, 9), GivenUp(3, 7, 8)))
-    assert await first.read(T0) == (older, expected)
-    for offset in range(2 * GIVEN_UP_MAX):
-        await first.gave_up(T0, offset, offset + 1)
+    assert await first.read(T0) == (replace(older, given_up=(GivenUp(3, 1, 2),)), expected)
+    with pytest.raises(NoNode, match="leader epoch 4"):
+        await first.gave_up(T0, 4, 7, 9)
+    for number in range(2 * GIVEN_UP_MAX):
+        await first.gave_up(T0, 5, 10 + 2 * number, 11 + 2 * number)
     assert len((await first.read(T0))[-1].given_up) == GIVEN_UP_MAX
+
+
+async def test_a_log_that_is_cut_step_by_step_is_one_range(coord: MemoryCoord) -> None:
+    """Each leader epoch is a step of its own, and only so many ranges are kept."""
+    await coord.create(paths.loss(T0), encode_receipts([RECEIPT]))
+    receipts = LossReceipts(coord, 1)
+    await LossReceipts(coord, 3).gave_up(T0, 5, 60, 70)
+    for start in reversed(range(GIVEN_UP_MAX)):
+        await receipts.gave_up(T0, 5, start, start + 1)
+    await receipts.gave_up(T0, 5, 10, 20)
+    (found,) = await receipts.read(T0)
+    assert found.given_up == (GivenUp(3, 60, 70), GivenUp(1, 0, GIVEN_UP_MAX))
+
+
+@pytest.mark.parametrize(
+    ("after", "up_to", "epoch"), [(4, 5, 5), (3, 4, None), (2, 4, 3), (2, 9, 5), (5, 9, None)]
+)
+async def test_the_newest_election_between_two_leader_epochs_explains_a_loss(
+    coord: MemoryCoord, after: int, up_to: int, epoch: int | None
+) -> None:
+    await store_state(coord, 9)
+    await coord.create(paths.loss(T0), encode_receipts([replace(RECEIPT, leader_epoch=3), RECEIPT]))
+    found = await LossReceipts(coord, 1).explaining(T0, after=after, up_to=up_to)
+    assert (found and found.leader_epoch) == epoch
+
+
+async def test_a_member_of_zookeeper_that_lags_does_not_hide_a_receipt(coord: MemoryCoord) -> None:
+    """The controller tells of a leader epoch that the broker's member may not have heard of."""
+    await store_state(coord, 9)
+    receipts = LossReceipts(coord, 1)
+    with pytest.raises(ConnectionLoss, match="expected 10 or later"):
+        await receipts.explaining(T0, after=4, up_to=10)
+
+    class Lagging(MemoryCoord):
+        """Hears of the election when it is asked to."""
+
+        async def sync(self, path: str = "/") -> None:
+            await store_state(self, 10)
+            await self.create(paths.loss(T0), encode_receipts([replace(RECEIPT, leader_epoch=10)]))
+            await super().sync(path)
+
+    lagging = Lagging(coord._tree)
+    await lagging.start()
+    found = await LossReceipts(lagging, 1).explaining(T0, after=4, up_to=10)
+    assert found is not None and found.leader_epoch == 10
+    await lagging.close()
 
 
 async def test_an_entry_is_added_once_whatever_the_connection_does(coord: MemoryCoord) -> None:
@@ -108,7 +165,7 @@ async def test_an_entry_is_added_once_whatever_the_connection_does(coord: Memory
 
     unlucky = Unlucky(coord._tree)
     await unlucky.start()
-    await LossReceipts(unlucky, 1).gave_up(T0, 7, 9)
+    await LossReceipts(unlucky, 1).gave_up(T0, 5, 7, 9)
     assert unlucky.lost
     assert (await LossReceipts(coord, 3).read(T0))[-1].given_up == (GivenUp(1, 7, 9),)
     await unlucky.close()
@@ -124,14 +181,5 @@ async def test_what_was_given_up_of_one_topic_is_not_added_for_the_next_of_that_
     next_topic = NextTopic(coord._tree, T0, CreateOp(paths.losses("orders")), of_the_next)
     next_topic.comes_before_the_next_write_of(coord)
     with pytest.raises(NoNode):
-        await LossReceipts(coord, 1).gave_up(T0, 7, 9)
+        await LossReceipts(coord, 1).gave_up(T0, 5, 7, 9)
     assert await LossReceipts(coord, 1).read(T0) == (RECEIPT,)
-
-
-async def test_only_who_was_elected_says_where_its_log_ended(coord: MemoryCoord) -> None:
-    await coord.create(paths.loss(T0), encode_receipts([RECEIPT]))
-    await LossReceipts(coord, 3).leads_from(T0, 5, 42)
-    await LossReceipts(coord, 2).leads_from(T0, 6, 43)
-    assert (await LossReceipts(coord, 1).read(T0))[-1].log_end == NO_OFFSET
-    await LossReceipts(coord, 2).leads_from(T0, 5, 41)
-    assert (await LossReceipts(coord, 1).read(T0))[-1].log_end == 41

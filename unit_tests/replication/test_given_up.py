@@ -1,0 +1,106 @@
+"""What a replica may cut away, and which part of it a loss receipt names: docs/replication.rst."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from unit_tests.replication.copying import Group
+from unit_tests.replication.test_copying import behind, failed, same
+from unit_tests.replication.vocabulary import T0
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Group]:
+    group = Group(tmp_path)
+    yield group
+    await group.close()
+
+
+async def test_a_receipt_explains_what_is_given_up(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.receipts[1].last_epoch = 2
+    await behind(pair)
+    pair[2].append(b"another")
+    await pair.until(lambda: bool(pair.receipts[1].given_up))
+    await pair.copied(2)
+    same(pair, 1, 2)
+    assert pair.receipts[1].given_up == [(T0, 1, 2)]
+    (line,) = [each.message for each in caplog.records if "loss_receipt" in each.message]
+    assert "t-0" in line and "from=1 to=2" in line
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+async def test_a_receipt_of_another_election_explains_nothing(pair: Group, epoch: int) -> None:
+    pair.receipts[1].last_epoch = epoch
+    await behind(pair)
+    await pair.until(lambda: failed(pair))
+    assert pair.receipts[1].given_up == []
+
+
+async def test_nothing_is_given_up_while_nobody_can_say(pair: Group) -> None:
+    pair.receipts[1].last_epoch, pair.receipts[1].away = 2, 1
+    await behind(pair)
+    await pair.copied(2)
+    assert pair.receipts[1].asked == 2
+    assert pair.receipts[1].given_up == [(T0, 1, 2)]
+
+
+async def killed_before_a_checkpoint(pair: Group, isr: tuple[int, ...] = (2,)) -> None:
+    """Broker 1 has led alone and acknowledged a second record. It was killed before it wrote its
+    high watermark down, and follows broker 2, which has the first record only, from epoch 2 on."""
+    await pair.lead(1, 0)
+    pair[1].append(b"first")
+    await pair.copied(1)
+    pair.cut.add((2, 1))
+    await pair.until(lambda: pair.refused(2))
+    await pair.lead(1, 1, isr=(1,))
+    pair[1].append(b"acknowledged")
+    await pair.reopen(1, clean=False)
+    await pair.lead(2, 2, isr=isr)
+    assert pair[1].partition().high_watermark < 2
+
+
+async def test_what_was_acknowledged_after_the_last_checkpoint_is_given_up_by_the_receipt(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.receipts[1].last_epoch = 2
+    await killed_before_a_checkpoint(pair)
+    await pair.until(lambda: pair[1].partition().log.log_end_offset == 1)
+    assert pair.receipts[1].given_up == [(T0, 1, 2)]
+    (line,) = [each for each in caplog.records if "loss_receipt" in each.message]
+    assert line.levelno == logging.WARNING and "from=1 to=2 hw=0" in line.message
+
+
+async def test_a_tail_that_a_clean_election_cuts_is_no_loss(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    await killed_before_a_checkpoint(pair)
+    await pair.until(lambda: pair[1].partition().log.log_end_offset == 1)
+    assert pair.receipts[1].asked == 1 and not pair.receipts[1].given_up
+    assert not [each for each in caplog.records if "loss_receipt" in each.message]
+
+
+async def test_a_replica_that_is_not_in_sync_cuts_nothing_while_no_receipt_can_be_read(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.receipts[1].last_epoch, pair.receipts[1].away = 2, 7
+    ends: list[int] = []
+    pair.receipts[1].on_asked = lambda: ends.append(pair[1].partition().log.log_end_offset)
+    await killed_before_a_checkpoint(pair)
+    await pair.until(lambda: pair[1].partition().log.log_end_offset == 1)
+    assert ends == [2] * 8
+    assert pair.receipts[1].given_up == [(T0, 1, 2)]
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+async def test_a_replica_in_sync_cuts_its_tail_without_zookeeper(pair: Group) -> None:
+    """Its leader has all that is committed."""
+    pair.receipts[1].away = 1_000_000
+    await killed_before_a_checkpoint(pair, isr=(1, 2))
+    await pair.until(lambda: pair[1].partition().log.log_end_offset == 1)
+    assert pair.receipts[1].asked == 0
