@@ -111,15 +111,18 @@ class Shortener:
                 refused = await self._give_up(partition, step)
                 if refused is not None:
                     return refused
-            before = replica.log_end_offset
+            before = replica.log_start_offset, replica.log_end_offset
             change = partition.truncate_to if isinstance(step, TruncateTo) else partition.start_over
             await self._blocking.run(change, step.offset)
         except BrokerError as error:
             return Pause(error.code, error.detail)
-        log.info(
+        start, end = before
+        has_cut = start < end and (replica.log_end_offset < end or start < replica.log_start_offset)
+        log.log(
+            logging.INFO if has_cut else logging.DEBUG,
             "truncated partition=%s from=%d to=%d hw=%d",
             partition.topic_partition,
-            before,
+            end,
             replica.log_end_offset,
             partition.high_watermark,
         )

@@ -104,3 +104,20 @@ async def test_a_replica_in_sync_cuts_its_tail_without_zookeeper(pair: Group) ->
     await killed_before_a_checkpoint(pair, isr=(1, 2))
     await pair.until(lambda: pair[1].partition().log.log_end_offset == 1)
     assert pair.receipts[1].asked == 0
+
+
+async def test_an_epoch_without_records_is_cut_without_a_word(
+    pair: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the leader epoch goes that the leader does not know."""
+    caplog.set_level(logging.INFO)
+    await pair.lead(1, 0)
+    pair[1].append(b"a")
+    await pair.copied(1)
+    pair.cut.add((1, 2))
+    await pair.lead(2, 1, isr=(1, 2))
+    await pair.lead(1, 2)
+    pair[1].append(b"b")
+    await pair.copied(1)
+    assert pair[2].epochs() == [(0, 0), (2, 1)]
+    assert not [each.message for each in caplog.records if "truncated" in each.message]
