@@ -29,13 +29,9 @@ from pybroker.coordinator.controller.reading import (
     read_topic_names,
 )
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
+from pybroker.coordinator.zookeeper import registry
 from pybroker.coordinator.zookeeper.late_session import LateSession
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, LossReceipts
-from pybroker.coordinator.zookeeper.registry import (
-    register_broker,
-    unregister_broker,
-    update_registration,
-)
 from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import Services
 from pybroker.handlers.dispatch import Dispatcher
@@ -79,7 +75,8 @@ DRAIN_S = 1.0
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `lost` is told the reason when it must not go on."""
+    """A broker between `start` and `stop`. `advertised` gives the addresses that others are told,
+    by a configuration; `lost` is told the reason when the broker must not go on."""
 
     def __init__(
         self,
@@ -92,7 +89,6 @@ class BrokerApp:
         world: World,
         lost: Callable[[str], None],
     ) -> None:
-        """`advertised`: the addresses that clients and brokers are told, by a configuration."""
         self._config = config
         self._advertised = advertised
         self._broker = Broker(broker_id, advertised(config), rack=config.broker_rack)
@@ -113,11 +109,7 @@ class BrokerApp:
         self.live = self._live_config()
         self._mover = ReplicaMover(logs=logs, replicas=self.replicas, blocking=world.blocking)
         self._directory_failures = DirectoryFailures(
-            coord=world.coord,
-            broker_id=broker_id,
-            logs=logs,
-            replicas=self.replicas,
-            lost=lost,
+            coord=world.coord, broker_id=broker_id, logs=logs, replicas=self.replicas, lost=lost
         )
         self.quarantine = self._new_quarantine()
         self._membership = self._new_membership(lost)
@@ -213,7 +205,7 @@ class BrokerApp:
         await self._group_commit.stop()
         await self._offsets.close()
         try:
-            await unregister_broker(self._world.coord, self._broker)
+            await registry.unregister_broker(self._world.coord, self._broker)
         except CoordError as error:
             log.warning("registration not removed, it ends with the session error=%r", error)
         blocking = self._world.blocking
@@ -257,7 +249,7 @@ class BrokerApp:
         )
 
     async def _register(self) -> Broker:
-        registered = await register_broker(
+        registered = await registry.register_broker(
             self._world.coord,
             self._broker,
             clock=self._world.clock,
@@ -270,7 +262,8 @@ class BrokerApp:
         return registered
 
     async def _update_registration(self) -> None:
-        await update_registration(self._world.coord, self._broker, clock=self._world.clock)
+        coord, clock = self._world.coord, self._world.clock
+        await registry.update_registration(coord, self._broker, clock=clock)
 
     def _new_replicas(self) -> ReplicaManager:
         replicas = ReplicaManager(

@@ -402,6 +402,16 @@ class PartitionLog(Protocol):
         ZooKeeper is asked where the followers have not been heard of. Never raises."""
 
     @property
+    def is_certainly_led(self) -> bool:
+        """What `is_led_now` says without asking ZooKeeper: False also where it would have to.
+        Never raises."""
+
+    async def followed(self) -> None:
+        """Wait until every in-sync replica has followed this leader in its epoch: from then on none
+        of them takes itself for the leader, whatever it was told. One that does not is waited for
+        until it leaves the ISR. Raises BrokerError NOT_LEADER_OR_FOLLOWER."""
+
+    @property
     def has_other_copies(self) -> bool:
         """Whether there are other replicas. One that is not in sync may have what this one lacks,
         too, be in sync in a moment, and lead instead. Never raises."""

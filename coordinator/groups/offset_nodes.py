@@ -7,6 +7,7 @@ Reading here, and what a commit means as nodes; who may write them is `fenced_wr
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
@@ -95,10 +96,15 @@ class OffsetNodes:
                 keys = await self._all(group_id)
             else:
                 keys = await self._those_of(group_id, list(dict.fromkeys(partitions)))
-            with_details = await self._details(group_id, {key.topic for key in keys})
-            found = await for_each(lambda key: self._one(group_id, key, key in with_details), keys)
-            pairs = zip(keys, found, strict=True)
-            return {key: committed for key, committed in pairs if committed is not None}
+            details, found = await asyncio.gather(
+                self._details(group_id, keys),
+                for_each(lambda key: self._offset(group_id, key), keys),
+            )
+            return {
+                key: _committed(*each, details.get(key))
+                for key, each in zip(keys, found, strict=True)
+                if each is not None
+            }
 
         return await self.in_one_session(read)
 
@@ -162,10 +168,17 @@ class OffsetNodes:
         )
         return [key for key in wanted if key in existing]
 
-    async def _details(self, group_id: str, topics: Collection[str]) -> set[TopicPartition]:
-        root = paths.group_details(group_id)
-        found = await self._partitions_of(root, [paths.encode_name(topic) for topic in topics])
-        return set(found)
+    async def _details(
+        self, group_id: str, keys: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OffsetDetails | None]:
+        """Of many only those that there are: most offsets may have none."""
+        if len(keys) > FEW:
+            root = paths.group_details(group_id)
+            topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)
+            existing = set(await self._partitions_of(root, list(topics)))
+            keys = [key for key in keys if key in existing]
+        details = await for_each(lambda key: self._details_of(group_id, key), keys)
+        return dict(zip(keys, details, strict=True))
 
     async def _partitions_below(self, root: str) -> list[TopicPartition]:
         return await self._partitions_of(root, await self.children(root))
@@ -179,17 +192,13 @@ class OffsetNodes:
             for number in _numbers(names)
         ]
 
-    async def _one(
-        self, group_id: str, key: TopicPartition, has_details: bool
-    ) -> CommittedOffset | None:
+    async def _offset(self, group_id: str, key: TopicPartition) -> tuple[int, NodeStat] | None:
         path = paths.offset(group_id, key)
         try:
             data, stat = await self._coord.get(path)
         except NoNode:
             return None
-        offset = decode_number(path, data)
-        details = await self._details_of(group_id, key) if has_details else None
-        return _committed(offset, stat, details)
+        return decode_number(path, data), stat
 
     async def _details_of(self, group_id: str, key: TopicPartition) -> OffsetDetails | None:
         path = paths.offset_details(group_id, key)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -44,6 +45,9 @@ READ_S: Final = 0.002
 """How much longer a fetch may take for each partition."""
 OFFSETS_OF_GROUP_MAX: Final = 10_000
 """What a fetch of everything counts with."""
+EDITS_SEEN_S: Final = 1.0
+"""How old the view of the server of ZooKeeper may be, of what others write there: tools, and
+classic consumers."""
 COMMIT_TIMEOUT_S: Final = 5.0
 """offsets.commit.timeout.ms"""
 
@@ -70,6 +74,11 @@ class ZookeeperOffsets:
         self._watches = Watches()
         self._nodes = OffsetNodes(coord)
         self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
+        self._confirmed = 0
+        """The session, by generation, in which the server has shown all that earlier coordinators
+        wrote."""
+        self._caught_up_s = -math.inf
+        """When the server last had all that anybody wrote (monotonic)."""
 
     # ---- loading
 
@@ -80,7 +89,11 @@ class ZookeeperOffsets:
         self._recorded.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Bring the nodes up to date with what the log has. Raises BrokerError, CoordError."""
+        """Bring the nodes up to date with what the log has. Raises BrokerError, CoordError.
+
+        An earlier coordinator that leads as far as it knows tells offsets from its own view: first
+        it has to know better."""
+        await self._shard.followed()
         recorded = list(self._recorded.items())
         for start in range(0, len(recorded), RECORDS_PER_APPEND_MAX):
             await self._move(recorded[start : start + RECORDS_PER_APPEND_MAX])
@@ -146,8 +159,7 @@ class ZookeeperOffsets:
         try:
             count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)
             async with asyncio.timeout(self._timeout_s + count * READ_S):
-                # What another coordinator committed is not seen by a member of ZooKeeper that lags.
-                await self.writes.confirm()
+                await self._catch_up()
                 return await self._nodes.read(group_id, partitions)
         except (CoordError, TimeoutError) as error:
             raise unavailable(error) from error
@@ -157,6 +169,19 @@ class ZookeeperOffsets:
                 text = "offset cannot be read group=%s left_out=%d reason=%s"
                 logger.warning(text, group_id, left_out, error)
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+
+    async def _catch_up(self) -> None:
+        """Let the server show what the answer has to hold. A member of ZooKeeper that lags does not
+        show what another coordinator committed: either there is none, as the lease of the leader
+        proves, or the fence is asked. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        generation, now = self._coord.generation, self._shard.clock.monotonic()
+        if generation != self._confirmed or not self._shard.is_certainly_current:
+            await self.writes.confirm()
+        elif now - self._caught_up_s > EDITS_SEEN_S:
+            await self._coord.sync()
+        else:
+            return
+        self._confirmed, self._caught_up_s = generation, now
 
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None

@@ -155,6 +155,14 @@ class LiveShard(Generic[C]):
             raise self._maybe_elsewhere()
         self._check()
 
+    @property
+    def is_certainly_current(self) -> bool:
+        return self.phase is not Phase.ENDED and self._source.is_certainly_led
+
+    async def followed(self) -> None:
+        await self._source.followed()
+        self._check()
+
     def append(self, records: Sequence[KeyValue]) -> int:
         self._check()
         if not records:

@@ -72,6 +72,14 @@ class ShardContext(Protocol):
         committed. Raises NOT_COORDINATOR where another may have taken over since this was called,
         also while ZooKeeper is heard of; it is asked where that is in doubt."""
 
+    @property
+    def is_certainly_current(self) -> bool:
+        """Whether no other coordinator can have done anything yet, as far as that is known without
+        asking ZooKeeper. It holds of coordinators that wait for `followed` before they do."""
+
+    async def followed(self) -> None:
+        """Wait until no replica can take itself for the coordinator's still. Raises BrokerError."""
+
     def append(self, records: Sequence[KeyValue]) -> int:
         """Append and replay, both in this very step; gives the offset up to which `committed` has
         to wait. Nothing has happened if it raises BrokerError; its code is one that Kafka answers

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _ACKS_ALL: Final = -1
 _LOOK_AGAIN_S: Final = 60.0
 """Nothing but the purgatory wakes who waits for a commit; this is for whatever it forgot."""
+_LOOK_FOR_FOLLOWERS_S: Final = 0.05
 
 
 def _is_heard() -> bool:
@@ -88,13 +89,28 @@ class InternalLog:
             return False
         return not partition.is_replaced and (is_full or not partition.is_replicated)
 
+    @property
+    def is_certainly_led(self) -> bool:
+        replicas, partition = self._replicas, self._partition
+        return (
+            self.is_surely_led
+            and has_heard_all(replicas, partition)
+            and not would_hand_over(replicas, partition)
+        )
+
     async def is_led_now(self) -> bool:
+        if self.is_certainly_led:
+            return True
         if not self.is_surely_led:
             return False
-        replicas, partition = self._replicas, self._partition
-        if has_heard_all(replicas, partition) and not would_hand_over(replicas, partition):
-            return True
-        return self._key in await self._lead_now([partition]) and self.is_surely_led
+        return self._key in await self._lead_now([self._partition]) and self.is_surely_led
+
+    async def followed(self) -> None:
+        while not self._require().is_followed:
+            # A fetch that brings nothing new wakes nobody.
+            await self._replicas.produces.wait(
+                [self._key], missing_bytes=1, timeout_s=_LOOK_FOR_FOLLOWERS_S
+            )
 
     @property
     def has_other_copies(self) -> bool:

@@ -170,6 +170,15 @@ class LeaderState:
         followed = (each.followed_s for key, each in self.followers.items() if key in electable)
         return max(self._found_s, min(followed, default=math.inf))
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether each in-sync replica has fetched in this epoch, and so does not lead."""
+        return all(
+            each.log_end != NO_OFFSET
+            for key, each in self.followers.items()
+            if key in self.maximal_isr
+        )
+
     def committed_end(self, current: int, *, leader_end: int, required: int) -> int:
         """The high watermark that follows. Besides the in-sync replicas it waits for those that
         are about to be: under load they would never reach it otherwise."""

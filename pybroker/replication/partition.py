@@ -209,11 +209,7 @@ class Partition:
             self.leading_since = facts.state.leader_epoch
         self._leads = True
         self._leader = LeaderState.begin(
-            facts,
-            broker_id=self.broker_id,
-            epoch_start=epoch_start,
-            now=now,
-            before=self._leader,
+            facts, broker_id=self.broker_id, epoch_start=epoch_start, now=now, before=self._leader
         )
         # Waking somebody too early is harmless.
         self._uncommitted_bytes = self.log.size_bytes
@@ -353,6 +349,11 @@ class Partition:
         """As the leader, whether no other one can have committed anything; `now` in monotonic
         seconds, after those of all fetches."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
+
+    @property
+    def is_followed(self) -> bool:
+        """As the leader, whether each in-sync replica has fetched in this leader epoch."""
+        return self._leader is not None and self._leader.is_followed
 
     @property
     def led_version(self) -> int | None:

@@ -27,6 +27,7 @@ from unit_tests.coordinator.runtime.vocabulary import (
 )
 from unit_tests.handlers.bench import NOW_MS, ImmediateBlocking
 from unit_tests.idle_loop import idle
+from unit_tests.patience import in_time
 from unit_tests.replication.vocabulary import ME, Replicas, facts
 
 P0 = TopicPartition(TOPIC, 0)
@@ -273,6 +274,46 @@ async def test_who_has_not_heard_of_its_followers_asks_who_leads(real: OnReplica
     real.is_stored = False
     assert not await log.is_led_now()
     assert log.is_surely_led, "as far as was heard"
+
+
+async def test_a_leader_is_certain_while_it_hears_of_its_followers(real: OnReplicas) -> None:
+    log, clock = real.open(), real.replicas.clock
+    assert log.is_certainly_led
+    clock.advance(real.replicas.manager.lag_max_s + 1)
+    assert not log.is_certainly_led
+    partition = real.replicas.partition(P0)
+    for _ in range(2):  # a fetch is sent after the one before was answered
+        fetch = FollowerFetch(OTHER, 0, 0)
+        real.replicas.manager.follower_fetched(partition, fetch, clock.monotonic())
+    assert log.is_certainly_led
+    assert not real.open(look=lambda: False).is_certainly_led
+    real.replicas.manager.reluctance.add(P0, "its disk is full")
+    assert not log.is_certainly_led
+    assert not real.asked
+
+
+async def test_a_new_leader_waits_until_all_in_sync_replicas_follow_it(real: OnReplicas) -> None:
+    """One of them may be the leader of before, and not know it."""
+    waiting = asyncio.ensure_future(real.log.followed())
+    await idle()
+    assert not waiting.done()
+    await real.followers_catch_up()
+    await in_time(waiting)
+    await real.lead_on()
+    again = asyncio.ensure_future(real.log.followed())
+    await idle()
+    assert not again.done()
+    await real.shrink()
+    await in_time(again)
+
+
+async def test_a_new_leader_that_is_deposed_waits_no_more(real: OnReplicas) -> None:
+    waiting = asyncio.ensure_future(real.log.followed())
+    await idle()
+    await real.depose()
+    with pytest.raises(BrokerError) as caught:
+        await in_time(waiting)
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_who_asked_for_another_leader_asks_who_leads(real: OnReplicas) -> None:

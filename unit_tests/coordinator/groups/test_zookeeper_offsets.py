@@ -264,11 +264,11 @@ async def test_a_server_catches_up_before_it_is_read_in_a_new_session(
     await stage.commit(GROUP, a=1)
     await stage.fetch()
     await stage.fetch()
-    assert asked == ["sync", "get", "get"]
+    assert asked == ["sync", *["get"] * 4], "offset and details of each"
     stage.coord.expire()
     await until(lambda: stage.coord.session_id != 0)
     await stage.fetch()
-    assert asked == ["sync", "get", "get", "sync", "get"]
+    assert asked == ["sync", *["get"] * 4, "sync", *["get"] * 2]
 
 
 async def test_too_much_metadata_for_zookeeper_has_its_own_code() -> None:

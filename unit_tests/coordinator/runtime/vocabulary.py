@@ -102,6 +102,10 @@ class MemoryPartitionLog:
         """Whether what is appended stays uncommitted until `commit`."""
         self.is_heard = True
         """Whether the broker hears from ZooKeeper."""
+        self.has_heard_all = False
+        """Whether the followers were heard of in time, so that none of them leads."""
+        self.is_followed = asyncio.Event()
+        self.is_followed.set()
         self.has_other_copies = False
         self.suspects: asyncio.Queue[int] = asyncio.Queue()
         """The offsets that somebody suspected."""
@@ -130,6 +134,13 @@ class MemoryPartitionLog:
 
     async def is_led_now(self) -> bool:
         return self.is_surely_led
+
+    @property
+    def is_certainly_led(self) -> bool:
+        return self.is_surely_led and self.has_heard_all
+
+    async def followed(self) -> None:
+        await self.is_followed.wait()
 
     def suspect(self, offset: int) -> None:
         self.suspects.put_nowait(offset)
@@ -387,6 +398,14 @@ class MemoryShard:
 
     async def confirm_current(self) -> None:
         self.require_current()
+
+    @property
+    def is_certainly_current(self) -> bool:
+        return not self.has_ended and self.log.is_certainly_led
+
+    async def followed(self) -> None:
+        await self.log.followed()
+        self._check()
 
     def append(self, records: Sequence[KeyValue]) -> int:
         self._check()
