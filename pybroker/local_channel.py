@@ -6,6 +6,8 @@ refusals.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
@@ -16,6 +18,8 @@ from pybroker.handlers.metadata_view import MetadataView
 from pybroker.model import LeaderAndIsr, StopReplica, TopicPartition, UpdateMetadata
 from pybroker.ports import Coord
 from pybroker.replication.manager import ReplicaManager
+
+log = logging.getLogger(__name__)
 
 _SETTLING_S: Final = 0.5
 """How long other commands may have to wait for what is on its way to ZooKeeper."""
@@ -72,13 +76,21 @@ class LocalBrokerChannel:
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         # It may have to wait for its turn. What is in it has been stored: others lead already.
+        me = self._replicas.broker_id
+        leads: dict[TopicPartition, bool] = {}
         for facts in command.partitions:
-            partition, state = self._replicas.partitions.get(facts.topic_partition), facts.state
-            if partition is None or not partition.is_leader:
-                continue
-            if state.leader_epoch > partition.leader_epoch:
-                partition.superseded(is_replaced=state.leader != self._replicas.broker_id)
-        return await self._replicas.leader_and_isr(command)
+            key, state = facts.topic_partition, facts.state
+            partition = self._replicas.partitions.get(key)
+            if partition is None or state.leader_epoch > partition.leader_epoch:
+                leads[key] = state.leader == me
+                if partition is not None and partition.is_leader:
+                    partition.superseded(is_replaced=not leads[key])
+        answers = await self._replicas.leader_and_isr(command)
+        taken = Counter(leads[key] for key in leads if answers[key] is ErrorCode.NONE)
+        for leader, partitions in sorted(taken.items(), reverse=True):
+            role = "leader" if leader else "follower"
+            log.info("become %s partitions=%d epoch=%d", role, partitions, command.controller_epoch)
+        return answers
 
     async def update_metadata(self, command: UpdateMetadata) -> None:
         if -1 < command.broker_epoch < self._replicas.broker_epoch:
@@ -93,6 +105,9 @@ class LocalBrokerChannel:
         the next one of that name. Until then the controller asks again."""
         answers = await self._replicas.stop_replica(command)
         deleted = {item.topic_partition for item in command.partitions if item.delete}
+        gone = sum(answers[key] is ErrorCode.NONE for key in deleted)
+        if gone:
+            log.info("partitions deleted partitions=%d epoch=%d", gone, command.controller_epoch)
         try:
             async with asyncio.timeout(_SETTLING_S):
                 await self._settled(deleted)

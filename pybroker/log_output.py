@@ -26,7 +26,8 @@ from pybroker.log_levels import ROOT, parse_level
 log = logging.getLogger(__name__)
 
 STATE_CHANGE: Final = "pybroker.state_change"
-"""The logger of leaders, in-sync replicas and states of partitions, with their epochs."""
+"""The logger of leaders, in-sync replicas and states of partitions, with their epochs. Standard
+output gets its warnings only, unless its level is DEBUG."""
 CONTROLLER: Final = "pybroker.coordinator.controller"
 """The parent of the loggers of the controller's decisions."""
 COMPONENTS: Final[Mapping[str, str]] = {STATE_CHANGE: "state-change", CONTROLLER: "controller"}
@@ -196,7 +197,12 @@ class _Complaining:
 
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
-    pass
+    def filter(self, record: logging.LogRecord) -> bool:
+        """What becomes of single partitions is for its file, one line a command is for here; unless
+        that is what somebody looks for."""
+        if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
+            return True
+        return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)
 
 
 class _File(_Complaining, logging.handlers.RotatingFileHandler):

@@ -14,6 +14,7 @@ import pytest
 from pybroker.errors import StartupError
 from pybroker.log_output import (
     MESSAGE_CHARS_MAX,
+    STATE_CHANGE,
     JsonFormatter,
     LogOptions,
     TextFormatter,
@@ -129,11 +130,24 @@ def test_each_logger_has_its_log(logger: str, component: str) -> None:
     assert component_of(logger) == component
 
 
+def test_single_partitions_are_told_in_their_file_and_not_on_the_console(tmp_path: Path) -> None:
+    console = printed(LogOptions(directory=str(tmp_path), levels={STATE_CHANGE: "INFO"}))
+    logger = logging.getLogger(STATE_CHANGE)
+    logger.info("partition=%s", "orders-1")
+    logger.warning("partition=%s", "orders-2")
+    logger.setLevel(logging.DEBUG)  # as kafka-configs does while the broker runs
+    logger.info("partition=%s", "orders-3")
+    told = re.findall(r"orders-\d", console.getvalue())
+    kept = re.findall(r"orders-\d", (tmp_path / "state-change.log").read_text())
+    assert told == ["orders-2", "orders-3"]
+    assert kept == ["orders-1", "orders-2", "orders-3"]
+
+
 def test_files_take_their_lines_and_the_console_all(tmp_path: Path) -> None:
     console = printed(LogOptions(directory=str(tmp_path / "logs")))
     logging.getLogger("pybroker.app").info("one")
     logging.getLogger("pybroker.coordinator.controller.reign").info("two")
-    logging.getLogger("pybroker.state_change").info("three")
+    logging.getLogger("pybroker.state_change").warning("three")
     for handler in logging.getLogger().handlers:
         handler.flush()
     assert [word in console.getvalue() for word in ("one", "two", "three")] == [True] * 3

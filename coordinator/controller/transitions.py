@@ -7,6 +7,7 @@ Nothing is decided here; decisions are given as pure functions.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -122,13 +123,15 @@ class StateMachine:
                 async for write, text in turns(zip(writes, texts, strict=True))
             ]
         )
-        refused = []
+        stored, refused = [], []
         async for write, text, outcome in turns(zip(writes, texts, outcomes, strict=True)):
             if isinstance(outcome, CoordError):
                 logger.info("move_unclear partition=%s reason=%r", write.topic_partition, outcome)
                 refused.append(write)
             else:
                 self._note_stored(write, _version(outcome), text)
+                stored.append(write)
+        _tell_stored(stored)
         return await self._read_back(refused) if refused else []
 
     async def _create_parents(self, writes: Sequence[StateWrite]) -> None:
@@ -212,6 +215,13 @@ class StateMachine:
             self._teller.describe([key])  # it is the leader who changed the ISR: it knows
         else:
             self._teller.changed_state(key)
+
+
+def _tell_stored(writes: Iterable[StateWrite]) -> None:
+    """One line for all that were stored for one reason by one controller."""
+    causes = Counter((write.reason.value, write.state.controller_epoch) for write in writes)
+    for (reason, epoch), count in causes.items():
+        logger.info("states_stored partitions=%d reason=%s epoch=%d", count, reason, epoch)
 
 
 def _state_write(write: StateWrite, text: bytes, receipt: CoordOp | None) -> Write:

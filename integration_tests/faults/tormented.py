@@ -28,6 +28,7 @@ CONFIG: Final[Mapping[str, object]] = {
     "unclean.leader.election.enable": False,
     "auto.leader.rebalance.enable": False,
     "controlled.shutdown.enable": True,
+    "pybroker.log.levels": "pybroker.state_change=DEBUG",
 }
 _SESSION_FILE: Final = "zookeeper.session"
 _OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"

@@ -438,6 +438,7 @@ class IsrChanges:
             await asyncio.sleep(_GATHER_S)
             while len(self._untold):
                 batch = self._untold.take(self._clock.monotonic())
+                log.info("isr changed partitions=%d", len(batch))
                 try:
                     await self._coord.create(
                         paths.ISR_CHANGE_PREFIX, encode_partitions(batch), sequence=True
