@@ -180,7 +180,7 @@ class Supervisor:
                 case Launch(broker):
                     self._launch(broker)
                 case LaunchLater(broker, pause_s):
-                    log.error("starting it again broker=%d pause_s=%g", broker, pause_s)
+                    log.warning("starting it again broker=%d pause_s=%g", broker, pause_s)
                     self._later(broker, pause_s, partial(self._supervision.due, broker))
                 case Terminate(broker):
                     log.info("stopping broker=%d", broker)
@@ -223,7 +223,8 @@ class Supervisor:
         await self._forward(broker, process)
         exit_code = await ended(process)
         if not self._supervision.stopping:
-            log.error("ended broker=%d pid=%d exit_code=%d", broker, process.pid, exit_code)
+            level = logging.ERROR if exit_code else logging.INFO  # 0: the operator restarts it
+            log.log(level, "ended broker=%d pid=%d exit_code=%d", broker, process.pid, exit_code)
         timer = self._children[broker].timer
         if timer is not None:
             timer.cancel()

@@ -122,6 +122,10 @@ def command(
 
     CONFIG is a server.properties file with Kafka's options. Without it a broker for this machine
     alone is started: on 127.0.0.1:9092, with an embedded ZooKeeper.
+
+    With --brokers N, SIGTERM to the process of one broker restarts that broker: it hands over what
+    it leads, ends, and is started again with CONFIG read anew. Send it to one broker after the
+    other for a rolling restart. The line "launched broker=I pid=PID" names each process.
     """
     try:
         properties = broker_properties(
