@@ -38,3 +38,18 @@ def test_some_seeds_have_a_plot(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = [generate(seed) for seed in SEEDS]
     told = sum(one.events != other.events for one, other in zip(with_plots, plain, strict=True))
     assert 0.08 < told / len(SEEDS) < 0.16
+
+
+def test_records_are_lost_where_that_is_allowed() -> None:
+    """The broker that lacks most is back before all others, and the run waits for its election."""
+    schedules = [generate(seed) for seed in SEEDS]
+    lossy = [each for each in schedules if each.options.lossy]
+    assert 0.03 < len(lossy) / len(SEEDS) < 0.12
+    for schedule in lossy:
+        _, told = plots.with_loss(schedule.seed, schedule.options)
+        first, *others = told
+        assert {event.target for event in told} == {"1", "2", "3"}
+        assert max(event.at for event in others) < first.until
+        assert first.until < min(event.until for event in others) <= schedule.options.faults_s
+        assert set(told) <= set(schedule.events)
+    assert not any(plots.with_loss("1", each.options)[1] for each in schedules if each not in lossy)

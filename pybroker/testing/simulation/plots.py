@@ -34,6 +34,32 @@ def with_plot(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, .
     return options, tuple(told)
 
 
+def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
+    """The options, with time enough, and faults that cost records where an unclean election may;
+    none elsewhere."""
+    if not options.lossy:
+        return options, ()
+    told = tuple(_left_behind(random.Random(f"{seed}/loss"), options))
+    faults_s = max(event.until for event in told)
+    return dataclasses.replace(options, faults_s=max(options.faults_s, faults_s)), told
+
+
+def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
+    """The brokers are killed one after another, each when the one before may have left the ISR. The
+    one that lacks most is back first, and the others when it may have been elected."""
+    first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
+    step_s = max(options.session_s, options.lag_s)
+    times = [rng.uniform(0.0, 2.0)]
+    for _ in others:
+        times.append(times[-1] + step_s * rng.uniform(1.1, 1.8))
+    back_at = times[-1] + rng.uniform(0.05, 0.5)
+    elected_at = back_at + options.session_s * rng.uniform(1.2, 2.0)
+    yield _fault(times[0], "kill", str(first), lasts_s=back_at - times[0])
+    for at, broker in zip(times[1:], others, strict=True):
+        until = elected_at + rng.uniform(0.5, 2.0)
+        yield _fault(at, "kill", str(broker), lasts_s=until - at)
+
+
 def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
     """Who coordinates, or leads, loses its session, and hears of it late: what it asks ZooKeeper
     for is still under way, and arrives when another has taken its place."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pybroker.testing.simulation.kinds import BY_NAME, KINDS, Kind, Target
-from pybroker.testing.simulation.plots import with_plot
+from pybroker.testing.simulation.plots import with_loss, with_plot
 from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule, fits
 
 _KINDS_MOST: Final = 6
@@ -60,6 +60,7 @@ _SEGMENT_BYTES_TO_GO: Final = 1_024
 def generate(seed: str) -> Schedule:
     """The schedule of that seed: always the same."""
     options, told = with_plot(seed, _options(seed))
+    options, losing = with_loss(seed, options)
     picked = _picked(seed, [kind for kind in KINDS if fits(kind, options)])
     times: list[float] = []
     events: list[FaultEvent] = []
@@ -69,7 +70,7 @@ def generate(seed: str) -> Schedule:
             at = _time(rng, options, times)
             times.append(at)
             events.append(_event(kind, at, rng, options))
-    return Schedule(seed, options).with_events([*events, *told])
+    return Schedule(seed, options).with_events([*events, *told, *losing])
 
 
 def _options(seed: str) -> Options:
