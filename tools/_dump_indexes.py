@@ -290,7 +290,8 @@ def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
 
 @contextmanager
 def _log_beside(path: Path) -> Iterator[LogFile]:
-    """The log of the same segment. Raises Failure if it is missing."""
+    """The log of the same segment. Raises Failure if it is missing, OSError if the index is."""
+    path.stat()
     beside = path.with_name(path.name.split(".")[0] + ".log")
     try:
         stream = beside.open("rb")

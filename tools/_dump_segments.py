@@ -172,9 +172,10 @@ class LogFile:
 
 
 def base_offset(path: Path) -> int:
-    """What the name of a file begins with. Raises Failure."""
+    """What the name of a file begins with. Raises Failure, and OSError if there is no such file."""
     name = path.name.split(".")[0]
     if not (name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX):
+        path.stat()  # a missing file says more than its name
         raise Failure(f"{path}: the name does not begin with an offset")
     return int(name)
 

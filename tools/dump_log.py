@@ -152,7 +152,6 @@ def dump(path: Path, log_view: LogView, index_view: IndexView, complaints: Compl
     """One file, by its name. Raises Failure."""
     click.echo(f"Dumping {path}")
     try:
-        path.stat()  # a file that is missing is told before what its name lacks
         match path.suffix:
             case ".log":
                 dump_log(path, log_view, complaints)

@@ -139,7 +139,6 @@ def test_the_offsets_decoder_names_a_record_of_another_topic(
         (("--files", f"/nowhere/{NAME}.log"), "No such file"),
         (("--files", "/nowhere/abc.log"), "/nowhere/abc.log: No such file or directory"),
         (("--files", f"/nowhere/{NAME}.index"), f"{NAME}.index: No such file or directory"),
-        (("--files", "/nowhere/any"), "/nowhere/any: No such file or directory"),
     ],
 )
 def test_what_is_refused(
