@@ -12,12 +12,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from pybroker.errors import PybrokerError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+_STDERR: Final = 2
 
 
 class OutputGone(SystemExit):
@@ -29,7 +32,8 @@ class OutputFailed(PybrokerError):
 
 
 class _Output(io.FileIO):
-    """Writes to a descriptor, which stays open. After a failure, what follows is discarded."""
+    """Writes to a descriptor, which stays open. After a failure, what follows is discarded; when
+    the reader has gone, complaints are, too, as those of a program that SIGPIPE ends."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         if not memoryview(data).nbytes:
@@ -37,7 +41,8 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            _discard(self.fileno())
+            for descriptor in (self.fileno(), _STDERR):
+                _discard(descriptor)
             raise OutputGone from None
         except BlockingIOError:
             raise

@@ -266,6 +266,32 @@ def test_a_tool_ends_silently_in_the_middle_of_a_file(tmp_path: Path) -> None:
         assert tool.wait(PATIENCE_S) == 0
 
 
+_IN_A_TASK = """
+import asyncio, sys
+from pybroker.standard_output import ended_by_its_reader
+
+async def work():
+    try:
+        print("words", flush=True)
+    finally:
+        print("the end", file=sys.stderr)
+
+async def main():
+    await asyncio.ensure_future(work())
+
+with ended_by_its_reader():
+    asyncio.run(main())
+"""
+
+
+def test_a_task_that_writes_to_nobody_ends_the_tool_as_silently(unread: int) -> None:
+    """asyncio would complain of a task whose outcome nobody has asked for."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_A_TASK], stdout=unread, stderr=subprocess.PIPE, check=True
+    )
+    assert done.stderr == b""
+
+
 def test_a_tool_goes_on_when_its_complaints_are_not_read(unread: int) -> None:
     code, _ = ended_tool(["topics", "--nosuch"], stdout=subprocess.DEVNULL, stderr=unread)
     assert code == 1
