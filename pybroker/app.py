@@ -15,7 +15,7 @@ from functools import partial
 
 from pybroker import room_options
 from pybroker.admin.view import Rooms, SessionWatch
-from pybroker.arrival import wait_for_cluster, wait_for_topics
+from pybroker.arrival import settle_replicas, wait_for_cluster, wait_for_topics
 from pybroker.broker_channel import RemoteBrokerChannel
 from pybroker.broker_config import BrokerConfig
 from pybroker.controlled_shutdown import ControlledShutdown, ask_controller
@@ -24,14 +24,11 @@ from pybroker.coordination import CoordinationRooms, GroupCoordination
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.policies import policy_of
-from pybroker.coordinator.controller.reading import (
-    read_deletion_requests,
-    read_topic_names,
-)
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper import registry
+from pybroker.coordinator.zookeeper.asking_again import asked_again
 from pybroker.coordinator.zookeeper.late_session import LateSession
-from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, LossReceipts
+from pybroker.coordinator.zookeeper.loss_receipts import LossReceipts
 from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import Services
 from pybroker.handlers.dispatch import Dispatcher
@@ -44,7 +41,7 @@ from pybroker.hearsay import new_hearsay
 from pybroker.leader_channel import Follower, new_fetchers
 from pybroker.live_config import LiveConfig
 from pybroker.local_channel import LocalBrokerChannel, ProvenEpochs
-from pybroker.log_directories import DirectoryFailures, given_up, vanished
+from pybroker.log_directories import DirectoryFailures
 from pybroker.log_limit import LogLimit
 from pybroker.membership import Membership
 from pybroker.model import Broker, Endpoint
@@ -57,7 +54,6 @@ from pybroker.replication.housekeeping import Housekeeping
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
-from pybroker.replication.power_loss import PowerLoss
 from pybroker.replication.purgatory import Purgatory
 from pybroker.replication.quarantine import Quarantine
 from pybroker.replication.scrubber import Scrubber
@@ -140,20 +136,16 @@ class BrokerApp:
         """Accept connections on `sockets` (listener name -> bound socket), join the cluster, wait
         until the controller has told us of it and of its topics, then answer clients.
 
-        Raises StartupError if the broker id is taken or no controller comes up.
-        """
+        Raises StartupError if the id is taken, ZooKeeper stays away or no controller comes up."""
         self._group_commit.start()
+        coord, limit_s = self._world.coord, self._config.zookeeper_wait_ms / 1000
+        again = partial(asked_again, clock=self._world.clock, limit_s=limit_s)
         try:
-            coord, me, logs = self._world.coord, self._broker.id, self._logs
-            power_loss = PowerLoss(coord, me, self._world.clock)
-            await power_loss.settle(logs)
-            await power_loss.step_aside(await vanished(coord, me, logs))
-            await self.quarantine.settle()
-            await power_loss.step_aside(await given_up(coord, me, logs), ACCEPTED_LOSS)
-            existing = await read_topic_names(coord) - await read_deletion_requests(coord)
-            await self.live.start()
+            settle = partial(settle_replicas, coord, self._broker.id, self._world.clock)
+            existing = await again("replicas", partial(settle, self._logs, self.quarantine))
+            await again("configuration", self.live.start)
             await self._server.open(list(sockets.items()))
-            await self._membership.join()
+            await again("registration", self._membership.join)
             # After the membership: it is asked whether the broker is registered still.
             coord.add_listener(self.standing.heard)
         except (CoordError, MalformedNode) as error:

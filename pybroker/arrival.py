@@ -1,5 +1,6 @@
-"""What a broker waits for at its start, after it has registered and before it answers clients: that
-a controller has told it of the cluster and of the topics that exist.
+"""The start of a broker around its registration. Before it, no replica may be elected for records
+that it has lost. After it, and before clients are answered, a controller has to tell the broker of
+the cluster and of the topics that exist.
 """
 
 from __future__ import annotations
@@ -10,10 +11,19 @@ import logging
 from collections.abc import Collection
 
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.coordinator.controller.reading import read_topics
+from pybroker.coordinator.controller.reading import (
+    read_deletion_requests,
+    read_topic_names,
+    read_topics,
+)
+from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS
 from pybroker.errors import CoordError, StartupError
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.ports import Coord
+from pybroker.log_directories import given_up, vanished
+from pybroker.ports import Clock, Coord
+from pybroker.replication.power_loss import PowerLoss
+from pybroker.replication.quarantine import Quarantine
+from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +32,19 @@ _READY_WAIT_S = 30.0
 _OPEN_SOON_S = 2.0
 _OPEN_WAIT_S = 30.0
 """How long it waits for the topics that exist; those that are not open by then come later."""
+
+
+async def settle_replicas(
+    coord: Coord, me: int, clock: Clock, logs: LogManager, quarantine: Quarantine
+) -> set[str]:
+    """Let no replica be elected for what it lost; gives the topics that there are. Conditional
+    writes only: it may be begun anew. Raises CoordError, MalformedNode."""
+    power_loss = PowerLoss(coord, me, clock)
+    await power_loss.settle(logs)
+    await power_loss.step_aside(await vanished(coord, me, logs))
+    await quarantine.settle()
+    await power_loss.step_aside(await given_up(coord, me, logs), ACCEPTED_LOSS)
+    return await read_topic_names(coord) - await read_deletion_requests(coord)
 
 
 async def wait_for_cluster(metadata: MetadataView, controller: Controller, broker_id: int) -> None:

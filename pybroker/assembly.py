@@ -21,6 +21,7 @@ from pybroker.admin.view import Phase, Rooms
 from pybroker.app import BrokerApp
 from pybroker.broker_config import BrokerConfig
 from pybroker.controller_journal import FILE_NAME, OLDER_FILE_NAME
+from pybroker.coordinator.zookeeper.asking_again import asked_again
 from pybroker.coordinator.zookeeper.late_session import ClosableCoord
 from pybroker.coordinator.zookeeper.paths import CLUSTER_ID
 from pybroker.coordinator.zookeeper.registry import (
@@ -37,6 +38,7 @@ from pybroker.metrics import Metrics
 from pybroker.model import Endpoint
 from pybroker.ports import Blocking, Clock, Coord, Disk, Proc, Rng
 from pybroker.storage.filename import LOCK
+from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.topic_logs import topic_log_config, topic_log_configs
 from pybroker.world import World
@@ -134,14 +136,13 @@ async def start_broker(
     blocking = around.threads(config.background_threads)
     stack.callback(blocking.close)
     coord, where = await around.connect(logs.usable_directories)
+    stored = _Stored(stored_id, stored_cluster, logs.is_fresh)
+    settle = partial(_settle, coord, config, stored, around.rng)
     try:
-        cluster = await _settle_cluster_id(coord, stored_cluster, around.rng)
-        broker_id = await _settle_broker_id(coord, config, stored_id)
-        fresh = logs.is_fresh
-        if fresh:
-            await wait_until_free(coord, broker_id, config.zookeeper_session_timeout_ms)
-        configs = await topic_log_configs(coord, config)
-        expects_data = fresh and await has_had_partitions(coord, broker_id)
+        limit_s = config.zookeeper_wait_ms / 1000
+        cluster, broker_id, configs, expects_data = await asked_again(
+            "ids", settle, clock=around.clock, limit_s=limit_s
+        )
     except (CoordError, MalformedNode) as error:
         raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
     around.tell(Phase.RECOVERING, None)
@@ -214,6 +215,30 @@ def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
             f"the data in {config.log_directories[0]} belongs to broker {stored}, but broker.id is "
             f"{config.broker_id}; set broker.id={stored} or another log.dirs"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What the log directories say."""
+
+    broker_id: int | None
+    cluster: str | None
+    is_fresh: bool
+
+
+async def _settle(
+    coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
+) -> tuple[str, int, Mapping[str, LogConfig], bool]:
+    """Cluster id, broker id, options of topics, and whether the broker is known to have had
+    partitions that its disks do not have. It may be begun anew. Raises StartupError, CoordError,
+    MalformedNode."""
+    cluster = await _settle_cluster_id(coord, stored.cluster, rng)
+    broker_id = await _settle_broker_id(coord, config, stored.broker_id)
+    if stored.is_fresh:
+        await wait_until_free(coord, broker_id, config.zookeeper_session_timeout_ms)
+    configs = await topic_log_configs(coord, config)
+    expects_data = stored.is_fresh and await has_had_partitions(coord, broker_id)
+    return cluster, broker_id, configs, expects_data
 
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pybroker.app import BrokerApp
+from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths
-from pybroker.errors import ErrorCode
+from pybroker.errors import ConnectionLoss, ErrorCode, StartupError
 from pybroker.model import Broker, LeaderAndIsr, TopicPartition
 from pybroker.testing.coord import MemoryCoord
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch, code, values_of
@@ -160,6 +161,49 @@ async def test_a_session_that_ends_while_the_broker_joins_is_noticed(
     monkeypatch.setattr(BrokerApp, "_register", ends)
     async with bench:
         assert registration_epoch(bench) == bench.app.replicas.broker_epoch
+
+
+async def test_a_connection_that_breaks_while_the_broker_registers_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, register = Bench(tmp_path), BrokerApp._register
+    attempts = 0
+
+    async def breaks(app: BrokerApp) -> Broker:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            bench.coord.suspend()
+        elif attempts == 3:
+            bench.coord.resume()
+        return await register(app)
+
+    monkeypatch.setattr(BrokerApp, "_register", breaks)
+    async with bench:
+        assert registration_epoch(bench) == bench.app.replicas.broker_epoch
+    assert attempts == 3
+    told = [line for line in caplog.messages if "zookeeper connection lost while starting" in line]
+    assert len(told) == 1 and "step=registration" in told[0]
+
+
+async def test_a_start_waits_for_zookeeper_as_long_as_it_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(0)
+    limit_s = 5
+    properties = {"zookeeper.connection.timeout.ms": str(limit_s * 1000)}
+    bench = Bench(tmp_path, clock=clock, properties=properties)
+    begun = clock.monotonic()
+
+    async def breaks(app: BrokerApp) -> Broker:
+        clock.advance(1)
+        raise ConnectionLoss("the connection broke")
+
+    monkeypatch.setattr(BrokerApp, "_register", breaks)
+    with pytest.raises(StartupError, match="ZooKeeper failed while registering"):
+        await bench.start()
+    assert clock.monotonic() - begun == 1 + limit_s, "from the first loss on"
+    await bench.app.stop()
 
 
 async def test_a_registration_whose_session_has_ended_meanwhile_is_none(bench: Bench) -> None:

@@ -41,12 +41,13 @@ class ConfigChanges:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        # Before the first read: a session that ends meanwhile takes its watch with it.
+        coord.add_listener(self._on_session)
 
     async def start(self) -> None:
-        """Listen, and apply everything there is. Raises CoordError if ZooKeeper does not answer."""
+        """Listen, and apply everything there is. Raises CoordError if ZooKeeper does not answer;
+        then it may be called again."""
         self._everything = True
-        # Before the first read: a session that ends meanwhile takes its watch with it.
-        self._coord.add_listener(self._on_session)
         await self._process()
         self._task = asyncio.create_task(self._listen(), name="config-changes")
 
