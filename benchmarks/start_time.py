@@ -1,8 +1,12 @@
-"""How long a broker takes to serve, and what it weighs when idle.
+"""How long a broker takes to serve, what it weighs when idle, and how long it takes to stop.
 
 Five starts each: with its embedded ZooKeeper (fresh data, and again on the same data), and with a
 ZooKeeper that runs already. Prints the median and the spread in seconds, and the resident memory in
-MB of the broker and of its ZooKeeper. Run it with `python benchmarks/start_time.py`.
+MB of the broker and of its ZooKeeper.
+
+Three stops each, from SIGTERM to the end of the process, with 200 and 2,000 partitions that all got
+a record since the start: of a single broker, and of one of three that has a replica of each and
+leads a third of them. Stops only: `python benchmarks/start_time.py stop`.
 """
 
 from __future__ import annotations
@@ -18,9 +22,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pybroker.client import Admin, NewTopic, Producer
 from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
+from pybroker.testing import Cluster
 
 RUNS = 5
+STOPS = 3
 STARTED = re.compile(r"\[KafkaServer id=\d+\] started")
 
 
@@ -60,7 +67,41 @@ def report(what: str, start: Callable[[int], tuple[float, float, float]]) -> Non
     )
 
 
-async def main() -> None:
+async def create(bootstrap: str, partitions: int, replicas: int) -> None:
+    async with Admin(bootstrap) as admin:
+        for result in await admin.create_topics([NewTopic("t", partitions, replicas)]):
+            result.check()
+
+
+async def fill(bootstrap: str, partitions: int) -> None:
+    """Let every partition have one more record."""
+    async with Producer(bootstrap) as producer:
+        sent = [await producer.send("t", bytes(100), partition=each) for each in range(partitions)]
+        for each in sent:
+            await each
+
+
+def report_stops(brokers: int, partitions: int) -> None:
+    seconds = []
+    options = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "30000"}
+    with Cluster(brokers, config=options) as cluster:
+        asyncio.run(create(cluster.bootstrap, partitions, brokers))
+        for _ in range(STOPS):
+            asyncio.run(fill(cluster.bootstrap, partitions))
+            cluster.wait_until_in_sync("t")
+            leaving = cluster.ids[0]
+            began = time.monotonic()
+            cluster.terminate(leaving)
+            seconds.append(time.monotonic() - began)
+            cluster.restart(leaving)
+    what = f"stop of one of {brokers}, {partitions} partitions"
+    print(
+        f"{what:34} {statistics.median(seconds):5.2f} s ({min(seconds):.2f}-{max(seconds):.2f})",
+        flush=True,
+    )
+
+
+async def starts() -> None:
     with tempfile.TemporaryDirectory() as base:
         report("embedded ZooKeeper, fresh data", lambda run: one_start("--data", f"{base}/{run}"))
         report("embedded ZooKeeper, second start", lambda _: one_start("--data", f"{base}/0"))
@@ -79,5 +120,13 @@ async def main() -> None:
             await zookeeper.stop()
 
 
+def main() -> None:
+    if "stop" not in sys.argv:
+        asyncio.run(starts())
+    for brokers in (1, 3):
+        for partitions in (200, 2_000):
+            report_stops(brokers, partitions)
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
