@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from typing import Final
 from integration_tests.apache import end_session
 from integration_tests.ensemble import Ensemble
 from integration_tests.faults.clocks import WallClocks
-from pybroker.testing.cluster import Cluster, ClusterError
+from pybroker.testing.cluster import Cluster
 from pybroker.testing.place import Place
 
 SESSION_S: Final = 3.0
@@ -32,22 +32,6 @@ CONFIG: Final[Mapping[str, object]] = {
 }
 _SESSION_FILE: Final = "zookeeper.session"
 _OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
-
-_STARTS_MAX: Final = 5
-_UNLUCKY_START: Final = "pybroker start: ZooKeeper "
-"""A broker prints it and ends when its connection with ZooKeeper breaks while it starts."""
-
-
-def started_at_last(start: Callable[[], None]) -> None:
-    """Starts what had an unlucky start again, as a supervisor does."""
-    for left in reversed(range(_STARTS_MAX)):
-        try:
-            start()
-        except ClusterError as error:
-            if left == 0 or _UNLUCKY_START not in str(error):
-                raise
-        else:
-            return
 
 
 class Tormented:
@@ -129,16 +113,10 @@ class Tormented:
 
     def start_all(self) -> None:
         """Those that do not run, at a time; returns when all serve."""
-        is_first = self._cluster is None
-        if is_first:
+        if self._cluster is None:
             self.ensemble.start()
-
-        def start() -> None:
-            if is_first:  # again on the same data: one whose start failed has no relays any more
-                self._cluster = self._new_cluster()
-            self.cluster.start()
-
-        started_at_last(start)
+            self._cluster = self._new_cluster()
+        self.cluster.start()
 
     def _new_cluster(self) -> Cluster:
         return Cluster(
@@ -155,7 +133,7 @@ class Tormented:
 
     def start(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
         """With these options besides those that it had."""
-        started_at_last(lambda: self.cluster.restart(broker, config=config))
+        self.cluster.restart(broker, config=config)
 
     def stop(self, broker: int) -> int:
         return self.cluster.terminate(broker)
