@@ -54,6 +54,7 @@ from pybroker.replication.housekeeping import Housekeeping
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
+from pybroker.replication.power_loss import SuspectReplicas
 from pybroker.replication.purgatory import Purgatory
 from pybroker.replication.quarantine import Quarantine
 from pybroker.replication.scrubber import Scrubber
@@ -99,7 +100,8 @@ class BrokerApp:
         self._isr_changes = IsrChanges(
             coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
         )
-        self._commands = LocalBrokerChannel(self.replicas, self.metadata, self._isr_changes.settled)
+        self._suspects = SuspectReplicas(broker_id, logs.suspects())
+        self._commands = self._new_commands()
         self.journal = ControllerJournal(logs.directories[0], world.disk, world.blocking)
         self.controller = self._new_controller()
         self.live = self._live_config()
@@ -224,6 +226,10 @@ class BrokerApp:
             unsent_bytes=lambda: self._server.unsent_bytes,
             layers=lambda: self.live.layers,
             journal=self.journal.read,
+            damaged=lambda: {**self._logs.damaged(), **self.quarantine.waiting},
+            suspects=lambda: self._suspects.partitions,
+            full_directories=lambda: self._full_disks.full,
+            free_bytes=self._full_disks.free_bytes,
         )
 
     # how the rooms reach each other
@@ -370,6 +376,10 @@ class BrokerApp:
             clock=self._world.clock,
             intervals=room_options.intervals(self._config),
         )
+
+    def _new_commands(self) -> LocalBrokerChannel:
+        settled, told = self._isr_changes.settled, self._suspects.told
+        return LocalBrokerChannel(self.replicas, self.metadata, settled, told)
 
     def _new_quarantine(self) -> Quarantine:
         return Quarantine(

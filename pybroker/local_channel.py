@@ -8,14 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from pybroker.coordinator.zookeeper.paths import CONTROLLER_EPOCH
 from pybroker.coordinator.zookeeper.schemas import decode_number
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.model import LeaderAndIsr, StopReplica, TopicPartition, UpdateMetadata
+from pybroker.model import (
+    LeaderAndIsr,
+    PartitionFacts,
+    StopReplica,
+    TopicPartition,
+    UpdateMetadata,
+)
 from pybroker.ports import Coord
 from pybroker.replication.manager import ReplicaManager
 
@@ -64,12 +70,14 @@ class LocalBrokerChannel:
         replicas: ReplicaManager,
         metadata: MetadataView,
         settled: Callable[[Collection[TopicPartition]], Awaitable[None]],
+        told: Callable[[Iterable[PartitionFacts]], None] = lambda partitions: None,
     ) -> None:
         """`settled` waits until no change of ISRs that was begun for these partitions can be stored
-        any more, or raises CoordError."""
+        any more, or raises CoordError; `told` hears what the controller says of partitions."""
         self._replicas = replicas
         self._metadata = metadata
         self._settled = settled
+        self._told = told
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -86,6 +94,7 @@ class LocalBrokerChannel:
                 if partition is not None and partition.is_leader:
                     partition.superseded(is_replaced=not leads[key])
         answers = await self._replicas.leader_and_isr(command)
+        self._told(command.partitions)
         taken = Counter(leads[key] for key in leads if answers[key] is ErrorCode.NONE)
         for leader, partitions in sorted(taken.items(), reverse=True):
             role = "leader" if leader else "follower"
@@ -99,6 +108,7 @@ class LocalBrokerChannel:
                 f"broker epoch {command.broker_epoch} is below {self._replicas.broker_epoch}",
             )
         self._metadata.apply(command)
+        self._told(command.partitions)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
         """A partition counts as deleted when nothing more is written for it: not into the state of

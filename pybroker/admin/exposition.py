@@ -88,6 +88,7 @@ class MetricsPage:
         yield _of_connections(rooms).encode()
         picture = await look(rooms)
         yield (_of_replicas(rooms, picture) + _of_fetchers(rooms)).encode()
+        yield _of_health(rooms, await rooms.free_bytes()).encode()
         yield (_of_controller(rooms, picture) + _of_groups(rooms)).encode()
         async for chunk in _many(_of_topics(rooms, picture)):
             yield chunk
@@ -202,6 +203,21 @@ def _of_replicas(rooms: Rooms, picture: Picture) -> str:
         + single(f"{cache}_incrementalfetchsessionevictions_total", sessions.evictions)
         + single(
             "kafka_log_logmanager_offlinelogdirectorycount", len(rooms.logs.failed_directories)
+        )
+    )
+
+
+def _of_health(rooms: Rooms, free_bytes: Mapping[str, int]) -> str:
+    """Replicas that count for less than others, and the room that is left for all."""
+    known = rooms.metadata.exists
+    return (
+        single("pybroker_damaged_replicas", sum(map(known, rooms.damaged())))
+        + single("pybroker_suspect_replicas", sum(map(known, rooms.suspects())))
+        + single("pybroker_incomplete_replicas", sum(map(known, rooms.logs.incomplete.waiting)))
+        + single("pybroker_full_log_directories", len(rooms.full_directories()))
+        + family(
+            "pybroker_log_directory_free_bytes",
+            [(labels({"logDirectory": path}), free) for path, free in sorted(free_bytes.items())],
         )
     )
 

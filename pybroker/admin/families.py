@@ -109,6 +109,11 @@ _ROWS: Final = (
     # what only this broker has
     ("pybroker_build_info", GAUGE, "version python broker_id cluster_id", "Always 1; the labels say what runs."),
     ("pybroker_ready", GAUGE, "condition", "1 for each condition of /readyz that holds, else 0."),
+    ("pybroker_damaged_replicas", GAUGE, "", "Replicas whose log has a hole, also those that are used because no other replica has more."),
+    ("pybroker_suspect_replicas", GAUGE, "", "Replicas that may lack records since the machine went down, until each is in sync again."),
+    ("pybroker_incomplete_replicas", GAUGE, "", "Replicas that are copied anew and may not lead before the copy is complete."),
+    ("pybroker_full_log_directories", GAUGE, "", "Log directories that have refused a write for lack of room, and take none yet."),
+    ("pybroker_log_directory_free_bytes", GAUGE, "logDirectory", "Bytes that are free in the file system of each log directory in use."),
     ("pybroker_event_loop_lag_seconds", SUMMARY, "", "How late the event loop was for a timer, asked five times a second."),
     ("pybroker_connections", GAUGE, "listener", "Open connections."),
     ("pybroker_connections_accepted_total", COUNTER, "listener", "Connections that were accepted."),

@@ -1,19 +1,21 @@
 """Whether the broker does what a member of its cluster has to do, and what is missing.
 
 Ready means: started and not stopping, session with ZooKeeper alive, registered in it, controller
-known, every replica that the controller gave to this broker open and in sync. Nothing is changed or
-remembered here.
+known, room in every log directory, every replica that the controller gave to this broker open,
+whole and in sync. Nothing is changed or remembered here.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.admin.view import BrokerView, Phase, Rooms
-from pybroker.model import PartitionFacts, PartitionState
+from pybroker.model import PartitionFacts, PartitionState, TopicPartition
 from pybroker.replication.partition import Partition, Role
+from pybroker.storage.log_parts import Damage
 
 _NAMED_MAX: Final = 5
 """So many partitions are named; the others are only counted."""
@@ -33,6 +35,13 @@ class Condition:
         return not self.fault
 
 
+class _Health(NamedTuple):
+    """What is known of all replicas here at a time."""
+
+    damaged: Mapping[TopicPartition, Damage]
+    suspects: Collection[TopicPartition]
+
+
 async def conditions(view: BrokerView) -> list[Condition]:
     """All conditions, in the order in which a start fulfils them; where one cannot be known yet,
     it does not hold."""
@@ -45,6 +54,7 @@ async def conditions(view: BrokerView) -> list[Condition]:
         Condition("zookeeper_session", _session_fault(rooms)),
         Condition("registered", _registration_fault(rooms)),
         Condition("controller", _controller_fault(rooms)),
+        Condition("log_directories", _directory_faults(rooms)),
         Condition("replicas", await _replica_faults(rooms)),
     ]
 
@@ -67,15 +77,20 @@ def _controller_fault(rooms: Rooms) -> str:
     return "no controller is known" if rooms.controller.controller_id is None else ""
 
 
+def _directory_faults(rooms: Rooms) -> str:
+    return "; ".join(f"{path} is full" for path in sorted(rooms.full_directories()))
+
+
 async def _replica_faults(rooms: Rooms) -> str:
     faulty = []
+    health = _Health(rooms.damaged(), rooms.suspects())
     facts = [
         facts for topic in rooms.metadata.topics.values() for facts in topic.partitions.values()
     ]
     for start in range(0, len(facts), _AT_A_TIME):
         for each in facts[start : start + _AT_A_TIME]:
             if rooms.broker_id in each.replicas:
-                fault = _replica_fault(rooms, each)
+                fault = _replica_fault(rooms, health, each)
                 if fault:
                     faulty.append(f"{each.topic_partition} {fault}")
         await asyncio.sleep(0)
@@ -85,18 +100,23 @@ async def _replica_faults(rooms: Rooms) -> str:
     return "; ".join(faulty[:_NAMED_MAX]) + more
 
 
-def _replica_fault(rooms: Rooms, facts: PartitionFacts) -> str:
+def _replica_fault(rooms: Rooms, health: _Health, facts: PartitionFacts) -> str:
     key = facts.topic_partition
     partition = rooms.replicas.partitions.get(key)
+    damage = health.damaged.get(key)
+    if damage is not None:
+        return f"is damaged from offset {damage.offset} on: {damage.path}, {damage.reason}"
     if partition is None:
         return f"is not open: {rooms.replicas.not_opened.get(key, 'not yet')}"
     if partition.log.failure is not None:
         return f"has lost its disk: {partition.log.failure}"
-    if partition.log.damage is not None:
-        return "is damaged"
-    if rooms.broker_id not in _newest_state(partition, facts).isr:
-        return "is not in sync"
-    return ""
+    if rooms.broker_id in _newest_state(partition, facts).isr:
+        return ""
+    if key in rooms.logs.incomplete:
+        return "is not in sync: it is copied anew"
+    if key in health.suspects:
+        return "is not in sync: it may lack records since the machine went down"
+    return "is not in sync"
 
 
 def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:

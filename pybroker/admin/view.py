@@ -6,7 +6,7 @@ The pages only read. They are there before the broker is, so a view may have no 
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,8 +15,10 @@ from pybroker.group_lag import ProgressReport
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.layered_config import LayeredConfig
 from pybroker.metrics import Metrics
+from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
 from pybroker.replication.manager import ReplicaManager
+from pybroker.storage.log_parts import Damage
 from pybroker.storage.manager import LogManager
 
 
@@ -97,6 +99,13 @@ class Rooms:
     """The options in force and where they come from."""
     journal: Callable[[str | None, int], Awaitable[list[dict[str, object]]]]
     """The newest decisions of this broker's controller, of one partition if that is named."""
+    damaged: Callable[[], Mapping[TopicPartition, Damage]]
+    """Replicas whose log has a hole, also those that are used because no other one has more."""
+    suspects: Callable[[], Collection[TopicPartition]]
+    """Replicas that may lack records since the machine went down, until they are in sync again."""
+    full_directories: Callable[[], Collection[str]]
+    free_bytes: Callable[[], Awaitable[Mapping[str, int]]]
+    """Path of a log directory in use -> room."""
 
 
 @dataclass(slots=True)

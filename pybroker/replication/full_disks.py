@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,6 +60,21 @@ class FullDisks:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def full(self) -> Collection[str]:
+        """The paths of the log directories that count as full; a snapshot."""
+        return list(self._full)
+
+    async def free_bytes(self) -> Mapping[str, int]:
+        """Path -> room, of the log directories in use whose file system answers."""
+        found = {}
+        for path in self._logs.usable_directories:
+            try:
+                found[path] = await self._blocking.run(self._logs.free_bytes, path)
+            except StorageError as error:
+                log.debug("free room not known path=%s error=%s", path, error)
+        return found
 
     def _refused(self, path: str, error: StorageError) -> None:
         """From any thread, with every write that a directory refuses: cheap but for the first."""

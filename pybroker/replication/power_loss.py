@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -26,7 +26,13 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
 from pybroker.coordinator.zookeeper.registry import end_earlier_lives
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
 from pybroker.errors import BadVersion, ConnectionLoss, MalformedNode, NodeExists, NoNode
-from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
+from pybroker.model import (
+    NO_LEADER,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+    is_orphaned,
+)
 from pybroker.ports import CheckOp, Clock, Coord
 from pybroker.storage.manager import LogManager
 
@@ -62,6 +68,27 @@ def without(state: PartitionState, broker_id: int) -> PartitionState | None:
     )
     is_news = led or is_orphaned(changed)
     return replace(changed, leader_epoch=state.leader_epoch + is_news)
+
+
+class SuspectReplicas:
+    """The replicas of one broker that may lack records since its machine went down, until each is
+    in sync again. Replicas of topics that were deleted since may be among them."""
+
+    def __init__(self, broker_id: int, found: Iterable[TopicPartition]) -> None:
+        """`found` at the start."""
+        self._broker_id = broker_id
+        self._suspects = set(found)
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self._suspects)
+
+    def told(self, partitions: Iterable[PartitionFacts]) -> None:
+        """What the controller says of partitions."""
+        if self._suspects:
+            self._suspects.difference_update(
+                each.topic_partition for each in partitions if self._broker_id in each.state.isr
+            )
 
 
 class PowerLoss:

@@ -40,6 +40,11 @@ class Incomplete:
         """A snapshot."""
         return list(self._paths)
 
+    @property
+    def waiting(self) -> list[TopicPartition]:
+        """Those that may not lead; a snapshot."""
+        return [key for key in list(self._paths) if key not in self.released]
+
     def require_complete(self, partition: TopicPartition, is_copied: bool) -> None:
         """Raises BrokerError KAFKA_STORAGE_ERROR if the log is incomplete and nobody is there to
         copy from."""

@@ -22,10 +22,12 @@ from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
 from pybroker.replication.copy import Copy
 from pybroker.replication.manager import ReplicaManager
+from pybroker.storage.log_parts import Damage
 from pybroker.wire.api import ApiKey
 from unit_tests.admin.vocabulary import Shown
 from unit_tests.replication.vocabulary import ME, facts
 
+HEALTH = ("damaged", "suspect", "incomplete")
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -119,6 +121,27 @@ async def test_offsets_and_sizes_are_those_of_the_log(shown: Shown) -> None:
     assert found["kafka_topic_partition_oldest_offset", where] == 0
     assert found["kafka_topic_partition_leader", where] == ME
     assert found["kafka_topic_partition_leader_is_preferred", where] == 1
+
+
+async def test_what_is_wrong_with_replicas_and_directories_is_counted(shown: Shown) -> None:
+    keys = [TopicPartition("t", number) for number in range(3)]
+    await shown.hosts(*(facts(key) for key in keys))
+    gone = TopicPartition("gone", 0)
+    hole = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
+    shown.holes = {keys[0]: hole, gone: hole}
+    shown.suspects = {keys[0], keys[1], gone}
+    incomplete = shown.replicas.logs.incomplete
+    for key in keys:
+        incomplete.mark(key, str(shown.home / str(key)))
+    incomplete.released.add(keys[2])  # it leads, as nobody has more
+    shown.full, shown.free = ["/b"], {"/a": 2**40, "/b": 0}
+    found = samples(await page(shown.view))
+    values = {name: found[f"pybroker_{name}_replicas", frozenset()] for name in HEALTH}
+    assert values == {"damaged": 1, "suspect": 2, "incomplete": 2}
+    assert found["pybroker_full_log_directories", frozenset()] == 1
+    for path, free in shown.free.items():
+        where = frozenset({("logDirectory", path)})
+        assert found["pybroker_log_directory_free_bytes", where] == free
 
 
 async def test_replicas_are_counted_by_the_leader(shown: Shown) -> None:

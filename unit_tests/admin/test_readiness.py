@@ -13,8 +13,9 @@ from pybroker.broker_config import BrokerConfig
 from pybroker.errors import StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
+from pybroker.storage.log_parts import Damage
 from unit_tests.admin.vocabulary import Shown
-from unit_tests.replication.vocabulary import ME, facts
+from unit_tests.replication.vocabulary import ME, T0, facts
 
 
 async def faults(view: BrokerView) -> dict[str, str]:
@@ -38,6 +39,15 @@ def _stop(shown: Shown) -> None:
     shown.view.phase = Phase.STOPPING
 
 
+def _fill(shown: Shown) -> None:
+    shown.full = ["/disks/2"]
+
+
+def _bend(shown: Shown) -> None:
+    """The hole is found while the log is in use, which has no mark of it."""
+    shown.holes[T0] = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
+
+
 def _not_told_of_us(shown: Shown) -> None:
     shown.knows(brokers=(2,))
 
@@ -49,6 +59,8 @@ BROKEN: dict[str, tuple[Callable[[Shown], None], str, str]] = {
     "it is not registered": (_unregister, "registered", "broker 1"),
     "the cluster does not know it": (_not_told_of_us, "registered", "controller"),
     "there is no controller": (_forget_controller, "controller", "no controller"),
+    "a disk is full": (_fill, "log_directories", "/disks/2 is full"),
+    "a log has a hole": (_bend, "replicas", "t-0 is damaged from offset 7 on: /d/t-0/00.log"),
 }
 
 
@@ -56,7 +68,7 @@ async def test_a_broker_whose_replicas_are_in_sync_is_ready(shown: Shown) -> Non
     others = facts(TopicPartition("t", 9), leader=2, isr=(2,))
     await shown.hosts(facts(), facts(TopicPartition("t", 1), isr=(ME, 2)), others)
     assert await faults(shown.view) == {}
-    assert len(await conditions(shown.view)) == 5
+    assert len(await conditions(shown.view)) == 6
 
 
 @pytest.mark.parametrize(("breaks", "condition", "word"), BROKEN.values(), ids=BROKEN)
@@ -85,6 +97,19 @@ async def test_a_replica_that_is_not_open_is_named(shown: Shown) -> None:
 async def test_a_replica_that_is_behind_is_named(shown: Shown) -> None:
     await shown.hosts(facts(leader=2, isr=(2,), replicas=(ME, 2)))
     assert await faults(shown.view) == {"replicas": "t-0 is not in sync"}
+
+
+async def test_why_a_replica_is_behind_is_named(shown: Shown) -> None:
+    fresh = TopicPartition("t", 1)
+    await shown.hosts(
+        *(facts(key, leader=2, isr=(2,), replicas=(ME, 2)) for key in (T0, fresh)),
+    )
+    shown.suspects.add(T0)
+    shown.replicas.logs.incomplete.mark(fresh, str(shown.home / "t-1"))
+    assert (await faults(shown.view))["replicas"] == (
+        "t-0 is not in sync: it may lack records since the machine went down;"
+        " t-1 is not in sync: it is copied anew"
+    )
 
 
 async def test_a_follower_that_was_taken_into_the_isr_again_is_ready(shown: Shown) -> None:

@@ -11,7 +11,8 @@ from pybroker.group_lag import ProgressReport
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.layered_config import LayeredConfig
 from pybroker.metrics import Metrics
-from pybroker.model import Broker, PartitionFacts, UpdateMetadata
+from pybroker.model import Broker, PartitionFacts, TopicPartition, UpdateMetadata
+from pybroker.storage.log_parts import Damage
 from unit_tests.replication.vocabulary import ME, Replicas
 
 
@@ -37,6 +38,11 @@ class Shown:
     groups: GroupNumbers = field(default_factory=lambda: GroupNumbers({}, 0, 0, 0.0, 0.0))
     progress: ProgressReport | None = None
     given: dict[str, str] = field(default_factory=dict)
+    holes: dict[TopicPartition, Damage] = field(default_factory=dict)
+    """Found in logs that are in use."""
+    suspects: set[TopicPartition] = field(default_factory=set)
+    full: list[str] = field(default_factory=list)
+    free: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.replicas = Replicas(self.home, metrics=self.metrics)
@@ -57,7 +63,14 @@ class Shown:
             unsent_bytes=lambda: 17,
             layers=lambda: LayeredConfig(self.view.config),
             journal=self._journal,
+            damaged=lambda: {**self.replicas.logs.damaged(), **self.holes},
+            suspects=lambda: self.suspects,
+            full_directories=lambda: self.full,
+            free_bytes=self._free_bytes,
         )
+
+    async def _free_bytes(self) -> dict[str, int]:
+        return self.free
 
     async def _progress(self) -> ProgressReport | None:
         return self.progress

@@ -36,6 +36,9 @@ class Host:
     clock: ManualClock = field(default_factory=ManualClock)
     failed_directories: dict[str, StorageError] = field(default_factory=dict)
     room_bytes: int = 0
+    usable_directories: tuple[str, ...] = ("/a", "/b")
+    silent: str = ""
+    """This directory's file system does not answer."""
     homes: dict[TopicPartition, str] = field(
         default_factory=lambda: {LED: "/a", FOLLOWED: "/a", ALONE: "/a", ELSEWHERE: "/b"}
     )
@@ -60,6 +63,8 @@ class Host:
         return [key for key, home in self.homes.items() if home == path]
 
     def free_bytes(self, path: str) -> int:
+        if path == self.silent:
+            raise StorageError("statvfs: input/output error")
         return self.room_bytes
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
@@ -103,6 +108,15 @@ async def test_it_is_over_when_nothing_was_refused_and_there_is_room(host: Host)
     assert await host.look() == set()
     await host.refuse()
     assert set(host.reluctance.reasons) == {LED, FOLLOWED}
+
+
+async def test_the_room_of_each_directory_in_use_is_told(host: Host) -> None:
+    assert await host.full.free_bytes() == {"/a": 0, "/b": 0}
+    assert host.full.full == []
+    await host.refuse()
+    host.silent = "/a"
+    assert await host.full.free_bytes() == {"/b": 0}
+    assert host.full.full == ["/a"]
 
 
 async def test_who_comes_or_goes_meanwhile(host: Host) -> None:

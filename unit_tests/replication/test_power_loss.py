@@ -15,8 +15,9 @@ from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import BadVersion, ConnectionLoss, MultiFailed
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition
 from pybroker.ports import CheckOp, CoordOp, OpResult
-from pybroker.replication.power_loss import Left, PowerLoss, without
+from pybroker.replication.power_loss import Left, PowerLoss, SuspectReplicas, without
 from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.replication.vocabulary import facts
 
 T0 = TopicPartition("t", 0)
 LEFT = Left(log_end=7, high_watermark=9)
@@ -106,6 +107,17 @@ async def test_no_fetch_of_an_earlier_life_brings_a_replica_back(
     await cluster.step_aside()
     with pytest.raises(MultiFailed):
         await cluster.other.multi([of_earlier_life])
+
+
+def test_a_replica_is_suspect_until_it_is_in_sync_again() -> None:
+    others = TopicPartition("t", 1)
+    suspects = SuspectReplicas(1, [T0, others])
+    suspects.told([facts(T0, leader=2, isr=(2,)), facts(others, leader=2, isr=(2, 3))])
+    assert suspects.partitions == {T0, others}
+    suspects.told([facts(T0, leader=2, isr=(2, 1))])
+    assert suspects.partitions == {others}
+    suspects.told([facts(T0, leader=2, isr=(2,), epoch=1)])  # it only lags
+    assert suspects.partitions == {others}
 
 
 async def test_the_only_replica_of_all_is_used_with_a_receipt(cluster: Cluster) -> None:

@@ -1,0 +1,73 @@
+"""What brokers say of replicas that are not as they should be, by what really befell them."""
+
+from __future__ import annotations
+
+from pybroker.admin.readiness import conditions
+from pybroker.admin.view import BrokerView, Phase, Rooms
+from pybroker.broker_config import BrokerConfig
+from pybroker.testing.simulation import Simulation
+from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.upkeep import look_after
+from pybroker.testing.simulation.view import controller_of, is_whole, stored_states
+from unit_tests.simulation.stories import PARTITION, create, produce
+
+FIRST_VALUE_BIT = 8 * 66
+
+
+def rooms(broker: SimBroker) -> Rooms:
+    assert broker.rooms is not None
+    return broker.rooms
+
+
+def _view(broker: SimBroker) -> BrokerView:
+    return BrokerView(BrokerConfig(), Phase.RUNNING, rooms(broker))
+
+
+async def faults(broker: SimBroker) -> dict[str, str]:
+    """Condition of readiness -> what is wrong."""
+    return {each.name: each.fault for each in await conditions(_view(broker)) if not each.holds}
+
+
+def test_a_damaged_replica_that_is_kept_is_told() -> None:
+    config = {"min.insync.replicas": 1, "pybroker.log.scrub.io.max.bytes.per.second": 0}
+    with Simulation(0, config=config) as simulation:
+        cluster = simulation.cluster
+        simulation.run(create, simulation.bootstrap)
+        leader = cluster.brokers[simulation.leader("orders", 0)]
+        for broker in cluster.brokers.keys() - {leader.id}:
+            simulation.kill(broker)
+        simulation.wait(lambda: stored_states(cluster)[PARTITION].isr == (leader.id,))
+        simulation.run(produce, simulation.bootstrap, 20)
+        path = f"/broker-{leader.id}/data/orders-0/00000000000000000000.log"
+        leader.disk.flip(path, FIRST_VALUE_BIT)
+        simulation.mend()
+        simulation.pass_time(20)
+        told = simulation.run(faults, leader)
+        assert f"orders-0 is damaged from offset 0 on: {path}" in told["replicas"]
+        assert [*rooms(leader).damaged()] == [PARTITION]
+        look_after(cluster)
+        simulation.wait(lambda: is_whole(cluster))
+        assert simulation.run(faults, leader) == {}
+        assert not rooms(leader).damaged()
+
+
+def test_a_replica_is_suspect_from_a_power_loss_until_it_is_in_sync() -> None:
+    with Simulation(1) as simulation:
+        cluster = simulation.cluster
+        simulation.run(create, simulation.bootstrap)
+        simulation.run(produce, simulation.bootstrap, 20)
+        leader = simulation.leader("orders", 0)
+        controller = controller_of(cluster)
+        assert controller is not None and controller.id != leader
+        (other,) = cluster.brokers.keys() - {leader, controller.id}
+        victim = cluster.brokers[other]
+        simulation.lose_power(victim.id)
+        simulation.cut(leader, [victim.id])
+        simulation.start_broker(victim.id)
+        simulation.wait(lambda: victim.serves)
+        told = simulation.run(faults, victim)
+        assert "may lack records since the machine went down" in told["replicas"]
+        assert rooms(victim).suspects() == {PARTITION}
+        simulation.mend()
+        simulation.wait(lambda: not rooms(victim).suspects())
+        assert simulation.run(faults, victim) == {}
