@@ -259,10 +259,6 @@ class BrokerApp:
         self._directory_failures.registered()
         return registered
 
-    async def _update_registration(self) -> None:
-        coord, clock = self._world.coord, self._world.clock
-        await registry.update_registration(coord, self._broker, clock=clock)
-
     def _new_replicas(self) -> ReplicaManager:
         replicas = ReplicaManager(
             broker_id=self._broker.id,
@@ -312,10 +308,11 @@ class BrokerApp:
         )
 
     def _new_membership(self, lost: Callable[[str], None]) -> Membership:
+        coord, clock = self._world.coord, self._world.clock
         return Membership(
-            coord=self._world.coord,
+            coord=coord,
             register=self._register,
-            update=self._update_registration,
+            update=lambda: registry.update_registration(coord, self._broker, clock=clock),
             replicas=self.replicas,
             controller=self.controller,
             lost=lost,
