@@ -28,6 +28,8 @@ from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
+FREE_BYTES = "pybroker_log_directory_free_bytes"
+
 
 class Observed:
     """A broker with its site and its log files."""
@@ -71,9 +73,17 @@ def test_a_broker_that_serves_is_alive_and_ready(observed: Observed) -> None:
         "zookeeper_session",
         "registered",
         "controller",
+        "log_directories",
         "replicas",
     ]
     assert observed.site.ask("/no-such")[0] == 404
+
+
+def test_the_room_in_each_log_directory_is_shown(observed: Observed) -> None:
+    samples = observed.site.samples()
+    told = [size for (name, _), size in samples.items() if name == FREE_BYTES]
+    assert len(told) == 1 and told[0] > 0
+    assert samples["pybroker_full_log_directories", frozenset()] == 0
 
 
 def test_every_promised_name_is_there_and_prometheus_reads_the_page(
