@@ -12,13 +12,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Any, Final, TextIO
 
 from pybroker.errors import PybrokerError
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
 
 _STDERR: Final = 2
 
@@ -35,7 +31,7 @@ class _Output(io.FileIO):
     """Writes to a descriptor, which stays open. After a failure, what follows is discarded; when
     the reader has gone, complaints are, too, as those of a program that SIGPIPE ends."""
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: Any, /) -> int:
         if not memoryview(data).nbytes:
             return 0  # click tries streams with nothing, and swallows what comes of it
         try:
@@ -56,7 +52,7 @@ class _Output(io.FileIO):
 class _Complaints(io.FileIO):
     """The same for standard error: the tool goes on when its complaints are not read."""
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BlockingIOError:
