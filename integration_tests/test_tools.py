@@ -117,7 +117,9 @@ def test_a_producer_with_options(shell: Shell, topic: str, words: list[str]) -> 
     shell("topics", "--create", "--topic", topic)
     text = b"".join(b"line %d\n" % number for number in range(50))
     assert shell("console-producer", "--topic", topic, *words, stdin=text).code == 0
-    assert shell.consume(topic, "--max-messages", "50").out == text
+    assert shell.consume(topic, "--max-messages", "50") == Result(
+        0, text, "Processed a total of 50 messages\n"
+    )
 
 
 def test_offsets(shell: Shell, topic: str) -> None:
