@@ -1,6 +1,6 @@
-"""The start of a broker around its registration. Before it, no replica may be elected for records
-that it has lost. After it, and before clients are answered, a controller has to tell the broker of
-the cluster and of the topics that exist.
+"""The steps of a broker's start around its registration. Before it registers, the broker removes
+its replicas that may lack records from the ISR and the eligible replicas. After that, and before it
+answers clients, it waits until a controller has told it of the cluster and of the topics.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _OPEN_WAIT_S = 30.0
 async def settle_replicas(
     coord: Coord, me: int, clock: Clock, logs: LogManager, quarantine: Quarantine
 ) -> set[str]:
-    """Let no replica be elected for what it lost; gives the topics that there are. Conditional
-    writes only: it may be begun anew. Raises CoordError, MalformedNode."""
+    """Remove this broker's replicas that may lack records from the ISR and the eligible replicas;
+    gives the names of the existing topics. It makes conditional writes only, so the caller may
+    repeat it. Raises CoordError, MalformedNode."""
     power_loss = PowerLoss(coord, me, clock)
     await power_loss.settle(logs)
     await power_loss.step_aside(await vanished(coord, me, logs))

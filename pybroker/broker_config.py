@@ -203,8 +203,10 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
                 faults.append(f"{name}={text}: {reason}")
             continue
         if row is not None:
-            if not row.effective or row.asks_in_vain(text):
+            if not row.effective:
                 ignored.append(name)
+            elif row.asks_in_vain(text):
+                ignored.append(f"{' and '.join(row.idle_choices)} in {name}")
             continue
         meant = None
         if name not in NOT_IMPLEMENTED and not name.startswith(PLUGIN_PREFIXES):

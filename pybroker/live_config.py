@@ -161,11 +161,11 @@ class LiveConfig:
 
 
 def _asked_in_vain(layers: LayeredConfig) -> Iterator[str]:
-    """The options that were set while the broker runs, for what it does not do."""
+    """The options set while the broker runs that have no effect."""
     for name, text in [*layers.for_all.items(), *layers.for_this.items()]:
         row = option_of(name)
         if row is not None and row.asks_in_vain(text):
-            yield name
+            yield f"{' and '.join(row.idle_choices)} in {name}" if row.effective else name
 
 
 def _differences(before: BrokerConfig, after: BrokerConfig) -> list[str]:

@@ -198,8 +198,8 @@ class _Complaining:
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """What becomes of single partitions is for its file, one line a command is for here; unless
-        that is what somebody looks for."""
+        """Leave out INFO lines of single partitions: state-change.log has them, and standard output
+        has one line for each command. With the logger at DEBUG, standard output has both."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

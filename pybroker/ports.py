@@ -407,9 +407,9 @@ class PartitionLog(Protocol):
         Never raises."""
 
     async def followed(self) -> None:
-        """Wait until every in-sync replica has followed this leader in its epoch: from then on none
-        of them takes itself for the leader, whatever it was told. One that does not is waited for
-        until it leaves the ISR. Raises BrokerError NOT_LEADER_OR_FOLLOWER."""
+        """Wait until every in-sync replica has fetched from this leader in its epoch: from then on
+        none of them acts as the leader. A replica that does not fetch holds up the wait until it
+        leaves the ISR. Raises BrokerError NOT_LEADER_OR_FOLLOWER."""
 
     @property
     def has_other_copies(self) -> bool:

@@ -28,8 +28,9 @@ class OutputFailed(PybrokerError):
 
 
 class _Output(io.FileIO):
-    """Writes to a descriptor, which stays open. After a failure, what follows is discarded; when
-    the reader has gone, complaints are, too, as those of a program that SIGPIPE ends."""
+    """Writes to a descriptor and leaves it open. After a failed write all later output is
+    discarded. If the reader has gone, standard error is discarded, too, as for a program that
+    SIGPIPE ends."""
 
     def write(self, data: Any, /) -> int:
         if not memoryview(data).nbytes:
@@ -45,7 +46,8 @@ class _Output(io.FileIO):
         except OSError as error:
             _discard(self.fileno())
             raise OutputFailed(
-                f"the tool cannot write its output: {error.strerror}; give it another place"
+                f"standard output cannot be written: {error.strerror}; free the disk, or send the"
+                " output to another file"
             ) from error
 
 

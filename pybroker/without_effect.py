@@ -1,8 +1,8 @@
-"""Options that Kafka has, that are accepted as Kafka accepts them, and that this version does not
-carry out: which they are among given ones, and the sentence that tells an operator so.
+"""Topic options that this version accepts, as Kafka does, but does not implement: finds them among
+given options, and words the warning for the operator.
 
-The rows of `topic_config.py` say which options and words nothing goes by. Here are the reasons, for
-operators. Nothing here logs or prints: brokers and tools do.
+The rows of `topic_config.py` declare which options and values have no effect. This module adds the
+reasons. It neither logs nor prints: brokers and tools do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLEANUP_POLICY: Final = "cleanup.policy"
 
 _NOT_COMPACTED: Final = "topics are not compacted, and all records of a key stay"
 _NOT_THROTTLED: Final = "replication is not throttled"
-_USUAL_EFFORT: Final = "a codec works with its usual effort"
+_USUAL_EFFORT: Final = "each codec uses its default level"
 _REASONS: Final[Mapping[str, str]] = {
     "delete.retention.ms": _NOT_COMPACTED,
     "max.compaction.lag.ms": _NOT_COMPACTED,
@@ -32,7 +32,8 @@ _REASONS: Final[Mapping[str, str]] = {
     "message.format.version": "batches are always of the newest format",
     "preallocate": "the files of a segment grow as they are written",
 }
-"""By the topic's option: what holds instead. Of cleanup.policy it is a word that is idle."""
+"""Topic option -> what the broker does instead. Of cleanup.policy only the value compact has no
+effect."""
 
 
 def options_without_effect(config: Mapping[str, str]) -> list[str]:

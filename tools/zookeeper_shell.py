@@ -250,7 +250,7 @@ class Shell:
             if parsed.chroot and timed.exists("/") is None:
                 click.echo(
                     f"ZooKeeper at {parsed.servers} has no node {parsed.chroot}; check the chroot"
-                    " behind the servers",
+                    " at the end of the address",
                     err=True,
                 )
         except kazoo.handlers.threading.KazooTimeoutError:

@@ -56,5 +56,5 @@ def test_compaction_of_an_internal_topic_is_no_news(topic: str) -> None:
 
 def test_a_broker_that_would_compact_all_topics_is_warned_of() -> None:
     (warning,) = BrokerConfig.parse({"log.cleanup.policy": "compact"}).warnings
-    assert warning == "options without effect in this broker: log.cleanup.policy"
+    assert warning == "options without effect in this broker: compact in log.cleanup.policy"
     assert BrokerConfig.parse({"log.cleanup.policy": "delete"}).warnings == ()

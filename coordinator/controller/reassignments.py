@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 _NAMED_MAX: Final = 20
 """Partitions named in the log; the node may ask for tens of thousands."""
 _HOW_TO_GO_ON: Final = (
-    "this version does not reassign partitions; they keep their replicas, and the request is"
-    " removed. To have them on other brokers, create a topic with --replica-assignment and copy"
-    " the records"
+    "this version does not reassign partitions: they keep their replicas, and the controller"
+    " removes the request. To place the records on other brokers, create a topic with"
+    " --replica-assignment and copy them"
 )
 
 
@@ -52,7 +52,7 @@ class Reassignments:
         await remove_request(self._office, path, stat, ReassignmentRequested())
 
     def _refuse(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-        """Nothing is said of partitions that are where they are wanted."""
+        """Warn of the partitions whose replicas differ from the requested ones."""
         partitions = self._office.context.partitions
         refused = [
             f"{key}:[{shortened(','.join(map(str, replicas)))}]"

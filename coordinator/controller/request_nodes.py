@@ -1,6 +1,5 @@
-"""Nodes by which Kafka's older tools ask the controller for something. Such a node is the lock of
-its tool: one that stays keeps everybody from asking again, so the controller removes it when it has
-dealt with the request.
+"""Nodes through which Kafka's older tools send a request to the controller. A tool refuses to start
+while its node exists, so the controller removes the node when it has handled the request.
 """
 
 from __future__ import annotations

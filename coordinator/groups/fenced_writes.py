@@ -159,7 +159,7 @@ class FencedWrites:
         return call.codes
 
     def found(self, nodes: Iterable[str]) -> None:
-        """These exist: somebody else of the same coordinator has seen or made them."""
+        """The caller has read or created these nodes: they need not be created again."""
         self._known.update(dict.fromkeys(nodes, True))
 
     async def settled(self, group_id: str) -> None:

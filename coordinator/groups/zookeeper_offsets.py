@@ -46,8 +46,8 @@ READ_S: Final = 0.002
 OFFSETS_OF_GROUP_MAX: Final = 10_000
 """What a fetch of everything counts with."""
 EDITS_SEEN_S: Final = 1.0
-"""How old the view of the server of ZooKeeper may be, of what others write there: tools, and
-classic consumers."""
+"""A fetch syncs with ZooKeeper when the last sync is older than this: tools and classic consumers
+write offsets there directly."""
 COMMIT_TIMEOUT_S: Final = 5.0
 """offsets.commit.timeout.ms"""
 
@@ -75,10 +75,9 @@ class ZookeeperOffsets:
         self._nodes = OffsetNodes(coord)
         self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
         self._confirmed = 0
-        """The session, by generation, in which the server has shown all that earlier coordinators
-        wrote."""
+        """The session, by generation, in which the fence was last checked."""
         self._caught_up_s = -math.inf
-        """When the server last had all that anybody wrote (monotonic)."""
+        """When this broker's ZooKeeper server was last brought up to date (monotonic)."""
 
     # ---- loading
 
@@ -91,8 +90,8 @@ class ZookeeperOffsets:
     async def loaded(self) -> None:
         """Bring the nodes up to date with what the log has. Raises BrokerError, CoordError.
 
-        An earlier coordinator that leads as far as it knows tells offsets from its own view: first
-        it has to know better."""
+        An earlier coordinator answers fetches while it holds its leader lease. So the new
+        coordinator first waits until every in-sync replica follows it."""
         await self._shard.followed()
         recorded = list(self._recorded.items())
         for start in range(0, len(recorded), RECORDS_PER_APPEND_MAX):
@@ -171,9 +170,10 @@ class ZookeeperOffsets:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     async def _catch_up(self) -> None:
-        """Let the server show what the answer has to hold. A member of ZooKeeper that lags does not
-        show what another coordinator committed: either there is none, as the lease of the leader
-        proves, or the fence is asked. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        """Bring this broker's ZooKeeper server up to date before a read. A server that lags may not
+        show what another coordinator committed. While the leader holds its lease there is no other
+        coordinator; without the lease a multi checks the fence. Raises BrokerError
+        NOT_COORDINATOR; CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()

@@ -74,11 +74,12 @@ class ShardContext(Protocol):
 
     @property
     def is_certainly_current(self) -> bool:
-        """Whether no other coordinator can have done anything yet, as far as that is known without
-        asking ZooKeeper. It holds of coordinators that wait for `followed` before they do."""
+        """Whether the leader lease proves, without asking ZooKeeper, that no other coordinator has
+        committed anything. This holds if every coordinator awaits `followed` first."""
 
     async def followed(self) -> None:
-        """Wait until no replica can take itself for the coordinator's still. Raises BrokerError."""
+        """Wait until every in-sync replica follows this leader, so that no earlier coordinator
+        holds a lease. Raises BrokerError."""
 
     def append(self, records: Sequence[KeyValue]) -> int:
         """Append and replay, both in this very step; gives the offset up to which `committed` has

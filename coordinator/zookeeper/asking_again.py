@@ -1,4 +1,4 @@
-"""What a start asks of ZooKeeper, asked again when the connection breaks meanwhile."""
+"""Repeats a step of the broker's start when the ZooKeeper connection breaks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 async def asked_again(
     what: str, ask: Callable[[], Awaitable[T]], *, clock: Clock, limit_s: float
 ) -> T:
-    """What `ask` gives; it is begun anew, so it must not matter how much of it was done. Raises
-    ConnectionLoss or SessionExpired where these still come `limit_s` after the first one, and at
-    once what else `ask` raises."""
+    """Give the result of `ask`. After ConnectionLoss or SessionExpired `ask` is called again, so it
+    must be repeatable. Raises the last of these errors when `limit_s` have passed since the first;
+    raises any other error at once."""
     deadline: float | None = None
     while True:
         try:

@@ -264,8 +264,8 @@ class EmbeddedZooKeeper:
             return asked
         if asked and not self._may_move:
             raise StartupError(
-                f"port {asked} for the embedded ZooKeeper is in use; free it or give another as"
-                " pybroker.embedded.zookeeper.port"
+                f"port {asked} for the embedded ZooKeeper is in use; free it, or set"
+                " pybroker.embedded.zookeeper.port to another port"
             )
         port = self._record()["port"]
         while not (port and self._take(port)):

@@ -64,6 +64,7 @@ class FirstAnswer:
     def complaint(self, timeout_s: float) -> str:
         """The sentence for a wait that has taken too long."""
         return (
-            f"ZooKeeper does not answer at {self._connect.servers} within {timeout_s:g} s:"
-            f" {self._reason}; check zookeeper.connect (is it running?)"
+            f"ZooKeeper at {self._connect.servers} does not answer within {timeout_s:g} s:"
+            f" {self._reason}; check that the server runs, and the address in zookeeper.connect"
+            " (tools: --zookeeper)"
         )

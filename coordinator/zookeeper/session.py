@@ -487,6 +487,6 @@ class KazooCoord:
         await self.sync()  # a follower may not know yet of a chroot that was just created
         if await self.exists("/") is None:
             raise StartupError(
-                f"ZooKeeper at {self._connect.servers} has no node {self._connect.chroot}; check"
-                " the chroot behind the servers, which is created when a broker starts with it"
+                f"ZooKeeper at {self._connect.servers} has no node {self._connect.chroot};"
+                " check the chroot at the end of the address; only the start of a broker creates it"
             )

@@ -100,9 +100,9 @@ class Rooms:
     journal: Callable[[str | None, int], Awaitable[list[dict[str, object]]]]
     """The newest decisions of this broker's controller, of one partition if that is named."""
     damaged: Callable[[], Mapping[TopicPartition, Damage]]
-    """Replicas whose log has a hole, also those that are used because no other one has more."""
+    """Replicas with a hole in their log, including those in use because no other has more."""
     suspects: Callable[[], Collection[TopicPartition]]
-    """Replicas that may lack records since the machine went down, until they are in sync again."""
+    """Replicas that may lack records since the machine went down, until they are in sync."""
     full_directories: Callable[[], Collection[str]]
     free_bytes: Callable[[], Awaitable[Mapping[str, int]]]
     """Path of a log directory in use -> room."""

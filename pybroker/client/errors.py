@@ -214,7 +214,7 @@ class NotAssigned(ClientError):
         rest = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         super().__init__(
             f"{topic_partition} is not assigned to this consumer, which has {shown}{rest}; call"
-            " assign() before, or, if its topic is subscribed, getmany() until it is assigned"
+            " assign() first, or, for a subscribed topic, getmany() until the partition is assigned"
         )
         self.topic_partition = topic_partition
 

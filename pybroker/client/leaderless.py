@@ -1,7 +1,8 @@
-"""How long partitions have been without a leader, as the answers of brokers say it.
+"""How long partitions have had no leader, according to the brokers' metadata answers.
 
-Between two leaders a partition has none for a moment; while no replica in sync is there it has none
-for as long as that takes. Time and answers tell the two apart. Decides nothing else.
+During an election a partition has no leader for a moment. While its in-sync replicas are all down
+it has none until one of them returns. The watch tells the two apart by the time that has passed and
+by the number of answers. It decides nothing else.
 """
 
 from __future__ import annotations

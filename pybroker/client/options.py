@@ -145,7 +145,10 @@ class ClientOptions:
     retry_backoff_ms: int = _option(100, _whole(0), "wait after a failed request")
     retry_backoff_max_ms: int = _option(1_000, _whole(0), "its upper bound")
     leaderless_timeout_ms: int = _option(
-        0, _whole(0), "fail if a partition has no leader for so long; 0: go on waiting for it"
+        0,
+        _whole(0),
+        "fail a read or an admin call whose partition has no leader for this time; 0: keep waiting;"
+        " a producer goes by delivery.timeout.ms instead",
     )
     metadata_max_age_ms: int = _option(300_000, _whole(1), "refresh metadata at least so often")
     receive_message_max_bytes: int = _option(

@@ -143,7 +143,7 @@ class Shortener:
                     self.on_failed(key, self._refusal(partition, step))
                     return Pause(ErrorCode.KAFKA_STORAGE_ERROR, "committed records would be lost")
                 if receipt is None:
-                    return None  # every leader since was elected cleanly: nobody was told of these
+                    return None  # only clean elections since: the records were never acknowledged
                 await self._losses.gave_up(key, receipt.leader_epoch, start, end)
         except (CoordError, MalformedNode, TimeoutError) as error:
             is_damaged = isinstance(error, MalformedNode)

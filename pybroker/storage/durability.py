@@ -96,8 +96,9 @@ class Durability:
         snapshots: SnapshotFiles,
         producers: ProducerState,
     ) -> None:
-        """Write what a start need not make again, and make everything durable. All is written
-        first, so that each file is synced once. As `flush`."""
+        """Write the indexes, the producer snapshot and the epochs, so that the next start need not
+        rebuild them, and make the log durable. All files are written before the first sync, so
+        that each is synced once. Otherwise as `flush`."""
         end = segments.active.next_offset
         changed = end != self._settled_end
         if changed:

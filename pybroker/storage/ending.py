@@ -76,8 +76,8 @@ class Ending:
 
 
 def _end(log: Log) -> bool:
-    """Make a log durable and close it; whether it is whole and all of it durable. Where there was
-    no room for that it is as after a kill. Waits for the disk. Raises StorageError."""
+    """Make a log durable and close it. Gives whether the log is whole and durable; after a full
+    disk the log is as after a kill. Waits for the disk. Raises StorageError."""
     try:
         log.close()
     except (BrokerError, StorageError) as error:

@@ -309,13 +309,13 @@ class _Reader:
             self._tree.faults.append(Fault(self._tree.line(key), key, text))
 
     def _missing(self, key: Key, expected: str = "") -> None:
-        """Something that a job needs is not there, unless it may be in what was not understood."""
+        """Report a required key as missing, unless a misspelling or a fault above explains it."""
         if self._holds(key):
             self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
 
     def _holds(self, key: Key) -> bool:
-        """Whether the file says what was read for this key: the key, those above it and a
-        misspelling of it have no fault. Only from such values may other faults be concluded."""
+        """Whether the value read for this key is sound: neither the key, nor a key above it, nor a
+        misspelling of it has a fault. Only sound values may lead to further faults."""
         faulty = {fault.key for fault in self._tree.faults} | self._misspelled
         return not any(key[:length] in faulty for length in range(len(key) + 1))
 

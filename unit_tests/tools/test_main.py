@@ -302,5 +302,8 @@ def test_a_full_disk_under_the_output_is_told_in_one_line(words: list[str]) -> N
     with Path("/dev/full").open("wb") as full:
         code, error = ended_tool(words, stdout=full.fileno())
     assert code == 1
-    sentence = "the tool cannot write its output: No space left on device; give it another place\n"
+    sentence = (
+        "standard output cannot be written: No space left on device; free the disk, or send the"
+        " output to another file\n"
+    )
     assert error.endswith(sentence) and error.count("\n") == 1

@@ -86,8 +86,8 @@ async def test_a_broker_says_at_once_what_it_waits_for(
         "zookeeper no answer from zk:2181 within 2 s; waiting up to 18 s for it",
     ]
     assert first.complaint(18.0) == (
-        "ZooKeeper does not answer at zk:2181 within 18 s: no answer from zk:2181 within 2 s; check"
-        " zookeeper.connect (is it running?)"
+        "ZooKeeper at zk:2181 does not answer within 18 s: no answer from zk:2181 within 2 s; check"
+        " that the server runs, and the address in zookeeper.connect (tools: --zookeeper)"
     )
 
 
