@@ -142,7 +142,11 @@ async def test_used_port_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(StartupError, match=f"port {port} for the embedded ZooKeeper is in use"):
             await EmbeddedZooKeeper(str(tmp_path), port=port).start()
+        new = tmp_path / "new"
+        with pytest.raises(StartupError, match=f"port {port} for the embedded ZooKeeper is in use"):
+            await EmbeddedZooKeeper(str(new), port=port).start()
     assert servers_on(tmp_path) == []
+    assert not new.exists(), "a refused start has touched nothing"
 
 
 async def test_a_used_default_port_is_left_for_a_free_one(

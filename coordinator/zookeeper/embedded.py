@@ -113,6 +113,8 @@ class EmbeddedZooKeeper:
         """Start the server without waiting until it answers; `connect` is known from here on.
         Raises StartupError, and then leaves nothing running."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
+        if not self._directory.exists() and not self._may_move:
+            self._check_port()  # with data, a server that outlived its broker may have the port
         self._take_directory()
         try:
             await self._start_child()
@@ -263,10 +265,7 @@ class EmbeddedZooKeeper:
         if asked and self._take(asked):
             return asked
         if asked and not self._may_move:
-            raise StartupError(
-                f"port {asked} for the embedded ZooKeeper is in use; free it, or set"
-                " pybroker.embedded.zookeeper.port to another port"
-            )
+            raise self._port_in_use()
         port = self._record()["port"]
         while not (port and self._take(port)):
             with socket.create_server((_HOST, 0)) as probe:
@@ -274,6 +273,17 @@ class EmbeddedZooKeeper:
         if asked:
             _log.warning("port %d is in use, the embedded ZooKeeper takes port %d", asked, port)
         return port
+
+    def _check_port(self) -> None:
+        """Raises StartupError, before anything is written, if the port that was asked for is taken."""
+        if self._asked_port and not _is_free(self._asked_port):
+            raise self._port_in_use()
+
+    def _port_in_use(self) -> StartupError:
+        return StartupError(
+            f"port {self._asked_port} for the embedded ZooKeeper is in use; free it, or set"
+            " pybroker.embedded.zookeeper.port to another port"
+        )
 
     def _take(self, port: int) -> bool:
         """Whether the port is free and now ours. The server binds it later; the claim keeps
