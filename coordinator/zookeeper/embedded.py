@@ -275,7 +275,7 @@ class EmbeddedZooKeeper:
         return port
 
     def _check_port(self) -> None:
-        """Raises StartupError, before anything is written, if the port that was asked for is taken."""
+        """Raises StartupError, before anything is written, if the asked port is taken."""
         if self._asked_port and not _is_free(self._asked_port):
             raise self._port_in_use()
 
