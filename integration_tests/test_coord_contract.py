@@ -151,7 +151,7 @@ async def test_only_a_broker_creates_the_chroot(server: EmbeddedZooKeeper) -> No
     place = f"{server.connect}/typo"
     root = KazooCoord(server.connect, clock=SystemClock())
     await root.start()
-    sentence = f"ZooKeeper at {server.connect} has no node /typo; check the chroot behind"
+    sentence = f"ZooKeeper at {server.connect} has no node /typo; check the chroot at the end"
     with pytest.raises(StartupError, match=sentence):
         await KazooCoord(place, clock=SystemClock()).start()
     for words in (
