@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewPartitions
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
 from integration_tests.samples import Headers, Sample
-from pybroker.client import Admin
+from pybroker.client import Admin, NewTopic
 from pybroker.model import TopicPartition
 from unit_tests.patience import PATIENCE_S
 
@@ -86,9 +86,16 @@ def create(
     replicas: int = 1,
     configs: Mapping[str, str] | None = None,
 ) -> None:
-    wanted = NewTopic(topic, partitions, replicas, config=dict(configs or {}))
-    admin = _admin(bootstrap)
-    _wait_for(admin.create_topics([wanted]).values())
+    """By our client: librdkafka's that finds no controller at first does not look again for a
+    minute."""
+    wanted = NewTopic(topic, partitions, replicas, configs=dict(configs or {}))
+
+    async def ask() -> None:
+        async with Admin(bootstrap) as admin:
+            for result in await admin.create_topics([wanted]):
+                result.check()
+
+    asyncio.run(ask())
 
 
 def grow(bootstrap: str, topic: str, partitions: int) -> None:
