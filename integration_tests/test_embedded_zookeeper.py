@@ -234,7 +234,7 @@ async def test_server_that_outlived_its_owner_is_ended(
 
 
 def _let_go(server: EmbeddedZooKeeper) -> None:
-    """What is left when the owner is gone: lock and claim are free, nobody watches the child."""
+    """The server outlives its owner: lock and claim are free, and no task watches the child."""
     assert server._supervisor is not None and server._port_claim is not None
     server._supervisor.cancel()
     server._port_claim.close()

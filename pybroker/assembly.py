@@ -219,7 +219,7 @@ def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What the log directories say."""
+    """Ids that the log directories hold, and whether these are fresh."""
 
     broker_id: int | None
     cluster: str | None

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 async def read_request(office: Office, path: str, watch: Watch) -> tuple[bytes, NodeStat] | None:
-    """What the node asks for, with its version; None if there is no such node. `watch` is told of
+    """The content of the node, with its version; None if there is no such node. `watch` hears of
     the next one. Raises CoordError."""
     if await office.coord.exists(path, watch) is None:
         return None

@@ -36,7 +36,7 @@ class Condition:
 
 
 class _Health(NamedTuple):
-    """What is known of all replicas here at a time."""
+    """The replicas of this broker that are damaged or suspect, at one moment."""
 
     damaged: Mapping[TopicPartition, Damage]
     suspects: Collection[TopicPartition]

@@ -79,7 +79,7 @@ class ProducerBatch:
 
 
 class Appended(enum.IntEnum):
-    """What a record has done to the batches of its partition."""
+    """The effect of a record on the batches of its partition."""
 
     JOINED = 0
     """It is in a batch that has room for more. The sender knows of that batch."""

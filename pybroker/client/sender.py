@@ -91,7 +91,7 @@ class Sender:
         self._wake.set()
 
     def leader_problems(self) -> list[str]:
-        """What keeps records here because their partition has no leader, one sentence each."""
+        """One sentence for each partition whose records wait because it has no leader."""
         view = self._cluster.view
         queues = self._accumulator.queues.values()
         problems = [view.leader_problem(each.topic_partition) for each in queues if each.waiting]
