@@ -22,15 +22,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from pybroker.broker_channel import AnswerT, RemoteBrokerChannel
 from pybroker.clock import SystemClock
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings
 from pybroker.coordinator.controller.topics import create_topic, random_topic_id
-from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.coordinator.zookeeper.registry import create_parents, register_broker
 from pybroker.coordinator.zookeeper.session import KazooCoord
+from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from pybroker.model import Broker, Endpoint, TopicPartition, UpdateMetadata
+from pybroker.peers.broker_channel import AnswerT, RemoteBrokerChannel
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import encode_request
 from pybroker.wire.messages.control import (

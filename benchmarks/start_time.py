@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pybroker.client import Admin, NewTopic, Producer
-from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
+from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from pybroker.testing import Cluster
 
 RUNS = 5

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pybroker.broker_config import BROKER_OPTIONS
 from pybroker.client.options import ClientOptions, ConsumerOptions, ProducerOptions
-from pybroker.config import Option
-from pybroker.topic_config import TOPIC_OPTIONS
+from pybroker.config.broker_config import BROKER_OPTIONS
+from pybroker.config.declaration import Option
+from pybroker.config.topic_config import TOPIC_OPTIONS
 
 FOLDER: Final = Path(__file__).parent.parent / "config"
 WIDTH: Final = 100

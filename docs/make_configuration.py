@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from docs import make_config_files, make_metrics
-from pybroker.broker_config import BROKER_OPTIONS
-from pybroker.config import Option, UpdateMode
-from pybroker.kafka_options import NOT_IMPLEMENTED, REFUSED
-from pybroker.topic_config import TOPIC_OPTIONS
+from pybroker.config.broker_config import BROKER_OPTIONS
+from pybroker.config.declaration import Option, UpdateMode
+from pybroker.config.kafka_options import NOT_IMPLEMENTED, REFUSED
+from pybroker.config.topic_config import TOPIC_OPTIONS
 
 PAGE: Final = Path(__file__).parent / "configuration.rst"
 
@@ -20,8 +20,8 @@ INTRODUCTION: Final = """\
 Configuration
 =============
 
-.. This page is made by ``make docs`` from the tables in ``pybroker/broker_options.py`` and
-   ``pybroker/topic_config.py``; change those.
+.. This page is made by ``make docs`` from the tables in ``pybroker/config/broker_options.py`` and
+   ``pybroker/config/topic_config.py``; change those.
 
 The broker reads Kafka's ``server.properties``: names, defaults and precedence are those of Apache
 Kafka 3.9 in ZooKeeper mode. ``pybroker start CONFIG`` reads the file, ``--override key=value``

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final
 
 from integration_tests.process import ChildProcess
-from pybroker.coordinator.zookeeper.java import server_command
+from pybroker.host.java import server_command
 from pybroker.testing.place import Place
 from pybroker.testing.sockets import free_ports
 from unit_tests.patience import ATTEMPT_S, wait_until

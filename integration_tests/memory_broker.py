@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from integration_tests.process import ChildProcess, free_port
-from pybroker.assembly import Surroundings, start_broker
-from pybroker.broker_config import BrokerConfig
+from pybroker.broker.startup import Surroundings, start_broker
 from pybroker.clock import SystemClock
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.host.process import SystemProc, ThreadedBlocking
 from pybroker.metrics import Metrics
-from pybroker.process import SystemProc, ThreadedBlocking
 from pybroker.server.listener import Bind, bind
 from pybroker.storage.files import SystemDisk
 from pybroker.testing.coord import MemoryCoord, MemoryTree

@@ -287,7 +287,7 @@ def test_apaches_tool_changes_levels_of_loggers(
 ) -> None:
     broker_id = metadata(connection).brokers[0].node_id
     words = ["--entity-type", "broker-loggers", "--entity-name", str(broker_id)]
-    name = "pybroker.live_config"
+    name = "pybroker.broker.live_config"
     assert apache_tools("configs", "--alter", "--add-config", f"{name}=DEBUG", *words).code == 0
     described = apache_tools("configs", "--describe", *words).out
     assert f"{name}=DEBUG sensitive=false" in described

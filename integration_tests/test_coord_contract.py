@@ -20,10 +20,10 @@ from integration_tests.apache import session_at
 from integration_tests.process import free_port
 from integration_tests.zookeeper_service import Gate, RealService
 from pybroker.clock import SystemClock
-from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import SessionExpired, StartupError
+from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from pybroker.ports import SessionEvent
 from unit_tests.coordinator.coord_contract import (
     CoordContract,

@@ -18,9 +18,9 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
 
 from integration_tests.apache_tools import Tools
-from pybroker.client.admin import Admin
-from pybroker.client.admin_elections import ElectionType
-from pybroker.client.admin_topics import NewTopic
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.elections import ElectionType
+from pybroker.client.admin.topics import NewTopic
 from pybroker.client.errors import ClientError, ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition

@@ -19,16 +19,16 @@ import pytest
 
 from integration_tests.process import free_port
 from pybroker.clock import SystemClock
-from pybroker.coordinator.zookeeper import java
-from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.coordinator.zookeeper.handshake import open_and_close
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.errors import StartupError
+from pybroker.host import java
+from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from unit_tests.patience import PATIENCE_S
 
 _OWNER = """
 import asyncio, sys
-from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
+from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 
 async def main():
     server = EmbeddedZooKeeper(sys.argv[1])
@@ -221,7 +221,7 @@ async def test_server_that_outlived_its_owner_is_ended(
     launcher = tmp_path / "launcher.py"
     launcher.write_text("import os, sys; os.execv(sys.argv[2], sys.argv[2:])")
     directory = tmp_path / "zookeeper"
-    monkeypatch.setattr("pybroker.child_launcher.__file__", str(launcher))
+    monkeypatch.setattr("pybroker.host.child_launcher.__file__", str(launcher))
     abandoned = EmbeddedZooKeeper(str(directory))
     await abandoned.start()
     orphan, port = abandoned.pid, abandoned.port

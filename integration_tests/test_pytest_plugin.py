@@ -91,7 +91,7 @@ def test_a_machine_without_java_is_no_skip(tmp_path: Path) -> None:
     code, output = run(
         tmp_path,
         """
-from pybroker.coordinator.zookeeper import java
+from pybroker.host import java
 
 def test_needs_a_cluster(monkeypatch, pybroker_cluster_factory):
     monkeypatch.setattr(java, "_package_directory", lambda name: None)

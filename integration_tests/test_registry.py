@@ -12,8 +12,8 @@ import pytest_asyncio
 from integration_tests.zookeeper_service import RealService
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper import paths, registry
-from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.errors import StartupError
+from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from pybroker.model import Broker, Endpoint
 from pybroker.ports import Coord
 

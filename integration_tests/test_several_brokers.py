@@ -19,7 +19,7 @@ from integration_tests.broker import PybrokerProcess, pybroker_command
 from integration_tests.process import ChildProcess, processes_using
 from integration_tests.wire_client import Connection, metadata
 from pybroker.client import Admin, Consumer, Producer, TopicPartition
-from pybroker.process import READY_VARIABLE, ReadySocket
+from pybroker.host.process import READY_VARIABLE, ReadySocket
 from pybroker.testing import sockets
 from unit_tests.patience import PATIENCE_S, wait_until
 
@@ -110,7 +110,7 @@ def test_three_brokers_know_each_other_and_end_in_order(
         r"broker-1 \| .* shut down",
         "stopping broker=0",
         r"broker-0 \| .* shut down",
-        r"shut down \(pybroker.supervisor\)",
+        r"shut down \(pybroker.host.supervisor\)",
     )
     assert processes_using(data) == []
 

@@ -10,9 +10,9 @@ from typing import Final
 from integration_tests.process import free_port
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
-from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.coordinator.zookeeper.handshake import SessionKey, close_session
 from pybroker.coordinator.zookeeper.session import KazooCoord
+from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from unit_tests.coordinator.coord_contract import Client
 from unit_tests.patience import PATIENCE_S
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from pybroker import __version__
-from pybroker.standard_output import OutputFailed, ended_by_its_reader
+from pybroker.host.standard_output import OutputFailed, ended_by_its_reader
 from pybroker.tool_list import BROKERS, TOOLS, tool_name
 
 

@@ -1,7 +1,6 @@
 """The seams to the world. Everything that decides is given these; the real implementations stand in
-one place each
-(`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`, `app.py`), simulated ones serve
-the tests.
+one place each (`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`,
+`broker/app.py`), simulated ones serve the tests.
 
 Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`): whoever simulates time brings a loop.
 Only *reading* a

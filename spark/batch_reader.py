@@ -10,7 +10,7 @@ import pyarrow as pa
 from pybroker.client.arrow import record_batch
 from pybroker.client.errors import ClientError
 from pybroker.client.range_reader import RangeReader
-from pybroker.client.ranges import PartitionRange, RangeFailed, RangeFault
+from pybroker.client.ranges.model import PartitionRange, RangeFailed, RangeFault
 from pybroker.errors import BrokerError, CorruptionError
 from pybroker.records.columns import ColumnBuilder
 from pybroker.spark.failures import ReadFailed

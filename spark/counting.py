@@ -18,10 +18,16 @@ from pybroker.client.blocking import run_blocking
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError, UnsupportedByBroker
 from pybroker.client.options import ConsumerOptions
-from pybroker.client.range_counts import Tally
-from pybroker.client.range_options import parse_range_options
 from pybroker.client.range_reader import RangeReader
-from pybroker.client.ranges import DIGEST_END, Counted, PartitionRange, RangeFailed, RangeFault
+from pybroker.client.ranges.counts import Tally
+from pybroker.client.ranges.model import (
+    DIGEST_END,
+    Counted,
+    PartitionRange,
+    RangeFailed,
+    RangeFault,
+)
+from pybroker.client.ranges.options import parse_range_options
 from pybroker.errors import BrokerError, CorruptionError
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader

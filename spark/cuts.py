@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pybroker.client.ranges import Counted
+from pybroker.client.ranges.model import Counted
 from pybroker.errors import PybrokerError
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pybroker.client.ranges import PartitionRange
+from pybroker.client.ranges.model import PartitionRange
 from pybroker.errors import PybrokerError
 from pybroker.spark.batch_reader import read_batches
 from pybroker.spark.newest_rows import NewestRows

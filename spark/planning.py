@@ -29,9 +29,9 @@ from pybroker.client.offset_lookup import (
     list_offsets,
 )
 from pybroker.client.options import ConsumerOptions
-from pybroker.client.range_options import parse_range_options
-from pybroker.client.range_standing import UNKNOWN_CODES, Standing, topic_id_text
-from pybroker.client.range_standing import faults as range_faults
+from pybroker.client.ranges.options import parse_range_options
+from pybroker.client.ranges.standing import UNKNOWN_CODES, Standing, topic_id_text
+from pybroker.client.ranges.standing import faults as range_faults
 from pybroker.errors import ErrorCode
 from pybroker.model import (
     NO_EPOCH,

@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 
 from pybroker.client import defaults
 from pybroker.client.addresses import format_address
-from pybroker.client.admin_calls import Calls
-from pybroker.client.admin_configs import ConfigResource, describe_configs
+from pybroker.client.admin.calls import Calls
+from pybroker.client.admin.configs import ConfigResource, describe_configs
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.range_reader import PartitionRange, RangeFailed, RangeReader
-from pybroker.client.range_standing import faults, standings
+from pybroker.client.ranges.standing import faults, standings
 from pybroker.ports import Clock, Rng
 
 CLEANUP_POLICY: Final = "cleanup.policy"

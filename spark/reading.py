@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pybroker.client.errors import ClientError, NoBrokers
-from pybroker.client.ranges import PartitionRange
+from pybroker.client.ranges.model import PartitionRange
 from pybroker.errors import ConfigError, PybrokerError
 from pybroker.spark.batch_reader import read_batches
 from pybroker.spark.failures import in_one_line

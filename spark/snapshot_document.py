@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pybroker.client.ranges import DIGEST_END, Counted
+from pybroker.client.ranges.model import DIGEST_END, Counted
 from pybroker.model import NO_EPOCH, NO_OFFSET, topic_name_fault
 from pybroker.spark.cuts import PartitionCut, TopicCut
 

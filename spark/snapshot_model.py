@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Final
 
 from pybroker.client.blocking import run_blocking
 from pybroker.client.offset_lookup import ISOLATION_LEVELS
-from pybroker.client.range_options import parse_range_options
 from pybroker.client.range_reader import PartitionRange
+from pybroker.client.ranges.options import parse_range_options
 from pybroker.model import TopicPartition
 from pybroker.spark.cuts import (
     Change,

@@ -16,16 +16,16 @@ from itertools import pairwise
 from typing import Final
 
 from pybroker.client import defaults
-from pybroker.client.admin_calls import Calls
-from pybroker.client.admin_log_dirs import describe_log_dirs
+from pybroker.client.admin.calls import Calls
+from pybroker.client.admin.log_dirs import describe_log_dirs
 from pybroker.client.backoff import Deadline
 from pybroker.client.batch_lookup import Place, batch_starts
 from pybroker.client.blocking import run_blocking
 from pybroker.client.cluster import Cluster
 from pybroker.client.offset_lookup import EARLIEST, LATEST, list_offsets
 from pybroker.client.options import ConsumerOptions
-from pybroker.client.range_options import parse_range_options
 from pybroker.client.range_reader import PartitionRange
+from pybroker.client.ranges.options import parse_range_options
 from pybroker.model import TopicPartition
 from pybroker.spark.readability import wrong_cluster
 from pybroker.spark.snapshot_model import SnapshotError

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import click
 
 from pybroker import __version__
+from pybroker.config.properties import parse_overrides, read_properties
 from pybroker.errors import ConfigError, PybrokerError
-from pybroker.properties import parse_overrides, read_properties
 
 T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., object])

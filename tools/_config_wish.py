@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from pybroker.properties import read_properties
+from pybroker.config.properties import read_properties
 from pybroker.tools._cli import Failure
 
 TOPICS: Final = "topics"

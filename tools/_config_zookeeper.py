@@ -8,17 +8,17 @@ from typing import Final
 
 import click
 
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.layered_config import usable_values
+from pybroker.config.topic_config import topic_config_faults
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.config_store import change_config, read_config
 from pybroker.coordinator.zookeeper.paths import DEFAULT_ENTITY, ConfigEntity
 from pybroker.coordinator.zookeeper.session import KazooCoord
-from pybroker.layered_config import usable_values
 from pybroker.tools import _without_effect
 from pybroker.tools._cli import Failure, write_json
 from pybroker.tools._config_wish import BROKERS, TOPICS, Wish
 from pybroker.tools._zookeeper_session import cluster_nodes
-from pybroker.topic_config import topic_config_faults
 
 _WHY_NOT: Final = (
     "Broker configuration operations using ZooKeeper are only supported if the affected broker(s)"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import click
 
-from pybroker.client.admin import Admin
+from pybroker.client.admin.admin import Admin
 from pybroker.client.offset_lookup import EARLIEST, LATEST
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import click
 
-from pybroker.client.admin_group_offsets import CommittedOffset
-from pybroker.client.admin_groups import GroupDescription, GroupListing, GroupMember
-from pybroker.client.lag import PartitionLag
+from pybroker.client.admin.group_offsets import CommittedOffset
+from pybroker.client.admin.groups import GroupDescription, GroupListing, GroupMember
+from pybroker.client.admin.lag import PartitionLag
 from pybroker.model import TopicPartition
 from pybroker.tools._cli import Failure
 

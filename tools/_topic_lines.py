@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from pybroker.client.admin_configs import ConfigEntry
+from pybroker.client.admin.configs import ConfigEntry
 from pybroker.client.metadata import PartitionInfo, TopicInfo
 from pybroker.model import NO_LEADER, NO_TOPIC_ID, encode_uuid
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from pybroker.without_effect import sentence, topic_options_without_effect
+from pybroker.config.without_effect import sentence, topic_options_without_effect
 
 
 def warn(topic: str, config: Mapping[str, str]) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_cluster import BrokerVersions
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.cluster import BrokerVersions
 from pybroker.client.metadata import Node
 from pybroker.tools._cli import (
     EXIT_FAILED,

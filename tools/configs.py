@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import click
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_configs import (
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.configs import (
     ConfigChange,
     ConfigEntry,
     ConfigOperation,

@@ -16,7 +16,7 @@ import click
 from pybroker.client.accumulator import RecordMetadata
 from pybroker.client.errors import ClientError
 from pybroker.client.producer import Producer
-from pybroker.properties import parse_overrides
+from pybroker.config.properties import parse_overrides
 from pybroker.records.record import Headers
 from pybroker.tools._cli import (
     EXIT_FAILED,

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_group_offsets import CommittedOffset
-from pybroker.client.admin_groups import GroupDescription, GroupListing
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.group_offsets import CommittedOffset
+from pybroker.client.admin.groups import GroupDescription, GroupListing
 from pybroker.client.errors import ClientError, ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition

@@ -13,7 +13,7 @@ import click
 from pybroker.client.consumer import Consumer
 from pybroker.client.errors import TopicUnavailable
 from pybroker.client.subscription import ConsumerRecord
-from pybroker.properties import read_properties
+from pybroker.config.properties import read_properties
 from pybroker.tools._cli import (
     Failure,
     Tool,

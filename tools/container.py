@@ -20,14 +20,14 @@ from typing import Final, NoReturn
 
 import click
 
-from pybroker.broker_config import BrokerConfig
 from pybroker.client.connection import Connection
 from pybroker.client.errors import ClientError
-from pybroker.coordinator.zookeeper.java import JARS_VARIABLE
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.listeners import Listener
+from pybroker.config.properties import read_properties
 from pybroker.errors import ConfigError, StartupError
-from pybroker.listeners import Listener
-from pybroker.properties import read_properties
-from pybroker.run import run_broker
+from pybroker.host.java import JARS_VARIABLE
+from pybroker.host.run import run_broker
 from pybroker.tool_list import TOOLS, tool_name
 from pybroker.tools._cli import Failure
 from pybroker.tools.container_environment import Settings, read_settings, with_host

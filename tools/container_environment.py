@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pybroker.broker_config import BROKER_OPTIONS, small_cluster_properties
-from pybroker.broker_options import CLEANUP_POLICIES
-from pybroker.config import nearest_name
-from pybroker.kafka_options import NOT_IMPLEMENTED, PLUGIN_PREFIXES, REFUSED
+from pybroker.config.broker_config import BROKER_OPTIONS, small_cluster_properties
+from pybroker.config.broker_options import CLEANUP_POLICIES
+from pybroker.config.declaration import nearest_name
+from pybroker.config.kafka_options import NOT_IMPLEMENTED, PLUGIN_PREFIXES, REFUSED
 from pybroker.model import topic_name_fault
 
 PREFIX: Final = "KAFKA_"

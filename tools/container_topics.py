@@ -15,8 +15,8 @@ from typing import Final
 
 from pybroker.client.connection import Connection
 from pybroker.client.errors import ClientError
+from pybroker.config.listeners import Listener
 from pybroker.errors import ErrorCode
-from pybroker.listeners import Listener
 from pybroker.tools.container_environment import CREATE_TOPICS, WantedTopic
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.topics import (

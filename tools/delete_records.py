@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import click
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_partitions import DeletedRecords
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.partitions import DeletedRecords
 from pybroker.client.errors import ClientError
 from pybroker.model import TopicPartition
 from pybroker.tools._cli import (

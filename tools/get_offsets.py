@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import click
 
-from pybroker.client.admin import Admin
+from pybroker.client.admin.admin import Admin
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
 from pybroker.errors import ErrorCode

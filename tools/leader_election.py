@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_elections import ElectionType
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.elections import ElectionType
 from pybroker.client.errors import ClientError, RequestTimedOut, ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition

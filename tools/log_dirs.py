@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_log_dirs import BrokerLogDirs, LogDir
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.log_dirs import BrokerLogDirs, LogDir
 from pybroker.client.errors import ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.tools._cli import (

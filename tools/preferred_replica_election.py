@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import click
 
-from pybroker.client.admin_elections import ElectionType
+from pybroker.client.admin.elections import ElectionType
 from pybroker.coordinator.controller.reading import read_states, read_topic_names, read_topics
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import NodeExists, NoNode, RequestTooLarge

@@ -15,7 +15,7 @@ import click
 
 from pybroker.client.accumulator import RecordMetadata
 from pybroker.client.producer import Producer
-from pybroker.properties import parse_overrides, read_properties
+from pybroker.config.properties import parse_overrides, read_properties
 from pybroker.tools._cli import (
     EXIT_FAILED,
     Failure,

@@ -11,7 +11,7 @@ from typing import Final, Self, TextIO
 
 import click
 
-from pybroker.properties import read_properties
+from pybroker.config.properties import read_properties
 from pybroker.spark import snapshot as snapshots
 from pybroker.spark.counting import COUNTS, Count
 from pybroker.spark.readability import Readability

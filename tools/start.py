@@ -10,12 +10,12 @@ from typing import Final
 
 import click
 
-from pybroker.broker_config import BrokerConfig, small_cluster_properties
+from pybroker.config.broker_config import BrokerConfig, small_cluster_properties
+from pybroker.config.properties import parse_overrides, read_properties
 from pybroker.errors import ConfigError, StartupError
-from pybroker.properties import parse_overrides, read_properties
-from pybroker.run import run_broker
-from pybroker.several_brokers import check_directories, plan_brokers
-from pybroker.supervisor import run_brokers
+from pybroker.host.run import run_broker
+from pybroker.host.several_brokers import check_directories, plan_brokers
+from pybroker.host.supervisor import run_brokers
 
 DEFAULT_DATA = "pybroker-data"
 BROKERS_MAX: Final = 64

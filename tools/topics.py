@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import click
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_configs import ConfigResource
-from pybroker.client.admin_topics import NewPartitions, NewTopic
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.configs import ConfigResource
+from pybroker.client.admin.topics import NewPartitions, NewTopic
 from pybroker.client.metadata import TopicInfo
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_TOPIC_ID, decode_uuid, encode_uuid

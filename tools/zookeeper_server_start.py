@@ -11,8 +11,8 @@ from typing import Final
 
 import click
 
-from pybroker.coordinator.zookeeper.java import server_command
 from pybroker.errors import StartupError
+from pybroker.host.java import server_command
 from pybroker.tools._cli import Failure, Tool
 
 _LOGGING: Final = """\

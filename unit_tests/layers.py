@@ -10,28 +10,28 @@ from collections.abc import Mapping
 from typing import Final
 
 PARTS_OF_APP: Final = (
-    "pybroker.arrival",
-    "pybroker.assembly",
-    "pybroker.broker_channel",
-    "pybroker.controlled_shutdown",
-    "pybroker.controller_journal",
-    "pybroker.coordination",
-    "pybroker.hearsay",
-    "pybroker.lag_watch",
-    "pybroker.leader_channel",
-    "pybroker.live_config",
-    "pybroker.local_channel",
-    "pybroker.log_directories",
-    "pybroker.membership",
-    "pybroker.process",
-    "pybroker.room_options",
-    "pybroker.run",
-    "pybroker.several_brokers",
-    "pybroker.standing",
-    "pybroker.supervision",
-    "pybroker.supervisor",
-    "pybroker.topic_logs",
-    "pybroker.world",
+    "pybroker.broker.start_steps",
+    "pybroker.broker.startup",
+    "pybroker.peers.broker_channel",
+    "pybroker.broker.controlled_shutdown",
+    "pybroker.broker.controller_journal",
+    "pybroker.broker.group_coordination",
+    "pybroker.broker.leader_discovery",
+    "pybroker.broker.lag_watch",
+    "pybroker.peers.leader_channel",
+    "pybroker.broker.live_config",
+    "pybroker.peers.local_channel",
+    "pybroker.broker.log_directory_failures",
+    "pybroker.broker.membership",
+    "pybroker.host.process",
+    "pybroker.broker.component_options",
+    "pybroker.host.run",
+    "pybroker.host.several_brokers",
+    "pybroker.broker.standing",
+    "pybroker.host.supervision",
+    "pybroker.host.supervisor",
+    "pybroker.broker.topic_logs",
+    "pybroker.broker.environment",
 )
 """Modules that the composition root is cut into; app, the tools, the test helpers and
 they themselves may import them."""
@@ -43,24 +43,24 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.model": 0,
     "pybroker.ports": 0,
     "pybroker.group_lag": 0,
-    "pybroker.child_launcher": 0,
-    "pybroker.child_process": 0,
+    "pybroker.host.child_launcher": 0,
+    "pybroker.host.child_process": 0,
     "pybroker.clock": 0,
     "pybroker.metrics": 0,
-    "pybroker.log_levels": 0,
-    "pybroker.log_limit": 0,
-    "pybroker.config": 0,
-    "pybroker.properties": 0,
+    "pybroker.applog.log_levels": 0,
+    "pybroker.applog.rate_limit": 0,
+    "pybroker.config.declaration": 0,
+    "pybroker.config.properties": 0,
     "pybroker.tool_list": 0,
-    "pybroker.standard_output": 0,
-    "pybroker.listeners": 0,
-    "pybroker.kafka_options": 0,
-    "pybroker.kafka_versions": 0,
-    "pybroker.broker_options": 0,
-    "pybroker.broker_config": 0,
-    "pybroker.topic_config": 0,
-    "pybroker.layered_config": 0,
-    "pybroker.without_effect": 0,
+    "pybroker.host.standard_output": 0,
+    "pybroker.config.listeners": 0,
+    "pybroker.config.kafka_options": 0,
+    "pybroker.config.kafka_versions": 0,
+    "pybroker.config.broker_options": 0,
+    "pybroker.config.broker_config": 0,
+    "pybroker.config.topic_config": 0,
+    "pybroker.config.layered_config": 0,
+    "pybroker.config.without_effect": 0,
     "pybroker.wire": 1,
     "pybroker.records": 2,
     "pybroker.storage": 3,
@@ -75,12 +75,12 @@ LAYERS: Final[Mapping[str, int]] = {
     "pybroker.client": 6,
     "pybroker.server": 6,
     "pybroker.admin": 6,
-    "pybroker.log_output": 6,
+    "pybroker.applog.output": 6,
     "pybroker.tools": 7,
     "pybroker.spark": 7,
     "pybroker.testing": 7,
     "pybroker.testing.history": 6,
-    "pybroker.app": 7,
+    "pybroker.broker.app": 7,
     "pybroker.classic": 7,
     "pybroker.__main__": 8,
     "pyspark_pybroker": 8,
@@ -88,9 +88,11 @@ LAYERS: Final[Mapping[str, int]] = {
 
 SIDEWAYS: Final = frozenset(
     (importer, imported)
-    for importer in ("pybroker.app", "pybroker.tools", "pybroker.testing", *PARTS_OF_APP)
-    for imported in ("pybroker.app", *PARTS_OF_APP)
-    if imported != "pybroker.app" or importer not in PARTS_OF_APP or importer == "pybroker.assembly"
+    for importer in ("pybroker.broker.app", "pybroker.tools", "pybroker.testing", *PARTS_OF_APP)
+    for imported in ("pybroker.broker.app", *PARTS_OF_APP)
+    if imported != "pybroker.broker.app"
+    or importer not in PARTS_OF_APP
+    or importer == "pybroker.broker.startup"
 ) | {("pybroker.tools", "pybroker.spark")}
 """Imports between rooms of one layer that are allowed: (importer, imported)."""
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.broker_config import BrokerConfig
-from pybroker.coordinator.zookeeper.java import JAR_PATTERNS, JARS_VARIABLE
-from pybroker.properties import read_properties
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.properties import read_properties
+from pybroker.host.java import JAR_PATTERNS, JARS_VARIABLE
 from pybroker.tools.container_environment import DATA_DIRECTORY, read_settings
 from unit_tests.sources import ROOT
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from docs import make_config_files, make_configuration, make_states
-from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
 from pybroker.client import Admin
 from pybroker.client.options import (
     AdminOptions,
@@ -19,10 +18,11 @@ from pybroker.client.options import (
     ProducerOptions,
     parse_options,
 )
+from pybroker.config.broker_config import BROKER_OPTIONS, BrokerConfig
+from pybroker.config.properties import parse_properties, read_properties
+from pybroker.config.topic_config import TOPIC_OPTIONS
 from pybroker.coordinator.controller import partitions, replicas
 from pybroker.coordinator.groups import states
-from pybroker.properties import parse_properties, read_properties
-from pybroker.topic_config import TOPIC_OPTIONS
 from unit_tests.sources import ROOT
 
 CONFIG = ROOT / "config"

@@ -111,8 +111,8 @@ def written(module: str, text: str) -> Source:
         ("pybroker.coordinator.zookeeper.x", "pybroker.coordinator.controller.y", False),
         ("pybroker.handlers.fetch", "pybroker.replication.manager", True),
         ("pybroker.server.listener", "pybroker.client.connection", False),
-        ("pybroker.tools.topics", "pybroker.app", True),
-        ("pybroker.app", "pybroker.tools.topics", False),
+        ("pybroker.tools.topics", "pybroker.broker.app", True),
+        ("pybroker.broker.app", "pybroker.tools.topics", False),
     ],
 )
 def test_the_layer_table_means_what_it_says(importer: str, imported: str, allowed: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.channel import Backoff
 from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.decisions import Circumstances, decide_repair

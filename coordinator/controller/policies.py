@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.topic_config import effective_topic_config, usable_overrides
 from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.errors import MalformedNode
 from pybroker.ports import Coord
-from pybroker.topic_config import effective_topic_config, usable_overrides
 
 logger = logging.getLogger(__name__)
 

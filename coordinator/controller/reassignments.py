@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from pybroker.config import shortened
+from pybroker.config.declaration import shortened
 from pybroker.coordinator.controller.events import ReassignmentRequested
 from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.request_nodes import read_request, remove_request

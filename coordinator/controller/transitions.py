@@ -196,7 +196,7 @@ class StateMachine:
 
     def _adopt(self, key: TopicPartition, node: StateNode) -> None:
         """Somebody else wrote the state: a leader changed the ISR, a broker has left it by itself
-        (`replication/power_loss.py`), or an earlier controller was faster. Take what is stored."""
+        (`health/power_loss.py`), or an earlier controller was faster. Take what is stored."""
         if node.state.controller_epoch > self._context.controller_epoch:
             raise ControllerMoved(f"the state of {key} was written by a newer controller")
         context, before = self._context, self._context.partitions[key]

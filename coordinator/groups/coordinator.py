@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
+from pybroker.applog.rate_limit import LogLimit
 from pybroker.coordinator.groups import (
     delete,
     expiry,
@@ -53,7 +54,6 @@ from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.groups.turn import Store, StoreAssignment, StoreReplacement, Turn
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord, Timer
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedInput
-from pybroker.log_limit import LogLimit
 from pybroker.ports import KeyValue
 
 log = logging.getLogger(__name__)

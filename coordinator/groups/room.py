@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from pybroker.applog.rate_limit import LogLimit
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.log_limit import LogLimit
 from pybroker.ports import Clock
 
 log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
+from pybroker.applog.rate_limit import LogLimit
 from pybroker.coordinator.runtime.refusals import (
     Superseded,
     as_told_to_clients,
@@ -24,7 +25,6 @@ from pybroker.coordinator.runtime.refusals import (
 from pybroker.coordinator.runtime.replay import Replay
 from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredRecord
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
-from pybroker.log_limit import LogLimit
 from pybroker.ports import Blocking, Clock, KeyValue, PartitionLog, Rng
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
+from pybroker.applog.rate_limit import LogLimit
 from pybroker.coordinator.runtime.live_shard import Fence, LiveShard, Phase, Surroundings
 from pybroker.coordinator.runtime.refusals import not_coordinator
 from pybroker.coordinator.runtime.replay import Replay
 from pybroker.coordinator.runtime.shard import Coordinator, ShardContext
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.log_limit import LogLimit
 from pybroker.ports import Blocking, Clock, PartitionLog, Rng
 
 log = logging.getLogger(__name__)

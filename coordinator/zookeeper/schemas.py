@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.config.listeners import PORT_MAX, PROTOCOLS
 from pybroker.coordinator.zookeeper.json_nodes import (
     Fields,
     decimal,
@@ -27,7 +28,6 @@ from pybroker.coordinator.zookeeper.json_nodes import (
     malformed,
 )
 from pybroker.errors import MalformedNode
-from pybroker.listeners import PORT_MAX, PROTOCOLS
 from pybroker.model import Endpoint, PartitionState, TopicPartition, decode_uuid, encode_uuid
 
 _BROKER_VERSION: Final = 4

@@ -7,9 +7,9 @@ from typing import Final
 
 from pybroker import __version__
 from pybroker.admin.view import BrokerView
-from pybroker.broker_config import BROKER_OPTIONS
-from pybroker.config import Option, Value
-from pybroker.layered_config import LayeredConfig, Source, is_secret
+from pybroker.config.broker_config import BROKER_OPTIONS
+from pybroker.config.declaration import Option, Value
+from pybroker.config.layered_config import LayeredConfig, Source, is_secret
 
 HIDDEN: Final = "[hidden]"
 SOURCES: Final[Mapping[Source, str]] = {

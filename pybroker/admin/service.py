@@ -15,7 +15,7 @@ import socket
 from typing import Final
 
 from pybroker.admin.view import BrokerView, Phase
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.layered_config import LayeredConfig
 from pybroker.group_lag import ProgressReport
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.layered_config import LayeredConfig
 from pybroker.metrics import Metrics
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent

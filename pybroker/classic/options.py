@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from pybroker.client.errors import ConfigError
-from pybroker.config import boolean, integer, nearest_name, options_of, parse_values, string
-from pybroker.properties import is_property
+from pybroker.config.declaration import (
+    boolean,
+    integer,
+    nearest_name,
+    options_of,
+    parse_values,
+    string,
+)
+from pybroker.config.properties import is_property
 
 logger = logging.getLogger(__name__)
 

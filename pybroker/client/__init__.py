@@ -2,9 +2,9 @@
 only."""
 
 from pybroker.client.accumulator import RecordMetadata
-from pybroker.client.admin import Admin
-from pybroker.client.admin_cluster import BrokerVersions, ClusterDescription
-from pybroker.client.admin_configs import (
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.cluster import BrokerVersions, ClusterDescription
+from pybroker.client.admin.configs import (
     ALL_BROKERS,
     ConfigChange,
     ConfigDescription,
@@ -17,17 +17,18 @@ from pybroker.client.admin_configs import (
     ConfigType,
     ResourceKind,
 )
-from pybroker.client.admin_elections import ElectionType
-from pybroker.client.admin_group_offsets import CommittedOffset, GroupOffsets
-from pybroker.client.admin_groups import GroupDescription, GroupList, GroupListing, GroupMember
-from pybroker.client.admin_log_dirs import BrokerLogDirs, LogDir, Replica, ReplicaLog
-from pybroker.client.admin_partitions import (
+from pybroker.client.admin.elections import ElectionType
+from pybroker.client.admin.group_offsets import CommittedOffset, GroupOffsets
+from pybroker.client.admin.groups import GroupDescription, GroupList, GroupListing, GroupMember
+from pybroker.client.admin.lag import GroupLag, PartitionLag
+from pybroker.client.admin.log_dirs import BrokerLogDirs, LogDir, Replica, ReplicaLog
+from pybroker.client.admin.partitions import (
     HIGH_WATERMARK,
     ActiveProducer,
     DeletedRecords,
     PartitionProducers,
 )
-from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
+from pybroker.client.admin.topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.consumer import Consumer
 from pybroker.client.epoch_lookup import EpochEnd
 from pybroker.client.errors import (
@@ -61,7 +62,6 @@ from pybroker.client.errors import (
     UnsupportedByBroker,
 )
 from pybroker.client.groups.offsets import OffsetAndMetadata
-from pybroker.client.lag import GroupLag, PartitionLag
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
 from pybroker.client.producer import Producer

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pybroker.client.addresses import split_address
 from pybroker.client.assignors import assignor_name
 from pybroker.client.errors import ConfigError
-from pybroker.properties import is_property
+from pybroker.config.properties import is_property
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from typing import Final, Self
 from pybroker.client import defaults
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError, Closed
-from pybroker.client.range_counts import Difference
-from pybroker.client.range_cursor import Batch, Gap
-from pybroker.client.range_fetcher import Patience, RangeFetcher
-from pybroker.client.range_options import parse_range_options
-from pybroker.client.ranges import PartitionRange, RangeFailed, RangeFault
+from pybroker.client.ranges.counts import Difference
+from pybroker.client.ranges.cursor import Batch, Gap
+from pybroker.client.ranges.fetcher import Patience, RangeFetcher
+from pybroker.client.ranges.model import PartitionRange, RangeFailed, RangeFault
+from pybroker.client.ranges.options import parse_range_options
 
 __all__ = ["PartitionRange", "Patience", "RangeFailed", "RangeFault", "RangeReader"]
 

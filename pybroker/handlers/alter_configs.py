@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from pybroker import log_levels
+from pybroker.applog import log_levels
+from pybroker.config.layered_config import merged, option_of, usable_values
+from pybroker.config.topic_config import TOPIC_OPTIONS, topic_config_faults
 from pybroker.coordinator.zookeeper.paths import broker_entity, topic_entity
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.handlers.configs import (
@@ -24,8 +26,6 @@ from pybroker.handlers.configs import (
     this_broker,
 )
 from pybroker.handlers.context import Request, Services
-from pybroker.layered_config import merged, option_of, usable_values
-from pybroker.topic_config import TOPIC_OPTIONS, topic_config_faults
 from pybroker.wire.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,

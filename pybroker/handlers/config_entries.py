@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pybroker.broker_config import BROKER_OPTIONS
-from pybroker.config import Option, OptionType, UpdateMode, Value, can_be_told
-from pybroker.layered_config import LayeredConfig, Source, Synonym, is_secret, option_of
-from pybroker.topic_config import TOPIC_OPTIONS, effective_topic_config, usable_overrides
+from pybroker.config.broker_config import BROKER_OPTIONS
+from pybroker.config.declaration import Option, OptionType, UpdateMode, Value, can_be_told
+from pybroker.config.layered_config import LayeredConfig, Source, Synonym, is_secret, option_of
+from pybroker.config.topic_config import TOPIC_OPTIONS, effective_topic_config, usable_overrides
 
 _UNKNOWN_TYPE: Final = 0
 _TYPES: Final[Mapping[OptionType, int]] = {

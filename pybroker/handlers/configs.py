@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from pybroker import log_levels
+from pybroker.applog import log_levels
+from pybroker.config.layered_config import Source
 from pybroker.coordinator.zookeeper.paths import topic_entity
 from pybroker.errors import (
     BrokerError,
@@ -26,7 +27,6 @@ from pybroker.handlers.config_entries import (
     topic_entries,
 )
 from pybroker.handlers.context import Request, Services
-from pybroker.layered_config import Source
 from pybroker.model import topic_name_fault
 from pybroker.wire.messages.configs import (
     DescribeConfigsRequest,

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from pybroker.applog.rate_limit import LogLimit
+from pybroker.config.layered_config import LayeredConfig
 from pybroker.coordinator.controller.events import Election, ElectionType
-from pybroker.coordinator.groups.classic_offsets import ClassicOffsets
 from pybroker.coordinator.groups.service import GroupService
+from pybroker.coordinator.offsets.classic_nodes import ClassicOffsets
 from pybroker.coordinator.zookeeper.config_store import Change
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import ErrorCode
 from pybroker.handlers.config_entries import ConfigEntry
 from pybroker.handlers.fetch_sessions import FetchSessionCache
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.layered_config import LayeredConfig
-from pybroker.log_limit import LogLimit
 from pybroker.metrics import Metrics
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, BrokerChannel, Clock

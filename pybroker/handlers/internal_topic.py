@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.applog.rate_limit import LogLimit
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.handlers.context import TopicAdmin
 from pybroker.handlers.metadata import has_leaders
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.log_limit import LogLimit
 from pybroker.model import NO_LEADER
 from pybroker.ports import Clock
 

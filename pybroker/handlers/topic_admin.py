@@ -8,6 +8,8 @@ import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
+from pybroker.config.layered_config import LayeredConfig
+from pybroker.config.topic_config import effective_topic_config
 from pybroker.coordinator.controller.growth import grow_topic
 from pybroker.coordinator.controller.topics import (
     check_assignment,
@@ -24,10 +26,8 @@ from pybroker.errors import BrokerError, ConfigError, ErrorCode, NoNode
 from pybroker.handlers.config_entries import topic_entries
 from pybroker.handlers.context import CreatedTopic
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.layered_config import LayeredConfig
 from pybroker.model import Broker
 from pybroker.ports import Coord, Rng, WatchEvent
-from pybroker.topic_config import effective_topic_config
 
 
 class _Changed:

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from pybroker.log_limit import LogLimit
+from pybroker.applog.rate_limit import LogLimit
 from pybroker.ports import Clock
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from pybroker.log_limit import LogLimit
+from pybroker.applog.rate_limit import LogLimit
 from pybroker.ports import Buffer, Clock
 
 log = logging.getLogger(__name__)

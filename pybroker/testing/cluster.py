@@ -21,10 +21,10 @@ from shutil import rmtree
 from types import TracebackType
 from typing import Final
 
-from pybroker.child_process import wait_until_stopped
 from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
-from pybroker.coordinator.zookeeper.embedded import EmbeddedZooKeeper
 from pybroker.errors import StartupError
+from pybroker.host.child_process import wait_until_stopped
+from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.testing.cluster_links import Links, Side
 from pybroker.testing.cluster_parts import (

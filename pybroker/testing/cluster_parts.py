@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pybroker.broker_config import small_cluster_properties
-from pybroker.child_process import ended, pybroker_command, pybroker_environment, tied_to_us
+from pybroker.config.broker_config import small_cluster_properties
+from pybroker.host.child_process import ended, pybroker_command, pybroker_environment, tied_to_us
 from pybroker.testing.place import Place
 
 CLIENTS: Final = "CLIENTS"

@@ -15,8 +15,8 @@ from pybroker.client.blocking import run_blocking
 from pybroker.client.cluster import Cluster
 from pybroker.client.offset_lookup import EARLIEST, LATEST
 from pybroker.client.options import ConsumerOptions
-from pybroker.client.range_options import parse_range_options
 from pybroker.client.range_reader import Patience
+from pybroker.client.ranges.options import parse_range_options
 from pybroker.model import TopicPartition
 from pybroker.spark.etl.exactly_once import Lost
 from pybroker.spark.etl.files import OutputError

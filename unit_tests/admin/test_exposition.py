@@ -14,7 +14,7 @@ from pybroker.admin.loop_watch import LoopWatch
 from pybroker.admin.partition_rows import AT_A_TIME
 from pybroker.admin.text_format import labels
 from pybroker.admin.view import BrokerView, GroupNumbers
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError
 from pybroker.group_lag import GroupProgress, Lag, ProgressReport
 from pybroker.metrics import FetcherCounters

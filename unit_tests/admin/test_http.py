@@ -19,7 +19,7 @@ from pybroker.admin.http import CONNECTIONS_MAX, HttpServer
 from pybroker.admin.loop_watch import LoopWatch
 from pybroker.admin.service import OPTION, AdminService, bind_http
 from pybroker.admin.view import BrokerView, Phase
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import ConfigError, StartupError
 from pybroker.testing.sockets import free_ports
 from unit_tests.admin.vocabulary import Shown

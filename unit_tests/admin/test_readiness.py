@@ -9,7 +9,7 @@ import pytest
 
 from pybroker.admin.readiness import conditions
 from pybroker.admin.view import BrokerView, Phase
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pybroker.admin.view import BrokerView, GroupNumbers, Phase, Rooms, SessionWatch
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.layered_config import LayeredConfig
 from pybroker.group_lag import ProgressReport
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.layered_config import LayeredConfig
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, PartitionFacts, TopicPartition, UpdateMetadata
 from pybroker.storage.log_parts import Damage

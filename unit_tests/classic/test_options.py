@@ -10,7 +10,7 @@ from pybroker.classic import ClassicConsumer, ClassicOptions
 from pybroker.classic.options import parse_classic_options
 from pybroker.classic.subscription import Subscription, as_registered, by_names, by_pattern
 from pybroker.client import ClientError, ConfigError
-from pybroker.config import options_of
+from pybroker.config.declaration import options_of
 from pybroker.coordinator.zookeeper.schemas import ConsumerRegistration
 from unit_tests.sources import ROOT
 

@@ -21,7 +21,7 @@ from pybroker.client.errors import (
     UnsupportedByBroker,
 )
 from pybroker.errors import ErrorCode
-from pybroker.run import _LOOP_FACTORY
+from pybroker.host.run import _LOOP_FACTORY
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import encode_response
 from pybroker.wire.headers import encode_response_header

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.client.admin import Admin
+from pybroker.client.admin.admin import Admin
 from pybroker.client.errors import ResponseError
 from pybroker.client.leaderless import LeaderlessWatch
 from pybroker.client.metadata import ClusterView, Node, PartitionInfo, TopicInfo

@@ -16,7 +16,7 @@ from pybroker.client.options import (
     ProducerOptions,
     parse_options,
 )
-from pybroker.properties import parse_properties
+from pybroker.config.properties import parse_properties
 
 
 def producer(**given: Any) -> ProducerOptions:

@@ -10,13 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from pybroker.app import BrokerApp
-from pybroker.broker_config import BrokerConfig
+from pybroker.broker.app import BrokerApp
+from pybroker.broker.environment import World
+from pybroker.broker.topic_logs import topic_log_config
 from pybroker.clock import SystemClock
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.listeners import endpoints
 from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents
 from pybroker.errors import ErrorCode
 from pybroker.handlers.dispatch import Answer
-from pybroker.listeners import endpoints
 from pybroker.model import Endpoint, UpdateMetadata
 from pybroker.ports import Buffer, Clock, Disk
 from pybroker.records.builder import BatchBuilder
@@ -26,7 +28,6 @@ from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.manager import LogManager
 from pybroker.testing.coord import MemoryCoord, MemoryTree
-from pybroker.topic_logs import topic_log_config
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import decode_response, encode_request
 from pybroker.wire.headers import RequestHeader, encode_request_header, parse_response_header
@@ -52,7 +53,6 @@ from pybroker.wire.messages.topics import (
     DeleteTopicsRequest,
 )
 from pybroker.wire.schema import Message
-from pybroker.world import World
 
 T = TypeVar("T")
 

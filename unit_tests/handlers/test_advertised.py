@@ -93,7 +93,7 @@ async def test_a_change_without_a_session_is_told_by_the_next_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The configuration was changed by a tool, and the session ends before it is told."""
-    monkeypatch.setattr("pybroker.membership._RETRY_S", 0)
+    monkeypatch.setattr("pybroker.broker.membership._RETRY_S", 0)
     async with Bench(tmp_path, properties={"zookeeper.session.timeout.ms": "1000"}) as bench:
         bench.coord.expire()
         before = bench.app.live.current
@@ -105,7 +105,7 @@ async def test_a_change_without_a_session_is_told_by_the_next_registration(
 async def test_a_write_that_is_lost_is_repeated(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pybroker.membership._RETRY_S", 0)
+    monkeypatch.setattr("pybroker.broker.membership._RETRY_S", 0)
     before = bench.app.live.current
     now = bench.app.live.layers.with_values({NAME: TO_NEW[2]}, per_broker=True).current
     for _ in range(3):

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from pybroker.config import SUGGESTIONS_MAX, VALUE_BYTES_MAX
+from pybroker.config.declaration import SUGGESTIONS_MAX, VALUE_BYTES_MAX
+from pybroker.config.layered_config import merged
+from pybroker.config.topic_config import TOPIC_OPTIONS
 from pybroker.errors import ErrorCode
-from pybroker.layered_config import merged
-from pybroker.topic_config import TOPIC_OPTIONS
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
@@ -191,8 +191,8 @@ async def test_thousands_of_unknown_options_are_answered_quickly(
     def nearest(name: str, known: object) -> None:
         looked_up.append(name)
 
-    monkeypatch.setattr("pybroker.topic_config.nearest_name", nearest)
-    monkeypatch.setattr("pybroker.layered_config.nearest_name", nearest)
+    monkeypatch.setattr("pybroker.config.topic_config.nearest_name", nearest)
+    monkeypatch.setattr("pybroker.config.layered_config.nearest_name", nearest)
     names = [(SET, f"nobody.knows.this.{number:05}", "1") for number in range(3000)]
     found, detail = await change(bench, resource, *names)
     assert found in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.config.layered_config import Source
 from pybroker.errors import ErrorCode
-from pybroker.layered_config import Source
 from pybroker.model import TopicPartition
 from pybroker.records.batch import iter_headers
 from pybroker.records.compression import Codec

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from pybroker.applog.rate_limit import LogLimit
 from pybroker.clock import ManualClock
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.internal_topic import InternalTopic, NewTopic
 from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
-from pybroker.log_limit import LogLimit
 from pybroker.model import Endpoint
 from pybroker.replication.internal_log import InternalLog
 from pybroker.wire.api import ApiKey

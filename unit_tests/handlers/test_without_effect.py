@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.config.without_effect import sentence
 from pybroker.errors import ErrorCode
-from pybroker.without_effect import sentence
 from unit_tests.handlers.bench import Bench
 from unit_tests.handlers.config_words import BROKER, ME, SET, TOPIC, change
 

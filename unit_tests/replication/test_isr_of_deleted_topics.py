@@ -10,7 +10,6 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import encode_state
 from pybroker.errors import ErrorCode
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.local_channel import LocalBrokerChannel
 from pybroker.model import (
     LEADER_DURING_DELETION,
     PartitionFacts,
@@ -18,6 +17,7 @@ from pybroker.model import (
     StopReplicaPartition,
     TopicPartition,
 )
+from pybroker.peers.local_channel import LocalBrokerChannel
 from pybroker.ports import CoordOp, OpResult, SetOp
 from unit_tests.idle_loop import idle
 from unit_tests.patience import until

@@ -15,10 +15,10 @@ from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_topic
 from pybroker.errors import ConnectionLoss
 from pybroker.ports import CreateOp
-from pybroker.replication.power_loss import Left, PowerLoss, without
+from pybroker.replication.health.power_loss import Left, PowerLoss, without
 from pybroker.storage.log_parts import Damage
+from unit_tests.replication.health.test_quarantine import Broker, state
 from unit_tests.replication.next_topic import NEXT, NextTopic
-from unit_tests.replication.test_quarantine import Broker, state
 from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from pybroker.clock import SystemClock
 from pybroker.errors import CloseConnection, MalformedInput, StartupError
+from pybroker.host.run import _LOOP_FACTORY
 from pybroker.ports import Clock
-from pybroker.run import _LOOP_FACTORY
 from pybroker.server.connection import Answer, Connection, Peer
 from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Bind, Server, bind

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from pybroker.broker.standing import Level
 from pybroker.client import Admin
 from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.model import is_orphaned
-from pybroker.standing import Level
 from pybroker.testing.simulation import ZOOKEEPER, Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.links import Delay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pybroker.admin.readiness import conditions
 from pybroker.admin.view import BrokerView, Phase, Rooms
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.upkeep import look_after

@@ -11,7 +11,7 @@ import pytest
 
 from pybroker.coordinator.controller.writes import ControllerMoved, FencedWriter, Write
 from pybroker.coordinator.groups.offset_store import CommittedOffset
-from pybroker.coordinator.groups.zookeeper_offsets import ZookeeperOffsets
+from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
@@ -21,7 +21,7 @@ from pybroker.records.builder import BatchBuilder
 from pybroker.testing.coord import MemoryCoord, MemoryTree
 from pybroker.testing.simulation.planted import BY_NAME, PLANTED, planted
 from pybroker.wire.api import ApiKey
-from unit_tests.coordinator.groups.offset_stage import Stage as OffsetStage
+from unit_tests.coordinator.offsets.offset_stage import Stage as OffsetStage
 from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, produce_request
 from unit_tests.handlers.test_produce import shared
 from unit_tests.handlers.test_replica_fetch import follow, lead

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.client.range_reader import PartitionRange, RangeFailed, RangeFault
-from pybroker.client.ranges import DIGEST_END, Counted
+from pybroker.client.ranges.model import DIGEST_END, Counted
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.batch import HEADER_SIZE, read_header, seal, stamp
@@ -41,8 +41,8 @@ from pybroker.wire.messages.log_dirs import DescribeLogDirsResponse
 from unit_tests.client.compaction import compact
 from unit_tests.client.fake_broker import FakeBroker
 from unit_tests.client.held_logs import batch, holding
-from unit_tests.client.range_readings import OLD, failure, numbers, read_now
-from unit_tests.client.test_range_counts import digest
+from unit_tests.client.ranges.readings import OLD, failure, numbers, read_now
+from unit_tests.client.ranges.test_counts import digest
 
 CONF = {"retry.backoff.ms": "1", "bootstrap.timeout.ms": "500", "default.api.timeout.ms": "5000"}
 

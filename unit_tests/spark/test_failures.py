@@ -11,7 +11,7 @@ from pybroker.spark.failures import ReadFailed, in_one_line, reason
 
 JOB_ABORTED = """\
 An exception was thrown from the Python worker. Please see the stack trace below.
-pybroker.client.ranges.RangeFailed: orders-3@1234: the records were deleted: take a new snapshot
+pybroker.client.ranges.model.RangeFailed: orders-3@1234: the records were deleted: take another
 """
 JAVA = """\
 An error occurred while calling o55.collectToPython.
@@ -90,7 +90,7 @@ AT_LOAD = (
     ("error", "line"),
     [
         (ConfigError(["a is wrong", "b is, too"]), "a is wrong; b is, too"),
-        (RuntimeError(JOB_ABORTED), "orders-3@1234: the records were deleted: take a new snapshot"),
+        (RuntimeError(JOB_ABORTED), "orders-3@1234: the records were deleted: take another"),
         (RuntimeError(JAVA), "orders-0@7: no broker could be reached"),
         (RuntimeError(DISK_FULL), "IOException: No space left on device"),
         (RuntimeError(NO_FOLDER), "ParentNotDirectoryException: /lake/file (is not a directory)"),

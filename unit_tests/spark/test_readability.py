@@ -22,7 +22,7 @@ from pybroker.wire.messages.configs import (
 from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import FakeBroker
 from unit_tests.client.held_logs import batch, holding
-from unit_tests.client.range_readings import NEW, OLD, numbers
+from unit_tests.client.ranges.readings import NEW, OLD, numbers
 
 CONF = {"retry.backoff.ms": "1", "bootstrap.timeout.ms": "100", "default.api.timeout.ms": "500"}
 

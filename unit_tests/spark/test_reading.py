@@ -13,7 +13,7 @@ import pytest
 
 from pybroker.client.errors import NoBrokers
 from pybroker.client.range_reader import PartitionRange
-from pybroker.client.ranges import DIGEST_END, Counted
+from pybroker.client.ranges.model import DIGEST_END, Counted
 from pybroker.errors import ConfigError
 from pybroker.records.builder import BatchBuilder
 from pybroker.spark.batch_reader import read_batches

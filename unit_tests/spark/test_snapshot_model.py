@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from pybroker.client.range_reader import PartitionRange
-from pybroker.client.ranges import DIGEST_END, Counted
+from pybroker.client.ranges.model import DIGEST_END, Counted
 from pybroker.spark.snapshot_model import Change, PartitionCut, Snapshot, SnapshotError, TopicCut
 
 ID = "00000000-0000-0000-0000-00000000000a"

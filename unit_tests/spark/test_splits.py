@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pybroker.client.range_options import parse_range_options
 from pybroker.client.range_reader import PartitionRange
+from pybroker.client.ranges.options import parse_range_options
 from pybroker.model import TopicPartition
 from pybroker.spark import splits
 from pybroker.spark.splits import Limits, align, pieces_of, split

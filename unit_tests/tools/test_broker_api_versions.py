@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pybroker.client.admin_cluster import BrokerVersions
+from pybroker.client.admin.cluster import BrokerVersions
 from pybroker.client.errors import NotConnected
 from pybroker.client.metadata import Node
 from pybroker.tools.broker_api_versions import (

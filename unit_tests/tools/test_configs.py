@@ -9,8 +9,8 @@ from typing import Any
 import click
 import pytest
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_configs import (
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.configs import (
     ConfigChange,
     ConfigDescription,
     ConfigEntry,
@@ -20,11 +20,11 @@ from pybroker.client.admin_configs import (
     ConfigSynonym,
     ResourceKind,
 )
+from pybroker.config.without_effect import sentence
 from pybroker.tools import _cli
 from pybroker.tools._cli import Failure
 from pybroker.tools._config_wish import Wish, parse_pairs, parse_wish
 from pybroker.tools.configs import alter, as_json, as_text, command, dynamic_source, headline
-from pybroker.without_effect import sentence
 
 SERVER = ["--bootstrap-server", "127.0.0.1:1"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import click
 import pytest
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_group_offsets import CommittedOffset, GroupOffsets
-from pybroker.client.admin_groups import GroupDescription, GroupListing, GroupMember
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.group_offsets import CommittedOffset, GroupOffsets
+from pybroker.client.admin.groups import GroupDescription, GroupListing, GroupMember
+from pybroker.client.admin.lag import PartitionLag
 from pybroker.client.errors import ResponseError
-from pybroker.client.lag import PartitionLag
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer
 from pybroker.errors import ErrorCode

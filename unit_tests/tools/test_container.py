@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.__main__ import main
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 from pybroker.tool_list import TOOLS, tool_name
 from pybroker.tools import container

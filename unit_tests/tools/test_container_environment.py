@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pybroker.broker_config import BROKER_OPTIONS, BrokerConfig
-from pybroker.kafka_options import NOT_IMPLEMENTED
+from pybroker.config.broker_config import BROKER_OPTIONS, BrokerConfig
+from pybroker.config.kafka_options import NOT_IMPLEMENTED
 from pybroker.tools.container_environment import (
     DATA_DIRECTORY,
     Settings,

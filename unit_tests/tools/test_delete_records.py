@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_partitions import DeletedRecords
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.partitions import DeletedRecords
 from pybroker.client.errors import ResponseError
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition

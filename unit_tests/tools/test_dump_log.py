@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.client.admin_log_dirs import BrokerLogDirs, LogDir, ReplicaLog
+from pybroker.client.admin.log_dirs import BrokerLogDirs, LogDir, ReplicaLog
 from pybroker.client.errors import ResponseError
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.records import (

@@ -268,7 +268,7 @@ def test_a_tool_ends_silently_in_the_middle_of_a_file(tmp_path: Path) -> None:
 
 _IN_A_TASK = """
 import asyncio, sys
-from pybroker.standard_output import ended_by_its_reader
+from pybroker.host.standard_output import ended_by_its_reader
 
 async def work():
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pybroker.__main__ import main
-from pybroker.client.ranges import Counted
+from pybroker.client.ranges.model import Counted
 from pybroker.spark import snapshot as snapshots
 from pybroker.spark.readability import Readability
 from pybroker.spark.snapshot import PartitionCut, Snapshot, TopicCut

@@ -10,23 +10,23 @@ from typing import Any
 import click
 import pytest
 
-from pybroker.client.admin import Admin
-from pybroker.client.admin_cluster import ClusterDescription
-from pybroker.client.admin_configs import (
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.cluster import ClusterDescription
+from pybroker.client.admin.configs import (
     ConfigDescription,
     ConfigEntry,
     ConfigResource,
     ConfigSource,
 )
-from pybroker.client.admin_topics import NewPartitions, NewTopic, TopicResult
+from pybroker.client.admin.topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.errors import ResponseError, UnsupportedByBroker
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
+from pybroker.config.without_effect import sentence
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.tools._cli import Failure
 from pybroker.tools._topic_lines import Described, Reports
 from pybroker.tools.topics import parse_wish, perform
-from pybroker.without_effect import sentence
 
 ID = uuid.UUID(bytes=bytes(range(16)))
 SWITCHES = [

@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from pybroker.admin.view import Phase, Rooms
-from pybroker.app import BrokerApp
-from pybroker.assembly import Session, Surroundings, serve_until, start_broker
-from pybroker.broker_config import BrokerConfig
+from pybroker.broker.app import BrokerApp
+from pybroker.broker.startup import Session, Surroundings, serve_until, start_broker
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 from pybroker.metrics import Metrics
 from pybroker.ports import Disk

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from pybroker.coordination import GROUP_TOPIC
+from pybroker.broker.group_coordination import GROUP_TOPIC
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.faults import FAULTS, Scene, Undo, heal

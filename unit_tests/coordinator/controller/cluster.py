@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from pybroker.broker_config import BrokerConfig
 from pybroker.clock import ManualClock
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.channel import Backoff
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from pybroker.broker_config import BrokerConfig
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.policies import Policy, policy_of
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.loss_receipts import (

@@ -26,7 +26,7 @@ from pybroker.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from unit_tests.coordinator.groups.offset_stage import FENCE, GROUP, tp
+from unit_tests.coordinator.offsets.offset_stage import FENCE, GROUP, tp
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
 from unit_tests.idle_loop import idle, loop_turns
 from unit_tests.patience import until

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pybroker.applog.rate_limit import LogLimit
 from pybroker.clock import ManualClock
 from pybroker.coordinator.groups.fence import Claim, take_fence
 from pybroker.coordinator.runtime.shard import ShardContext
@@ -15,7 +16,6 @@ from pybroker.coordinator.runtime.shards import Shards
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import encode_state
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.log_limit import LogLimit
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import PartitionLog
 from pybroker.testing.coord import MemoryCoord, MemoryTree

@@ -1,0 +1,335 @@
+"""`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`, as in Apache
+Kafka. A commit is shown when its record is committed, not before.
+
+Offsets that are in ZooKeeper from before are carried over: of all groups of the shard when the mark
+says that they were kept there (`storage_mark.py`); of a group without any record, which may have
+been a classic one until now, when somebody asks for it. A record is always newer than the node. The
+nodes stay where they are, for they may be a classic consumer's; but an offset that is deleted here
+is deleted there too, or it would come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from pybroker.coordinator.groups.fenced_writes import FencedWrites
+from pybroker.coordinator.groups.gathering import for_each
+from pybroker.coordinator.groups.group_nodes import (
+    classic_members,
+    remove_empty_topics,
+    remove_group_nodes,
+)
+from pybroker.coordinator.groups.joint_multis import JointMultis
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.records import (
+    OffsetKey,
+    encode_offset_key,
+    encode_offset_value,
+)
+from pybroker.coordinator.offsets.commit_watches import Touched, Watches
+from pybroker.coordinator.offsets.log_records import RecordedOffsets, read_offset_record
+from pybroker.coordinator.offsets.nodes import OffsetNodes, removal
+from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
+from pybroker.coordinator.offsets.zookeeper_store import COMMIT_TIMEOUT_S, check_all, unavailable
+from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
+from pybroker.model import TopicPartition
+from pybroker.ports import Coord, KeyValue
+
+logger = logging.getLogger(__name__)
+
+BYTES_PER_APPEND_MAX: Final = 512 * 1024
+"""Half of what a batch may hold by default."""
+_RECORD_OVERHEAD_BYTES: Final = 100
+
+
+class _Turn:
+    """Who carries a group over, and who waits for that, in the order in which they came."""
+
+    __slots__ = ("count", "lock")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.count = 0
+
+
+class LoggedOffsets:
+    """The `OffsetStore` of one shard over its log. `coord`, `is_mine` as for the other store."""
+
+    def __init__(
+        self,
+        shard: ShardContext,
+        coord: Coord,
+        *,
+        is_mine: Callable[[str], bool],
+        timeout_s: float = COMMIT_TIMEOUT_S,
+        joint: JointMultis | None = None,
+    ) -> None:
+        self._shard = shard
+        self._coord = coord
+        self._is_mine = is_mine
+        self._timeout_s = timeout_s
+        self._recorded = RecordedOffsets()
+        self._appended: deque[tuple[int, OffsetKey, CommittedOffset | None]] = deque()
+        """(offset, key, value) of records that are not known to be committed, in log order."""
+        self._is_loaded = self._has_ended = False
+        self._imports: dict[str, _Turn] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        self._watches = Watches()
+        self._nodes = OffsetNodes(coord)
+        self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
+
+    # ---- records
+
+    def replay(self, record: StoredRecord) -> None:
+        if not self._is_loaded or record.producer_id >= 0:
+            self._recorded.replay(record)
+            return
+        read = read_offset_record(record)
+        if read is not None:
+            self._appended.append((record.offset, *read))
+
+    def replay_marker(self, marker: StoredMarker) -> None:
+        self._recorded.replay_marker(marker)
+
+    async def loaded(self) -> None:
+        """Carry over what was kept in ZooKeeper until now. Raises BrokerError, CoordError."""
+        self._is_loaded = True
+        mark = StorageMark(self._coord, self.writes, self._shard.partition)
+        if await mark.get() is Stored.LOG:
+            return
+        groups = [name for name in await self._nodes.all_groups() if self._is_mine(name)]
+        await for_each(self._import_at_load, sorted(groups))
+        await mark.put(Stored.LOG)
+
+    def ended(self) -> None:
+        self._has_ended = True
+        self.writes.end()
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    # ---- requests
+
+    async def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        if self._may_be_new(group_id) and await self._import_in_turn(group_id):
+            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"classic consumers are in {group_id}")
+        self._watches.note(group_id, offsets)
+        codes, records = {}, []
+        for key, committed in offsets.items():
+            try:
+                records.append(_record(OffsetKey(group_id, key), committed))
+                codes[key] = ErrorCode.NONE
+            except ValueError:
+                codes[key] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        await self._append(records)
+        return codes
+
+    async def fetch(
+        self, group_id: str, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        found: Mapping[TopicPartition, CommittedOffset]
+        found = {}
+        if self._may_be_new(group_id):
+            found = await self._import_in_turn(group_id)
+        await self._shard.confirm_current()
+        found = found or self._recorded.of_group(group_id)
+        if partitions is None:
+            return dict(found)
+        return {key: found[key] for key in partitions if key in found}
+
+    async def delete(
+        self, group_id: str, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        recorded = self._keys(group_id)
+        keys = list(recorded if partitions is None else partitions)
+        try:
+            codes = await self._remove_nodes(group_id, keys, everything=partitions is None)
+        except CoordError as error:
+            raise unavailable(error) from error
+        gone = [key for key in keys if key in recorded and codes[key] is ErrorCode.NONE]
+        await self._append(
+            [KeyValue(encode_offset_key(OffsetKey(group_id, key)), None) for key in gone]
+        )
+        return codes
+
+    # ---- removal
+
+    def watch(self) -> Touched:
+        return self._watches.begin()
+
+    def unwatch(self, touched: Touched) -> None:
+        self._watches.end(touched)
+
+    async def all_group_ids(self) -> Collection[str]:
+        of_nodes = [name for name in await self._nodes.all_groups() if self._is_mine(name)]
+        return dict.fromkeys([*self._recorded.groups(), *of_nodes])
+
+    async def names(self, group_id: str) -> Collection[TopicPartition]:
+        return await self._nodes.names(group_id) | self._keys(group_id)
+
+    async def remove_untouched(
+        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    ) -> None:
+        """The nodes first: a group that has lost its records is looked for there. Then the
+        records, in one step with the look at what was committed since."""
+        codes = await self._remove_nodes(group_id, list(keys), everything=False)
+        check_all(codes, group_id)
+        recorded = self._keys(group_id)
+        gone = [OffsetKey(group_id, key) for key in keys if key in recorded]
+        await self._append(
+            [KeyValue(encode_offset_key(key), None) for key in gone if key not in touched]
+        )
+
+    def undecided(self, group_id: str) -> Collection[TopicPartition]:
+        return self._recorded.undecided(group_id)
+
+    async def group_ids(self) -> Collection[str]:
+        return self._recorded.groups()
+
+    # ---- private: the log
+
+    def _keys(self, group_id: str) -> set[TopicPartition]:
+        """What has a record, committed or about to be."""
+        appended = {key.topic_partition for _, key, _ in self._appended if key.group_id == group_id}
+        return appended | self._recorded.of_group(group_id).keys()
+
+    async def _append(self, records: Sequence[KeyValue]) -> None:
+        """Append them and wait until they are committed. Raises BrokerError."""
+        end = 0
+        for some in _cut(records):
+            end = self._shard.append(some)
+        if not records:
+            return
+        try:
+            await self._shard.committed(end)
+        except (Exception, asyncio.CancelledError):  # not the end of the process, which unwinds us
+            is_watched = self._watcher is not None and not self._watcher.done()
+            if not (is_watched or self._has_ended):
+                self._watcher = asyncio.ensure_future(self._watch())
+            raise
+        self._settle_to(end)
+
+    async def _watch(self) -> None:
+        """Nobody waits for these records any more; they are shown when they are committed."""
+        while self._appended:
+            end = self._appended[-1][0] + 1
+            try:
+                await self._shard.committed(end)
+            except BrokerError as error:
+                if error.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                    return
+            else:
+                self._settle_to(end)
+
+    def _settle_to(self, end: int) -> None:
+        while self._appended and self._appended[0][0] < end:
+            _, key, committed = self._appended.popleft()
+            self._recorded.put(key, committed)
+
+    # ---- private: the nodes
+
+    def _may_be_new(self, group_id: str) -> bool:
+        """Whether there may be nodes of the group that have not been carried over."""
+        return group_id in self._imports or not self._recorded.of_group(group_id)
+
+    async def _import_in_turn(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """Carry a group over that has no records, one caller after the other; gives what is in
+        ZooKeeper of one that belongs to classic consumers at present: it is not carried over while
+        they move it. Raises BrokerError."""
+        turn = self._imports.setdefault(group_id, _Turn())
+        turn.count += 1
+        try:
+            async with asyncio.timeout(self._timeout_s), turn.lock:
+                if self._recorded.of_group(group_id):
+                    return {}
+                return await self._import_group(group_id)
+        except (CoordError, TimeoutError) as error:
+            raise unavailable(error) from error
+        except MalformedNode as error:
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+        finally:
+            turn.count -= 1
+            if not turn.count:
+                del self._imports[group_id]
+
+    async def _import_at_load(self, group_id: str) -> None:
+        try:
+            await self._import_group(group_id)
+        except MalformedNode as error:
+            logger.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
+
+    async def _import_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """Raises BrokerError, CoordError, MalformedNode."""
+        names = await self._nodes.names(group_id)
+        missing = names - self._recorded.of_group(group_id).keys()
+        if not missing:
+            return {}
+        found = await self._nodes.read(group_id, missing)
+        if await classic_members(self._coord, group_id):
+            return found
+        await self._append(
+            [_imported(OffsetKey(group_id, key), found[key]) for key in sorted(found)]
+        )
+        logger.info("offsets_moved_to_the_log group=%s offsets=%d", group_id, len(found))
+        return {}
+
+    async def _remove_nodes(
+        self, group_id: str, keys: Sequence[TopicPartition], *, everything: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        if everything:
+            members = await classic_members(self._coord, group_id)
+            if members:
+                raise BrokerError(
+                    ErrorCode.NON_EMPTY_GROUP,
+                    f"classic consumers are in {group_id}: {members[:10]}",
+                )
+            code = await remove_group_nodes(self._coord, self.writes, group_id)
+            return dict.fromkeys(keys, code)
+        codes = await self.writes.write([removal(group_id, key) for key in keys])
+        await remove_empty_topics(self._coord, self.writes, group_id, {key.topic for key in keys})
+        return dict(zip(keys, codes, strict=True))
+
+
+def _record(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
+    """Raises ValueError for text that no record can hold."""
+    return KeyValue(encode_offset_key(key), encode_offset_value(committed))
+
+
+def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
+    """A node holds longer text than a record: the offset is carried over without it then, for one
+    group must not keep a whole shard from loading."""
+    try:
+        return _record(key, committed)
+    except ValueError as error:
+        logger.error(
+            "offset_metadata_not_moved_to_the_log group=%s partition=%s offset=%d reason=%s",
+            key.group_id,
+            key.topic_partition,
+            committed.offset,
+            error,
+        )
+        return _record(key, dataclasses.replace(committed, metadata=""))
+
+
+def _cut(records: Sequence[KeyValue]) -> list[Sequence[KeyValue]]:
+    """Runs that fit into one batch each."""
+    runs: list[Sequence[KeyValue]] = []
+    run: list[KeyValue] = []
+    size = 0
+    for record in records:
+        record_size = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD_BYTES
+        if run and size + record_size > BYTES_PER_APPEND_MAX:
+            runs.append(run)
+            run, size = [], 0
+        run.append(record)
+        size += record_size
+    if run:
+        runs.append(run)
+    return runs

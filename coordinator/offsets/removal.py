@@ -1,0 +1,210 @@
+"""Offsets that nobody needs any more: those that have expired, and those of topics that were
+deleted. One shard looks after its own groups.
+
+A topic's deletion is heard of as it happens, from the controller. Who was not in office then makes
+up for it at the next look for expired offsets: what belongs to a topic that ZooKeeper does not know
+goes too. A commit that comes in while somebody looks is never removed, for it may be of a new topic
+of that name, or of a consumer that is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.seams import GroupFacts
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.coordinator.offsets.commit_watches import Touched
+from pybroker.coordinator.runtime.shard import ShardContext
+from pybroker.coordinator.zookeeper import paths
+from pybroker.errors import BrokerError, CoordError
+from pybroker.model import NO_TIMESTAMP, TopicPartition
+from pybroker.ports import Coord
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+_CONSUMER: Final = "consumer"
+
+
+class Removable(Protocol):
+    """What a store offers for that, beside being an `OffsetStore`. All that waits may raise
+    BrokerError and CoordError."""
+
+    def watch(self) -> Touched:
+        """Filled with every commit from now on, until `unwatch`."""
+
+    def unwatch(self, touched: Touched) -> None: ...
+
+    async def group_ids(self) -> Collection[str]: ...
+
+    async def all_group_ids(self) -> Collection[str]:
+        """Also those of classic consumers."""
+
+    async def names(self, group_id: str) -> Collection[TopicPartition]:
+        """For which there is something, committed by whomever."""
+
+    async def fetch(
+        self, group_id: str, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, CommittedOffset]: ...
+
+    async def remove_untouched(
+        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    ) -> None:
+        """Remove those of `keys` that were not committed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalOptions:
+    """The broker's options."""
+
+    retention_ms: int = 10_080 * 60_000
+    interval_s: float = 600.0
+
+
+def expired(
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    facts: GroupFacts | None,
+    now_ms: int,
+    retention_ms: int,
+) -> list[TopicPartition]:
+    """Kafka's rule since 2.1 (KIP-211): an offset is kept for the retention after the group has
+    become empty; without a group, and of a topic that members do not read any more, after it was
+    committed. Where a client asked for a time of its own, until then."""
+    since_ms: int | None = None
+    read: Collection[str] = ()
+    if facts is not None and facts.state is GroupState.EMPTY:
+        since_ms = None if facts.state_ms == NO_TIMESTAMP else facts.state_ms
+    elif facts is not None:
+        is_known = facts.state is GroupState.STABLE and facts.protocol_type == _CONSUMER
+        if not is_known or facts.topics is None:
+            return []
+        read = facts.topics
+    return [
+        key
+        for key, committed in offsets.items()
+        if key.topic not in read and _end_ms(committed, since_ms, retention_ms) <= now_ms
+    ]
+
+
+def _end_ms(committed: CommittedOffset, since_ms: int | None, retention_ms: int) -> int:
+    if committed.expire_ms != NO_TIMESTAMP:
+        return committed.expire_ms
+    return (committed.commit_ms if since_ms is None else since_ms) + retention_ms
+
+
+class OffsetRemoval:
+    """Runs from `begin` to `end`; owns its tasks."""
+
+    def __init__(
+        self, shard: ShardContext, coord: Coord, store: Removable, options: RemovalOptions
+    ) -> None:
+        self._shard = shard
+        self._coord = coord
+        self._store = store
+        self._options = options
+        self._facts: Callable[[str], GroupFacts | None] = lambda _: None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._runs = False
+
+    def begin(self, facts: Callable[[str], GroupFacts | None]) -> None:
+        """`facts` of a group; None if there are only offsets of it."""
+        self._facts = facts
+        if not self._runs:
+            self._runs = True
+            self._look_later()
+
+    def end(self) -> None:
+        """Idempotent."""
+        self._runs = False
+        for task in self._tasks:
+            task.cancel()
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Never waits."""
+        if self._runs:
+            self._do(self._remove_topics(frozenset(names), self._store.watch()))
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _look_later(self) -> None:
+        if self._runs:
+            self._shard.call_later(self._options.interval_s, lambda: self._do(self._look()))
+
+    # ---- expiry
+
+    async def _look(self) -> None:
+        touched = self._store.watch()
+        try:
+            existing = set(await self._existing_topics())
+            for group_id in await self._store.group_ids():
+                await self._look_at(group_id, existing, touched)
+        except (BrokerError, CoordError) as error:
+            logger.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
+        except Exception:
+            logger.exception("offsets_not_expired partition=%d", self._shard.partition)
+        finally:
+            self._store.unwatch(touched)
+            self._look_later()
+
+    async def _look_at(self, group_id: str, existing: Collection[str], touched: Touched) -> None:
+        try:
+            offsets = await self._store.fetch(group_id, None)
+        except BrokerError as error:
+            logger.warning("offsets_not_expired group=%s reason=%r", group_id, error)
+            return
+        now_ms = self._shard.clock.wall_ms()
+        facts = self._facts(group_id)
+        old = expired(offsets, facts, now_ms, self._options.retention_ms)
+        orphaned = [key for key in offsets if key.topic not in existing]
+        keys = dict.fromkeys([*old, *orphaned])
+        if keys:
+            logger.info(
+                "offsets_removed group=%s expired=%d of_deleted_topics=%d",
+                group_id,
+                len(old),
+                len(orphaned),
+            )
+            await self._store.remove_untouched(group_id, list(keys), touched)
+
+    async def _existing_topics(self) -> list[str]:
+        await self._coord.sync(paths.TOPICS)
+        return [paths.decode_name(name) for name in await self._coord.children(paths.TOPICS)]
+
+    # ---- deleted topics
+
+    async def _remove_topics(self, names: frozenset[str], touched: Touched) -> None:
+        pause_s = RETRY_S
+        try:
+            while self._runs:
+                try:
+                    await self._remove_of(names, touched)
+                    return
+                except (BrokerError, CoordError) as error:
+                    logger.info("offsets_kept topics=%s reason=%r", sorted(names), error)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, RETRY_MAX_S)
+        except Exception:
+            logger.exception("offsets_kept topics=%s", sorted(names))
+        finally:
+            self._store.unwatch(touched)
+
+    async def _remove_of(self, names: frozenset[str], touched: Touched) -> None:
+        for group_id in await self._store.all_group_ids():
+            keys = [key for key in await self._store.names(group_id) if key.topic in names]
+            if keys:
+                logger.info("offsets_removed group=%s topics=%s", group_id, sorted(names))
+                await self._store.remove_untouched(group_id, keys, touched)

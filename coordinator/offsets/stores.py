@@ -1,0 +1,99 @@
+"""The offsets of a shard with all that looks after them: the store that `offsets.storage` names,
+the mirror of the members in ZooKeeper, and the removal of what nobody needs any more. They begin
+and end with the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.coordinator.groups.joint_multis import JointMultis
+from pybroker.coordinator.groups.mirror import GroupMirror
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.seams import GroupFacts
+from pybroker.coordinator.offsets.log_store import LoggedOffsets
+from pybroker.coordinator.offsets.removal import OffsetRemoval, RemovalOptions
+from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
+from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.ports import Coord
+
+IN_ZOOKEEPER: Final = "zookeeper"
+IN_THE_LOG: Final = "kafka"
+Store = ZookeeperOffsets | LoggedOffsets
+_STORES: Final[Mapping[str, Callable[..., Store]]] = {
+    IN_ZOOKEEPER: ZookeeperOffsets,
+    IN_THE_LOG: LoggedOffsets,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetOptions:
+    """The broker's options, with their defaults. `storage`: zookeeper or kafka."""
+
+    storage: str = IN_ZOOKEEPER
+    commit_timeout_s: float = 5.0
+    removal: RemovalOptions = field(default_factory=RemovalOptions)
+
+
+class KeptOffsets:
+    """An `OffsetStore`: the one that the options name; the `mirror` beside it, and the `removal` of
+    what is not needed any more, which wants to know the `facts` of groups."""
+
+    def __init__(
+        self,
+        shard: ShardContext,
+        coord: Coord,
+        *,
+        is_mine: Callable[[str], bool],
+        options: OffsetOptions,
+        joint: JointMultis,
+    ) -> None:
+        """`coord` and `joint` are those of all shards of the broker."""
+        timeout_s = options.commit_timeout_s
+        self.store: Store
+        self.store = _STORES[options.storage](
+            shard, coord, is_mine=is_mine, timeout_s=timeout_s, joint=joint
+        )
+        self.mirror = GroupMirror(shard, coord, timeout_s=timeout_s, joint=joint)
+        self.removal = OffsetRemoval(shard, coord, self.store, options.removal)
+        self.facts: Callable[[str], GroupFacts | None] = lambda _: None
+
+    def replay(self, record: StoredRecord) -> None:
+        self.store.replay(record)
+
+    def replay_marker(self, marker: StoredMarker) -> None:
+        self.store.replay_marker(marker)
+
+    async def loaded(self) -> None:
+        await self.store.loaded()
+        self.removal.begin(self.facts)
+
+    def ended(self) -> None:
+        self.removal.end()
+        self.mirror.end()
+        self.store.ended()
+
+    async def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        return await self.store.commit(group_id, offsets)
+
+    async def fetch(
+        self, group_id: str, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        return await self.store.fetch(group_id, partitions)
+
+    async def delete(
+        self, group_id: str, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        return await self.store.delete(group_id, partitions)
+
+    def undecided(self, group_id: str) -> Collection[TopicPartition]:
+        return self.store.undecided(group_id)
+
+    async def group_ids(self) -> Collection[str]:
+        return await self.store.group_ids()

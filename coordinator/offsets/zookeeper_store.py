@@ -1,0 +1,269 @@
+"""`offsets.storage=zookeeper`: committed offsets are nodes, and the nodes alone are the truth.
+
+What the log still has of offsets comes from a time when they were kept there: of this cluster with
+the other storage, or of the Apache brokers before us. It is newer than any node then, so loading
+moves it: the nodes are written, then the records are replaced by tombstones, and only when these
+are committed is anything answered. So whatever a record said is carried over once, however often
+loading is interrupted, and a node that somebody deletes afterwards stays deleted.
+
+Whether a partition's offsets are kept here or in the log is noted in a node, so that the other
+storage knows when it has to do the same the other way round (`log_store.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from pybroker.applog.rate_limit import LogLimit
+from pybroker.coordinator.groups.fenced_writes import FencedWrites
+from pybroker.coordinator.groups.group_nodes import (
+    classic_members,
+    remove_empty_topics,
+    remove_group_nodes,
+)
+from pybroker.coordinator.groups.joint_multis import JointMultis
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.records import OffsetKey, encode_offset_key
+from pybroker.coordinator.offsets.commit_watches import Touched, Watches
+from pybroker.coordinator.offsets.log_records import RecordedOffsets
+from pybroker.coordinator.offsets.nodes import OffsetNodes, commit_change, removal
+from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
+from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
+from pybroker.model import TopicPartition
+from pybroker.ports import Coord, KeyValue
+
+logger = logging.getLogger(__name__)
+
+RECORDS_PER_APPEND_MAX: Final = 500
+"""Tombstones of names of 249 bytes each stay far below the largest batch."""
+READ_S: Final = 0.002
+"""How much longer a fetch may take for each partition."""
+OFFSETS_OF_GROUP_MAX: Final = 10_000
+"""What a fetch of everything counts with."""
+EDITS_SEEN_S: Final = 1.0
+"""A fetch syncs with ZooKeeper when the last sync is older than this: tools and classic consumers
+write offsets there directly."""
+COMMIT_TIMEOUT_S: Final = 5.0
+"""offsets.commit.timeout.ms"""
+
+
+class ZookeeperOffsets:
+    """The `OffsetStore` of one shard over nodes. `coord`: a session that nothing else waits for.
+    `is_mine` tells the groups of this shard from others."""
+
+    def __init__(
+        self,
+        shard: ShardContext,
+        coord: Coord,
+        *,
+        is_mine: Callable[[str], bool],
+        timeout_s: float = COMMIT_TIMEOUT_S,
+        joint: JointMultis | None = None,
+    ) -> None:
+        self._shard = shard
+        self._coord = coord
+        self._is_mine = is_mine
+        self._timeout_s = timeout_s
+        self._log_limit = LogLimit(shard.clock)
+        self._recorded = RecordedOffsets()
+        self._watches = Watches()
+        self._nodes = OffsetNodes(coord)
+        self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
+        self._confirmed = 0
+        """The session, by generation, in which the fence was last checked."""
+        self._caught_up_s = -math.inf
+        """When this broker's ZooKeeper server was last brought up to date (monotonic)."""
+
+    # ---- loading
+
+    def replay(self, record: StoredRecord) -> None:
+        self._recorded.replay(record)
+
+    def replay_marker(self, marker: StoredMarker) -> None:
+        self._recorded.replay_marker(marker)
+
+    async def loaded(self) -> None:
+        """Bring the nodes up to date with what the log has. Raises BrokerError, CoordError.
+
+        An earlier coordinator answers fetches while it holds its leader lease. So the new
+        coordinator first waits until every in-sync replica follows it."""
+        await self._shard.followed()
+        recorded = list(self._recorded.items())
+        for start in range(0, len(recorded), RECORDS_PER_APPEND_MAX):
+            await self._move(recorded[start : start + RECORDS_PER_APPEND_MAX])
+        if recorded:
+            logger.info(
+                "offsets_moved_to_zookeeper partition=%d offsets=%d",
+                self._shard.partition,
+                len(recorded),
+            )
+        await StorageMark(self._coord, self.writes, self._shard.partition).put(Stored.ZOOKEEPER)
+
+    async def _move(self, recorded: Sequence[tuple[OffsetKey, CommittedOffset]]) -> None:
+        now_ms = self._shard.clock.wall_ms()
+        codes = await self.writes.write(
+            [
+                commit_change(key.group_id, key.topic_partition, committed, now_ms)
+                for key, committed in recorded
+            ]
+        )
+        for (key, committed), code in zip(recorded, codes, strict=True):
+            if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+                raise BrokerError(code, f"the offset of {key} cannot be written to zookeeper")
+            if code is not ErrorCode.NONE:
+                logger.error(
+                    "offset_not_moved_to_zookeeper group=%s partition=%s offset=%d reason=%s",
+                    key.group_id,
+                    key.topic_partition,
+                    committed.offset,
+                    code.name,
+                )
+        moved = [
+            key for (key, _), code in zip(recorded, codes, strict=True) if code is ErrorCode.NONE
+        ]
+        await self._drop_records(moved)
+
+    async def _drop_records(self, keys: Sequence[OffsetKey]) -> None:
+        for start in range(0, len(keys), RECORDS_PER_APPEND_MAX):
+            some = keys[start : start + RECORDS_PER_APPEND_MAX]
+            end = self._shard.append([KeyValue(encode_offset_key(key), None) for key in some])
+            await self._shard.committed(end)
+
+    def ended(self) -> None:
+        self.writes.end()
+
+    # ---- requests
+
+    async def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        now_ms = self._shard.clock.wall_ms()
+        self._watches.note(group_id, offsets)
+        codes = await self.writes.write(
+            [commit_change(group_id, key, value, now_ms) for key, value in offsets.items()]
+        )
+        await self._drop_left_over(group_id, offsets)
+        return dict(zip(offsets, codes, strict=True))
+
+    async def fetch(
+        self, group_id: str, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """What the nodes say when all earlier commits of the group are decided."""
+        await self.writes.settled(group_id)
+        try:
+            count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)
+            async with asyncio.timeout(self._timeout_s + count * READ_S):
+                await self._catch_up()
+                return await self._nodes.read(group_id, partitions)
+        except (CoordError, TimeoutError) as error:
+            raise unavailable(error) from error
+        except MalformedNode as error:
+            left_out = self._log_limit.allow()
+            if left_out is not None:
+                text = "offset cannot be read group=%s left_out=%d reason=%s"
+                logger.warning(text, group_id, left_out, error)
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+
+    async def _catch_up(self) -> None:
+        """Bring this broker's ZooKeeper server up to date before a read. A server that lags may not
+        show what another coordinator committed. While the leader holds its lease there is no other
+        coordinator; without the lease a multi checks the fence. Raises BrokerError
+        NOT_COORDINATOR; CoordError."""
+        generation, now = self._coord.generation, self._shard.clock.monotonic()
+        if generation != self._confirmed or not self._shard.is_certainly_current:
+            await self.writes.confirm()
+        elif now - self._caught_up_s > EDITS_SEEN_S:
+            await self._coord.sync()
+        else:
+            return
+        self._confirmed, self._caught_up_s = generation, now
+
+    async def delete(
+        self, group_id: str, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        await self.writes.settled(group_id)
+        try:
+            if partitions is None:
+                return await self._delete_group(group_id)
+            codes = await self._remove(group_id, partitions)
+            await remove_empty_topics(
+                self._coord, self.writes, group_id, {key.topic for key in partitions}
+            )
+        except CoordError as error:
+            raise unavailable(error) from error
+        return codes
+
+    async def _delete_group(self, group_id: str) -> Mapping[TopicPartition, ErrorCode]:
+        members = await classic_members(self._coord, group_id)
+        if members:
+            raise BrokerError(
+                ErrorCode.NON_EMPTY_GROUP, f"classic consumers are in {group_id}: {members[:10]}"
+            )
+        codes = await self._remove(group_id, await self._nodes.names(group_id))
+        await remove_group_nodes(self._coord, self.writes, group_id)
+        return codes
+
+    async def _remove(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        keys = list(partitions)
+        codes = await self.writes.write([removal(group_id, key) for key in keys])
+        await self._drop_left_over(group_id, keys)
+        return dict(zip(keys, codes, strict=True))
+
+    # ---- removal
+
+    def watch(self) -> Touched:
+        return self._watches.begin()
+
+    def unwatch(self, touched: Touched) -> None:
+        self._watches.end(touched)
+
+    async def all_group_ids(self) -> Collection[str]:
+        return [group_id for group_id in await self._nodes.all_groups() if self._is_mine(group_id)]
+
+    async def names(self, group_id: str) -> Collection[TopicPartition]:
+        await self.writes.settled(group_id)
+        return await self._nodes.names(group_id)
+
+    async def remove_untouched(
+        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    ) -> None:
+        """Seen and asked for in one step: a later commit is written after it."""
+        gone = [key for key in keys if OffsetKey(group_id, key) not in touched]
+        codes = await self._remove(group_id, gone)
+        check_all(codes, group_id)
+        await remove_empty_topics(self._coord, self.writes, group_id, {key.topic for key in gone})
+
+    def undecided(self, group_id: str) -> Collection[TopicPartition]:
+        return self._recorded.undecided(group_id)
+
+    async def group_ids(self) -> Collection[str]:
+        try:
+            groups = await self._nodes.coordinated_groups()
+        except CoordError as error:
+            raise unavailable(error) from error
+        return {group_id for group_id in groups if self._is_mine(group_id)}
+
+    async def _drop_left_over(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
+        """A record that could not be moved at loading must not come back over what was written
+        since."""
+        of_group = self._recorded.of_group(group_id)
+        if of_group:
+            await self._drop_records([OffsetKey(group_id, key) for key in keys if key in of_group])
+
+
+def check_all(codes: Mapping[TopicPartition, ErrorCode], group_id: str) -> None:
+    """Raises BrokerError for the first of them that is no success."""
+    for key, code in codes.items():
+        if code is not ErrorCode.NONE:
+            raise BrokerError(code, f"the offset of {group_id} for {key} cannot be removed")
+
+
+def unavailable(error: Exception) -> BrokerError:
+    return BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"zookeeper does not answer: {error!r}")

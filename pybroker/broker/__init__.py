@@ -1,0 +1,1 @@
+"""One broker, put together from the rooms below, and its life in the cluster."""

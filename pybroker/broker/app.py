@@ -1,0 +1,498 @@
+"""The composition root: one broker, put together from its rooms, started and stopped in order.
+
+It is given what reaches outside (a session with ZooKeeper, recovered logs, bound sockets); `run.py`
+provides the real ones. Connections are accepted last at start and closed first at stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+
+from pybroker.admin.view import Rooms, SessionWatch
+from pybroker.applog.rate_limit import LogLimit
+from pybroker.broker import component_options
+from pybroker.broker.controlled_shutdown import ControlledShutdown, ask_controller
+from pybroker.broker.controller_journal import ControllerJournal
+from pybroker.broker.environment import World
+from pybroker.broker.group_coordination import CoordinationRooms, GroupCoordination
+from pybroker.broker.leader_discovery import new_hearsay
+from pybroker.broker.live_config import LiveConfig
+from pybroker.broker.log_directory_failures import DirectoryFailures
+from pybroker.broker.membership import Membership
+from pybroker.broker.standing import Level, Standing
+from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_for_topics
+from pybroker.broker.topic_logs import read_log_configs
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.controller.controller import Controller
+from pybroker.coordinator.controller.office import ControllerSettings
+from pybroker.coordinator.controller.policies import policy_of
+from pybroker.coordinator.transactions.producer_ids import ProducerIds
+from pybroker.coordinator.zookeeper import registry
+from pybroker.coordinator.zookeeper.asking_again import asked_again
+from pybroker.coordinator.zookeeper.late_session import LateSession
+from pybroker.coordinator.zookeeper.loss_receipts import LossReceipts
+from pybroker.errors import CoordError, MalformedNode, StartupError
+from pybroker.handlers.context import Services
+from pybroker.handlers.dispatch import Dispatcher
+from pybroker.handlers.fetch_sessions import FetchSessionCache
+from pybroker.handlers.gate import Gate
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.handlers.metering import Metering
+from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
+from pybroker.model import Broker, Endpoint
+from pybroker.peers.broker_channel import RemoteBrokerChannel
+from pybroker.peers.leader_channel import Follower, new_fetchers
+from pybroker.peers.local_channel import LocalBrokerChannel, ProvenEpochs
+from pybroker.ports import BrokerChannel
+from pybroker.replication.fetchers import ReplicaFetchers
+from pybroker.replication.full_disks import FullDisks
+from pybroker.replication.group_commit import GroupCommit
+from pybroker.replication.health.claims import Claims
+from pybroker.replication.health.power_loss import SuspectReplicas
+from pybroker.replication.health.quarantine import Quarantine
+from pybroker.replication.housekeeping import Housekeeping
+from pybroker.replication.isr_changes import IsrChanges
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.mover import ReplicaMover
+from pybroker.replication.purgatory import Purgatory
+from pybroker.replication.scrubber import Scrubber
+from pybroker.server.listener import Server
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.manager import LogManager
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 1.0
+"""How long requests in flight may take to be answered at stop."""
+
+
+class BrokerApp:
+    """A broker between `start` and `stop`. `advertised` gives the addresses that others are told,
+    by a configuration; `lost` is told the reason when the broker must not go on."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        broker_id: int,
+        cluster_id: str,
+        advertised: Callable[[BrokerConfig], tuple[Endpoint, ...]],
+        logs: LogManager,
+        world: World,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._advertised = advertised
+        self._broker = Broker(broker_id, advertised(config), rack=config.broker_rack)
+        self._cluster_id = cluster_id
+        self._logs = logs
+        self._world = world
+        self.metadata = MetadataView()
+        self._registered = self._broker
+        self._fetchers = self._new_fetchers()
+        self.replicas = self._new_replicas()
+        self._claims = Claims(world.coord, self.replicas, self._incarnation)
+        self._isr_changes = IsrChanges(
+            coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
+        )
+        self._suspects = SuspectReplicas(broker_id, logs.suspects())
+        self._commands = self._new_commands()
+        self.journal = ControllerJournal(logs.directories[0], world.disk, world.blocking)
+        self.controller = self._new_controller()
+        self.live = self._live_config()
+        self._mover = ReplicaMover(logs=logs, replicas=self.replicas, blocking=world.blocking)
+        self._directory_failures = DirectoryFailures(
+            coord=world.coord, broker_id=broker_id, logs=logs, replicas=self.replicas, lost=lost
+        )
+        self.quarantine = self._new_quarantine()
+        self._membership = self._new_membership(lost)
+        self._hearsay = new_hearsay(config, broker_id, self.metadata, self.replicas, world.clock)
+        self.standing = self._new_standing()
+        self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=world.blocking)
+        self._full_disks = FullDisks(
+            logs=logs, replicas=self.replicas, blocking=world.blocking, clock=world.clock
+        )
+        self._housekeeping = self._new_housekeeping()
+        self._scrubber = self._new_scrubber()
+        self.replicas.on_suspicion = self._scrubber.suspect
+        self._producer_ids = ProducerIds(world.coord, broker_id)
+        self._log_limit = LogLimit(world.clock)
+        self._topics = self._topic_admin()
+        self._offsets = LateSession(world.connect_offsets)
+        self.groups = self._new_groups()
+        self.dispatcher = Dispatcher(self._services(cluster_id))
+        self._gate = Gate(self.dispatcher.answer)
+        self._metering = Metering(self._gate.answer, world.metrics.requests, world.clock)
+        self._server = self._new_server()
+        self._session = SessionWatch()
+        world.coord.add_listener(self._session.heard)
+        self._controlled_shutdown = self._new_controlled_shutdown()
+        world.coord.add_listener(self._controlled_shutdown.heard)
+
+    async def start(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Accept connections on `sockets` (listener name -> bound socket), join the cluster, wait
+        until the controller has told us of it and of its topics, then answer clients.
+
+        Raises StartupError if the id is taken, ZooKeeper stays away or no controller comes up."""
+        self._group_commit.start()
+        coord, limit_s = self._world.coord, self._config.zookeeper_wait_ms / 1000
+        again = partial(asked_again, clock=self._world.clock, limit_s=limit_s)
+        try:
+            settle = partial(settle_replicas, coord, self._broker.id, self._world.clock)
+            existing = await again("replicas", partial(settle, self._logs, self.quarantine))
+            await again("configuration", self.live.start)
+            await self._server.open(list(sockets.items()))
+            await again("registration", self._membership.join)
+            # After the membership: it is asked whether the broker is registered still.
+            coord.add_listener(self.standing.heard)
+        except (CoordError, MalformedNode) as error:
+            raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
+        self.groups.start()
+        self._gate.let_brokers_in()
+        self.standing.start()
+        self._hearsay.start()
+        self.journal.start()
+        self.controller.start()
+        self._housekeeping.start()
+        self._scrubber.start()
+        self._isr_changes.start()
+        self._claims.start()
+        self._directory_failures.start()
+        self._full_disks.start()
+        self.quarantine.start()
+        self._mover.start()
+        await wait_for_cluster(self.metadata, self.controller, self._broker.id)
+        await wait_for_topics(self.metadata, coord, existing)
+        self._gate.open()
+        self._metering.answering = self.dispatcher.answer
+
+    async def stop(self) -> None:
+        """Leave the cluster and make the logs' state durable. Idempotent, also after a start that
+        failed half-way."""
+        if self._membership.is_registered:
+            self.groups.hand_over()
+            self.replicas.reluctance.leaves = True
+            await self._controlled_shutdown.run()
+        await self.groups.stop()  # whoever waits for a group is answered
+        await self._server.close(DRAIN_S)
+        await self._fetchers.stop()
+        await self._mover.stop()
+        await self._isr_changes.stop()
+        await self._claims.stop()
+        await self._scrubber.stop()
+        await self._housekeeping.stop()
+        await self._full_disks.stop()
+        await self.quarantine.stop()
+        await self._directory_failures.stop()
+        self.standing.stop()
+        await self._hearsay.stop()
+        await self._membership.leave()
+        await self.live.stop()
+        await self._producer_ids.close()
+        await self.controller.stop()
+        await self.journal.stop()
+        await self._group_commit.stop()
+        await self._offsets.close()
+        try:
+            await registry.unregister_broker(self._world.coord, self._broker)
+        except CoordError as error:
+            log.warning("registration not removed, it ends with the session error=%r", error)
+        blocking = self._world.blocking
+        shares = await blocking.run(self._logs.ending.shares)
+        await asyncio.gather(*(blocking.run(self._logs.ending.end, share) for share in shares))
+        shutdown = partial(self._logs.shutdown, broker_epoch=self.replicas.broker_epoch)
+        await blocking.run(shutdown, self.replicas.high_watermarks())
+
+    def rooms(self) -> Rooms:
+        """What is shown of this broker."""
+        return Rooms(
+            broker_id=self._broker.id,
+            cluster_id=self._cluster_id,
+            replicas=self.replicas,
+            metadata=self.metadata,
+            controller=self.controller,
+            logs=self._logs,
+            metrics=self._world.metrics,
+            session=self._session,
+            groups=self.groups.numbers,
+            progress=self.groups.lags.report,
+            is_registered=lambda: self._membership.is_registered,
+            connections=self._server.connections_by_listener,
+            unsent_bytes=lambda: self._server.unsent_bytes,
+            layers=lambda: self.live.layers,
+            journal=self.journal.read,
+            damaged=lambda: {**self._logs.damaged(), **self.quarantine.waiting},
+            suspects=lambda: self._suspects.partitions,
+            full_directories=lambda: self._full_disks.full,
+            free_bytes=self._full_disks.free_bytes,
+        )
+
+    # how the rooms reach each other
+
+    def _channel(self, broker: Broker) -> BrokerChannel:
+        if broker.id == self._broker.id:
+            return self._commands
+        config = self._config
+        return RemoteBrokerChannel(
+            broker,
+            config.inter_broker_listener,
+            client_id=f"controller-{self._broker.id}",
+            timeout_s=config.controller_socket_timeout_ms / 1000,
+            connect_s=config.socket_connection_setup_timeout_ms / 1000,
+        )
+
+    async def _register(self) -> Broker:
+        registered = await registry.register_broker(
+            self._world.coord,
+            self._broker,
+            clock=self._world.clock,
+            session_timeout_ms=self._config.zookeeper_session_timeout_ms,
+            earlier_session_ids=self._world.earlier_session_ids(),
+        )
+        self._registered = registered
+        await self._world.blocking.run(self._logs.record_incarnation, registered.incarnation)
+        self._directory_failures.registered()
+        return registered
+
+    def _new_replicas(self) -> ReplicaManager:
+        replicas = ReplicaManager(
+            broker_id=self._broker.id,
+            logs=self._logs,
+            blocking=self._world.blocking,
+            clock=self._world.clock,
+            topic_configs=self._topic_log_configs,
+            fetches=Purgatory(),
+            produces=Purgatory(),
+            metrics=self._world.metrics,
+            fetchers=self._fetchers,
+            exists=self.metadata.exists,
+        )
+        replicas.lag_max_s = self._config.replica_lag_time_max_ms / 1000
+        return replicas
+
+    def _new_controller(self) -> Controller:
+        return Controller(
+            coord=self._world.coord,
+            broker_id=self._broker.id,
+            clock=self._world.clock,
+            rng=self._world.rng,
+            channels=self._channel,
+            settings=ControllerSettings(
+                delete_topic_enable=self._config.delete_topic_enable,
+                rebalance=component_options.rebalance_settings(self._config),
+                journal=self.journal.note,
+                elections=self._world.metrics.elections,
+                policy_of=lambda overrides: policy_of(self.live.current, overrides),
+            ),
+        )
+
+    def _new_controlled_shutdown(self) -> ControlledShutdown:
+        config = self._config
+        ask = partial(
+            ask_controller,
+            listener=config.inter_broker_listener,
+            timeout_s=config.controller_socket_timeout_ms / 1000,
+        )
+        return ControlledShutdown(
+            broker_id=self._broker.id,
+            broker_epoch=lambda: self.replicas.broker_epoch,
+            controller=self.controller,
+            metadata=self.metadata,
+            ask=ask,
+            settings=component_options.shutdown_settings(config),
+        )
+
+    def _new_membership(self, lost: Callable[[str], None]) -> Membership:
+        coord, clock = self._world.coord, self._world.clock
+        return Membership(
+            coord=coord,
+            register=self._register,
+            update=lambda: registry.update_registration(coord, self._broker, clock=clock),
+            replicas=self.replicas,
+            controller=self.controller,
+            lost=lost,
+        )
+
+    def _new_standing(self) -> Standing:
+        config, replicas, world = self._config, self.replicas, self._world
+
+        def changed(level: Level) -> None:
+            replicas.is_fenced = level is Level.NOTHING
+            self._hearsay.changed(level)
+
+        return Standing(
+            clock=world.clock,
+            silence=world.coord.silence,
+            session_s=lambda: config.zookeeper_session_timeout_ms / 1000,
+            is_registered=lambda: self._membership.is_registered,
+            knows_roles=lambda: (
+                replicas.told_epoch >= replicas.broker_epoch or not replicas.partitions
+            ),
+            fences=config.pybroker_zookeeper_loss == "fence",
+            changed=changed,
+        )
+
+    def _incarnation(self) -> int:
+        """Ours, once the roles of this registration are known, else -1: what is followed may be of
+        a topic that is gone, and no reason to count as in sync with another one of that name."""
+        is_registered = self._membership.is_registered
+        is_told = is_registered and self.replicas.told_epoch >= self._registered.epoch
+        return self._registered.incarnation if is_told else -1
+
+    def _incarnation_raised(self, incarnation: int) -> None:
+        newest = max(incarnation, self._registered.incarnation)
+        self._registered = replace(self._registered, incarnation=newest)
+        self._claims.again()
+
+    def _broker_of(self, broker_id: int) -> Broker | None:
+        return self.metadata.brokers.get(broker_id)
+
+    def _new_fetchers(self) -> ReplicaFetchers:
+        world = self._world
+        return new_fetchers(
+            self._config,
+            Follower(self._broker.id, self._incarnation),
+            self._broker_of,
+            incomplete=self._logs.incomplete,
+            losses=LossReceipts(world.coord, self._broker.id),
+            blocking=world.blocking,
+            clock=world.clock,
+            metrics=world.metrics,
+        )
+
+    def _new_housekeeping(self) -> Housekeeping:
+        return Housekeeping(
+            logs=self._logs,
+            replicas=self.replicas,
+            blocking=self._world.blocking,
+            clock=self._world.clock,
+            intervals=component_options.intervals(self._config),
+        )
+
+    def _new_commands(self) -> LocalBrokerChannel:
+        settled, told = self._isr_changes.settled, self._suspects.told
+        return LocalBrokerChannel(self.replicas, self.metadata, settled, told)
+
+    def _new_quarantine(self) -> Quarantine:
+        return Quarantine(
+            coord=self._world.coord,
+            broker_id=self._broker.id,
+            logs=self._logs,
+            replicas=self.replicas,
+            live=lambda: self.metadata.brokers,
+            changed=self._directory_failures.replicas_changed,
+            raised=self._incarnation_raised,
+        )
+
+    def _new_scrubber(self) -> Scrubber:
+        return Scrubber(
+            logs=self._logs,
+            replicas=self.replicas,
+            blocking=self._world.blocking,
+            clock=self._world.clock,
+            bytes_per_second=self._config.pybroker_log_scrub_io_max_bytes_per_second,
+            interval_s=self._config.pybroker_log_scrub_interval_ms / 1000,
+            found=self.quarantine.found,
+        )
+
+    def _new_server(self) -> Server:
+        return Server(
+            handle=self._metering.answer,
+            limits=component_options.server_limits(self._config),
+            clock=self._world.clock,
+            metrics=self._world.metrics,
+        )
+
+    def _live_config(self) -> LiveConfig:
+        return LiveConfig(
+            static=self._config,
+            broker_id=self._broker.id,
+            coord=self._world.coord,
+            clock=self._world.clock,
+            replicas=self.replicas,
+            on_change=self._reconfigure,
+            on_topics=self.controller.policies_changed,
+        )
+
+    async def _topic_log_configs(self, topics: Collection[str]) -> dict[str, LogConfig]:
+        opened = self.replicas.partitions.items()
+        held = {key.topic: each.log.config for key, each in opened}
+        coord = self._world.coord
+        return await read_log_configs(coord, lambda: self.live.current, topics, held.get)
+
+    def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
+        """The broker's own options have changed; those of its logs are handed on elsewhere."""
+        if now.advertised != before.advertised:
+            log.info("advertised listeners=%s", ",".join(map(str, now.advertised)))
+            self._broker = replace(self._broker, endpoints=self._advertised(now))
+            self._membership.endpoints_changed()
+        self._server.reconfigure(component_options.server_limits(now))
+        self._logs.producer_id_expiration_ms = now.producer_id_expiration_ms
+        self.replicas.lag_max_s = now.replica_lag_time_max_ms / 1000
+        if now.background_threads != before.background_threads:
+            self._world.resize_blocking(now.background_threads)
+
+    def _topic_admin(self) -> ZooKeeperTopicAdmin:
+        return ZooKeeperTopicAdmin(
+            coord=self._world.coord,
+            layers=lambda: self.live.layers,
+            metadata=self.metadata,
+            rng=self._world.rng,
+        )
+
+    def _new_groups(self) -> GroupCoordination:
+        world = self._world
+        rooms = CoordinationRooms(
+            broker_id=self._broker.id,
+            config=self._config,
+            coord=world.coord,
+            offsets=self._offsets,
+            replicas=self.replicas,
+            metadata=self.metadata,
+            topics=self._topics,
+            standing=self.standing,
+            lead_now=self._isr_changes.lead_now,
+            clock=world.clock,
+            rng=world.rng,
+            blocking=world.blocking,
+            log_limit=self._log_limit,
+            counters=world.metrics.groups,
+        )
+        return GroupCoordination(rooms)
+
+    def _services(self, cluster_id: str) -> Services:
+        config, world = self._config, self._world
+        return Services(
+            broker_id=self._broker.id,
+            cluster_id=cluster_id,
+            options=component_options.request_options(config),
+            replicas=self.replicas,
+            metadata=self.metadata,
+            controller=self.controller,
+            commands=self._commands,
+            lead_now=self._isr_changes.lead_now,
+            prove_controller=ProvenEpochs(world.coord).prove,
+            topics=self._topics,
+            group_topic=self.groups.topic,
+            groups=self.groups.service,
+            classic_offsets=self.groups.classic_offsets,
+            mover=self._mover,
+            configs=self.live,
+            producer_ids=self._producer_ids.next_id,
+            clock=world.clock,
+            blocking=world.blocking,
+            metrics=world.metrics,
+            fetch_sessions=FetchSessionCache(
+                slots_max=config.max_incremental_fetch_session_cache_slots,
+                rng=world.rng,
+                counters=world.metrics.fetch_sessions,
+            ),
+            log_limit=self._log_limit,
+            standing=self.standing,
+            unsent_bytes=lambda: self._server.unsent_bytes,
+        )

@@ -1,0 +1,224 @@
+"""The coordinators of a broker, put together: the shards of `__consumer_offsets`, the logs of its
+partitions, the fences in ZooKeeper, and the topic itself.
+
+Offsets are written over a session of their own, so that a flood of commits does not delay what the
+replicas write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.admin.view import GroupNumbers
+from pybroker.applog.rate_limit import LogLimit
+from pybroker.broker.lag_watch import LagWatch, ask_leaders
+from pybroker.broker.standing import Standing
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.groups.coordinator import GroupCoordinator
+from pybroker.coordinator.groups.fence import Claim, take_fence
+from pybroker.coordinator.groups.joint_multis import JointMultis
+from pybroker.coordinator.groups.options import GroupOptions
+from pybroker.coordinator.groups.room import Room
+from pybroker.coordinator.groups.seams import Surroundings
+from pybroker.coordinator.groups.service import GroupService
+from pybroker.coordinator.offsets.classic_nodes import ClassicOffsets
+from pybroker.coordinator.offsets.removal import RemovalOptions
+from pybroker.coordinator.offsets.stores import KeptOffsets, OffsetOptions
+from pybroker.coordinator.runtime.shard import ShardContext
+from pybroker.coordinator.runtime.shards import Shards
+from pybroker.handlers.context import TopicAdmin
+from pybroker.handlers.internal_topic import InternalTopic, NewTopic
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.metrics import GroupCounters
+from pybroker.model import Endpoint, TopicPartition
+from pybroker.ports import Blocking, Clock, Coord, PartitionLog, Rng
+from pybroker.records.compression import Codec
+from pybroker.replication.certainty import LeadNow
+from pybroker.replication.internal_log import InternalLog
+from pybroker.replication.manager import ReplicaManager
+
+GROUP_TOPIC: Final = "__consumer_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinationRooms:
+    """What of the broker the coordinators need."""
+
+    broker_id: int
+    config: BrokerConfig
+    coord: Coord
+    offsets: Coord
+    """Another session, for offsets."""
+    replicas: ReplicaManager
+    metadata: MetadataView
+    topics: TopicAdmin
+    standing: Standing
+    lead_now: LeadNow
+    clock: Clock
+    rng: Rng
+    blocking: Blocking
+    log_limit: LogLimit
+    counters: GroupCounters
+
+
+class GroupCoordination:
+    """Runs between `start` and `stop`."""
+
+    def __init__(self, rooms: CoordinationRooms) -> None:
+        self._rooms = rooms
+        self._hands_over = False
+        self._surroundings = Surroundings(
+            _group_options(rooms.config), rooms.counters, Room(rooms.clock, self._size).take
+        )
+        self.topic = InternalTopic(
+            GROUP_TOPIC,
+            metadata=rooms.metadata,
+            topics=rooms.topics,
+            new_topic=self._new_topic,
+            clock=rooms.clock,
+            log_limit=rooms.log_limit,
+        )
+        self.shards: Shards[GroupCoordinator] = Shards(
+            topic=GROUP_TOPIC,
+            make=self._make,
+            open_log=self._open_log,
+            fence=self,
+            options=lambda: rooms.config,
+            clock=rooms.clock,
+            rng=rooms.rng,
+            blocking=rooms.blocking,
+            log_limit=rooms.log_limit,
+            is_fenced=lambda: rooms.replicas.is_fenced,
+        )
+        self.service = GroupService(self.shards, self.topic.partition_of)
+        ask = ask_leaders(rooms.broker_id, self._own_endpoint)
+        self.lags = LagWatch(self.service, ask, rooms.clock)
+        self.classic_offsets = ClassicOffsets(
+            rooms.offsets, timeout_s=rooms.config.offsets_commit_timeout_ms / 1000
+        )
+        """For requests of version 0, which no coordinator answers."""
+        self._joint = JointMultis(rooms.offsets)
+        rooms.replicas.on_internal = self._role_changed
+        rooms.metadata.on_deleted = self._topics_deleted
+
+    def start(self) -> None:
+        self.shards.start()
+
+    def hand_over(self) -> None:
+        """Others are about to lead what this broker leads, and it may be the last to hear of it."""
+        self._hands_over = True
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        await self.lags.close()
+        await self.shards.stop()
+
+    def numbers(self) -> GroupNumbers:
+        """What is shown of the groups."""
+        counts, times = self.service.count_by_state(), self.shards.load_times
+        return GroupNumbers(
+            by_state={state.value.lower(): count for state, count in counts.items()},
+            partitions=len(self.shards.serving()),
+            loading=len(self.shards.loading),
+            longest_load_s=times.longest_s,
+            mean_load_s=times.total_s / times.partitions if times.partitions else 0.0,
+        )
+
+    async def take(self, source: PartitionLog, token: str) -> int | None:
+        """The fence of a shard, and what else it needs before it serves."""
+        key, epoch = source.topic_partition, source.leader_epoch
+        partition = self._rooms.replicas.partition(key)
+        if partition.topic_id is not None:
+            await self.topic.learn(partition.topic_id)
+        claim = Claim(key, self._rooms.broker_id, epoch, token)
+        return await take_fence(self._rooms.coord, claim)
+
+    def _size(self) -> int:
+        """About how many bytes groups and their members take."""
+        return sum(shard.size() for shard in self.shards.serving().values())
+
+    def _make(self, context: ShardContext) -> GroupCoordinator:
+        partition = context.partition
+
+        def is_mine(group_id: str) -> bool:
+            return self.topic.partition_of(group_id) == partition
+
+        options = _offset_options(self._rooms.config)
+        offsets = KeptOffsets(
+            context, self._rooms.offsets, is_mine=is_mine, options=options, joint=self._joint
+        )
+        coordinator = GroupCoordinator(context, offsets, offsets.mirror, self._surroundings)
+        offsets.facts = coordinator.facts
+        return coordinator
+
+    def _topics_deleted(self, names: Collection[str]) -> None:
+        for coordinator in self.shards.serving().values():
+            if isinstance(coordinator.offsets, KeptOffsets):
+                coordinator.offsets.removal.topics_deleted(names)
+
+    def _own_endpoint(self) -> Endpoint | None:
+        """Where other brokers reach this one, once it is known to be there."""
+        own = self._rooms.metadata.brokers.get(self._rooms.broker_id)
+        return None if own is None else own.endpoint(self._rooms.config.inter_broker_listener)
+
+    def _role_changed(self, key: TopicPartition) -> None:
+        if key.topic != GROUP_TOPIC:
+            return
+        partition = self._rooms.replicas.partitions.get(key)
+        if partition is not None and partition.is_leader:
+            self.shards.led(key.partition, partition.leading_since)
+        else:
+            self.shards.resigned(key.partition)
+
+    def _open_log(self, partition: int) -> InternalLog:
+        rooms = self._rooms
+        return InternalLog(
+            rooms.replicas,
+            TopicPartition(GROUP_TOPIC, partition),
+            blocking=rooms.blocking,
+            lead_now=rooms.lead_now,
+            codec=Codec(rooms.config.offsets_topic_compression_codec),
+            look=self._look,
+        )
+
+    def _look(self) -> bool:
+        """A timer that fires after a pause comes before any request that would look."""
+        standing = self._rooms.standing
+        if self._rooms.clock.boottime() > standing.valid_until:
+            standing.look()
+        return standing.is_full and not self._hands_over
+
+    def _new_topic(self) -> NewTopic:
+        config = self._rooms.config
+        return NewTopic(
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+
+
+def _group_options(config: BrokerConfig) -> GroupOptions:
+    return GroupOptions(
+        session_timeout_min_ms=config.group_min_session_timeout_ms,
+        session_timeout_max_ms=config.group_max_session_timeout_ms,
+        size_max=config.group_max_size,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        sweep_interval_ms=config.offsets_retention_check_interval_ms,
+    )
+
+
+def _offset_options(config: BrokerConfig) -> OffsetOptions:
+    return OffsetOptions(
+        storage=config.offsets_storage,
+        commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
+        removal=RemovalOptions(
+            retention_ms=config.offsets_retention_minutes * 60_000,
+            interval_s=config.offsets_retention_check_interval_ms / 1000,
+        ),
+    )

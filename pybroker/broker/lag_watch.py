@@ -1,0 +1,184 @@
+"""How far the groups that this broker coordinates are behind, for its metrics.
+
+What they have committed stands here, where the logs end at their leaders, which are asked: for all
+groups together, when somebody wants to know, and not again for `FRESH_S` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from pybroker.coordinator.groups.calls import GroupOverview, GroupView
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError
+from pybroker.group_lag import GroupProgress, Lag, ProgressReport
+from pybroker.model import Endpoint, TopicPartition
+from pybroker.ports import Clock
+
+log = logging.getLogger(__name__)
+
+FRESH_S: Final = 10.0
+"""A report that is younger is good enough."""
+PATIENCE_S: Final = 2.0
+"""Who asks is given the earlier report if a new one takes longer."""
+TIMEOUT_MS: Final = 5_000
+"""For each question to the leaders."""
+POSITIONS_IN_DETAIL_MAX: Final = 1_000
+"""With more partitions of groups than that, bytes and seconds are not looked up: the latter take a
+batch of each partition that has a lag."""
+
+Position = tuple[TopicPartition, int]
+AskLag = Callable[[Sequence[Position], bool], Awaitable[Sequence[Lag | None]]]
+"""The lag behind each of these offsets, with or without bytes and seconds; None where a leader
+does not tell. Raises PybrokerError, OSError."""
+
+
+class Offsets(Protocol):
+    """What is committed; an `OffsetStore` is one."""
+
+    async def fetch(
+        self, group_id: str, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, CommittedOffset]: ...
+
+
+class HasOffsets(Protocol):
+    """The shard of a group, as far as it matters here."""
+
+    @property
+    def offsets(self) -> Offsets: ...
+
+
+class Groups(Protocol):
+    """The groups of this broker; `GroupService` is the real one."""
+
+    async def overviews(self) -> tuple[ErrorCode, Sequence[GroupOverview]]: ...
+
+    async def describe(self, group_id: str) -> GroupView: ...
+
+    def shard_of(self, group_id: str, *, may_be_empty: bool = False) -> HasOffsets: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    groups: tuple[GroupProgress, ...] = ()
+    moment: float | None = None
+
+
+class LagWatch:
+    """Owns a task while it looks; `close` ends it."""
+
+    def __init__(self, groups: Groups, ask: AskLag, clock: Clock) -> None:
+        self._groups = groups
+        self._ask = ask
+        self._clock = clock
+        self._taken = _Taken()
+        self._task: asyncio.Task[None] | None = None
+
+    async def report(self) -> ProgressReport | None:
+        """The groups that are coordinated here now, as they were a moment ago. None if they could
+        not be looked at yet."""
+        age_s = self._age_s()
+        if self._task is None and (age_s is None or age_s > FRESH_S):
+            self._task = asyncio.create_task(self._look(), name="lag of groups")
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=PATIENCE_S)
+        age_s = self._age_s()
+        if age_s is None:
+            return None
+        return ProgressReport(tuple(filter(self._is_here, self._taken.groups)), age_s)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _age_s(self) -> float | None:
+        moment = self._taken.moment
+        return None if moment is None else self._clock.monotonic() - moment
+
+    def _is_here(self, group: GroupProgress) -> bool:
+        """A group may have moved to another broker, which tells of it then."""
+        try:
+            self._groups.shard_of(group.group_id, may_be_empty=True)
+        except BrokerError:
+            return False
+        return True
+
+    async def _look(self) -> None:
+        try:
+            moment = self._clock.monotonic()
+            self._taken = _Taken(await self._progress(), moment)
+        except (PybrokerError, OSError) as error:
+            log.warning("lag of groups not known error=%s", error)
+        except Exception:
+            log.exception("lag of groups not known")
+        finally:
+            self._task = None
+
+    async def _progress(self) -> tuple[GroupProgress, ...]:
+        """Commits first, ends after them: what is read in between is counted as a lag, never as
+        less than nothing."""
+        _, overviews = await self._groups.overviews()
+        groups = [
+            group
+            for overview in overviews
+            if (group := await self._committed(overview)) is not None
+        ]
+        positions = [position for group in groups for position in group.committed.items()]
+        if not positions:
+            return tuple(groups)
+        found = iter(await self._ask(positions, len(positions) <= POSITIONS_IN_DETAIL_MAX))
+        return tuple(
+            replace(
+                group,
+                lags={key: lag for key in group.committed if (lag := next(found)) is not None},
+            )
+            for group in groups
+        )
+
+    async def _committed(self, overview: GroupOverview) -> GroupProgress | None:
+        name = overview.group_id
+        try:
+            members = 0
+            if overview.state not in (GroupState.EMPTY, GroupState.DEAD):
+                members = len((await self._groups.describe(name)).members)
+            shard = self._groups.shard_of(name, may_be_empty=True)
+            committed = await shard.offsets.fetch(name, None)
+        except BrokerError:
+            return None  # it has gone, or moved
+        offsets = {key: committed[key].offset for key in sorted(committed)}
+        return GroupProgress(name, members, offsets)
+
+
+def ask_leaders(broker_id: int, own_endpoint: Callable[[], Endpoint | None]) -> AskLag:
+    """Asks as any client does, from this broker's own inter-broker endpoint on, over connections
+    that last for one question."""
+
+    async def ask(positions: Sequence[Position], details: bool) -> Sequence[Lag | None]:
+        endpoint = own_endpoint()
+        if endpoint is None:
+            return [None] * len(positions)
+        # By name: few brokers are ever asked, and the client would hold up every start.
+        client = importlib.import_module("pybroker.client.admin.admin")
+        async with client.Admin(
+            f"{endpoint.host}:{endpoint.port}",
+            client_id=f"broker-{broker_id}-lag",
+            request_timeout_ms=TIMEOUT_MS,
+            default_api_timeout_ms=TIMEOUT_MS,
+            bootstrap_timeout_ms=TIMEOUT_MS,
+        ) as admin:
+            found = await admin.position_lag(positions, details=details, timeout_ms=TIMEOUT_MS)
+        return [
+            None if lag.records is None else Lag(lag.records, lag.bytes, lag.seconds)
+            for lag in found
+        ]
+
+    return ask

@@ -1,0 +1,228 @@
+"""Who leads, as other brokers say, while this one does not hear from ZooKeeper.
+
+The controller counts a broker whose session is over among the lost: it elects others, and tells the
+lost one nothing. Clients that reach only that one would be sent to it for ever. So it asks a
+neighbour that it still reaches, as any client would. What it hears changes where it sends clients
+and what it refuses, never what it leads or keeps: leader epochs only grow, so a later one that
+somebody else has is certain news, and an earlier one is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from pybroker.broker.standing import Level
+from pybroker.client.connection import Connection
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.model import NO_LEADER, Broker, TopicPartition
+from pybroker.ports import Clock
+from pybroker.replication.manager import ReplicaManager
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+
+log = logging.getLogger(__name__)
+
+PARTITIONS_PER_QUESTION: Final = 500
+"""So many, with all of the last topic: no answer is to keep the event loop for long."""
+_ROUNDS_PER_SESSION: Final = 3
+_PAUSE_PER_ROUND: Final = 10
+"""At least so many times as long as the answers of a round took is the pause after it."""
+
+Ask = Callable[[Broker, Sequence[str]], Awaitable[MetadataResponse]]
+"""Asks that broker about the topics of these names. Raises PybrokerError or OSError."""
+
+
+class Hearsay:
+    """Runs between `start` and `stop`. `changed` hears of the broker's standing, always."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        metadata: MetadataView,
+        replicas: ReplicaManager,
+        ask: Ask,
+        session_s: float,
+        clock: Clock,
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._replicas = replicas
+        self._ask = ask
+        self._session_s = session_s
+        self._clock = clock
+        self._is_wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._turn = 0
+        """Whom to ask first in the next round: one who is cut off, too, has nothing to say."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="hearsay")
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def changed(self, level: Level) -> None:
+        """Who may answer all hears from the controller."""
+        if level is Level.ALL:
+            self._is_wanted.clear()
+        else:
+            self._is_wanted.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._is_wanted.wait()
+            took_s = 0.0
+            try:
+                took_s = await self._round()
+            except Exception:
+                log.exception("other brokers cannot be asked who leads")
+            pause_s = self._session_s / _ROUNDS_PER_SESSION
+            await asyncio.sleep(max(pause_s, took_s * _PAUSE_PER_ROUND))
+
+    async def _round(self) -> float:
+        """Ask for all topics, the first neighbour that answers; the next one when it ceases to. How
+        long (s) it took, without those who did not answer: waiting for them is no work."""
+        me, brokers = self._broker_id, self._metadata.brokers
+        others = [brokers[each] for each in sorted(brokers) if each != me]
+        if not others:
+            return 0.0
+        took_s = 0.0
+        first = self._turn % len(others)
+        self._turn += 1
+        order = others[first:] + others[:first]
+        for names in list(_shares(self._metadata)):
+            while order:
+                began = self._clock.monotonic()
+                try:
+                    said = await self._ask(order[0], names)
+                except (PybrokerError, OSError) as error:
+                    log.debug("not asked who leads broker=%d error=%r", order[0].id, error)
+                    del order[0]
+                else:
+                    self._heard(order[0].id, said)
+                    took_s += self._clock.monotonic() - began
+                    break
+        return took_s
+
+    def _heard(self, neighbour: int, said: MetadataResponse) -> None:
+        if said.controller_id != self._broker_id:
+            self._metadata.hear_controller(said.controller_id)
+        lost: list[TopicPartition] = []
+        for topic in said.topics:
+            for each in topic.partitions:
+                key = TopicPartition(topic.name or "", each.partition_index)
+                if each.leader_id in (NO_LEADER, self._broker_id):
+                    continue
+                isr = tuple(each.isr_nodes)
+                is_meant = self._metadata.hear(
+                    key, topic.topic_id, each.leader_id, each.leader_epoch, isr
+                )
+                if is_meant and self._has_lost(key, topic.topic_id, each.leader_epoch):
+                    lost.append(key)
+        if lost:
+            log.warning(
+                "others lead what this broker led partitions=%d first=%s says=broker-%d",
+                len(lost),
+                lost[0],
+                neighbour,
+            )
+
+    def _has_lost(self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int) -> bool:
+        """Whether the replica here led before that epoch and did not know that it does not any
+        more; now it does, and nothing new is written. It may be of the next topic of that name
+        already."""
+        replicas = self._replicas
+        partition = replicas.partitions.get(key)
+        if (
+            partition is None
+            or not partition.is_leader
+            or partition.is_replaced
+            or partition.topic_id != topic_id
+            or partition.leader_epoch >= leader_epoch
+        ):
+            return False
+        partition.superseded(is_replaced=True)
+        for waiting in (replicas.produces, replicas.fetches):
+            waiting.disturbed(key)
+        return True
+
+
+def _shares(metadata: MetadataView) -> Iterator[list[str]]:
+    names: list[str] = []
+    partitions = 0
+    for topic in metadata.topics.values():
+        names.append(topic.name)
+        partitions += len(topic.partitions)
+        if partitions >= PARTITIONS_PER_QUESTION:
+            yield names
+            names, partitions = [], 0
+    if names:
+        yield names
+
+
+def new_hearsay(
+    config: BrokerConfig,
+    broker_id: int,
+    metadata: MetadataView,
+    replicas: ReplicaManager,
+    clock: Clock,
+) -> Hearsay:
+    """What asks over the network, as the options say."""
+    session_s = config.zookeeper_session_timeout_ms / 1000
+    ask = partial(
+        ask_neighbour,
+        broker_id=broker_id,
+        listener=config.inter_broker_listener,
+        timeout_s=session_s / _ROUNDS_PER_SESSION,
+    )
+    return Hearsay(
+        broker_id=broker_id,
+        metadata=metadata,
+        replicas=replicas,
+        ask=ask,
+        session_s=session_s,
+        clock=clock,
+    )
+
+
+async def ask_neighbour(
+    neighbour: Broker, names: Sequence[str], *, broker_id: int, listener: str, timeout_s: float
+) -> MetadataResponse:
+    """Ask over the network, on that listener of the neighbour. Raises BrokerError, ClientError or
+    OSError."""
+    endpoint = neighbour.endpoint(listener)
+    if endpoint is None:
+        raise BrokerError(
+            ErrorCode.LISTENER_NOT_FOUND, f"broker {neighbour.id} has no listener {listener}"
+        )
+    connection = await Connection.open(
+        endpoint.host, endpoint.port, client_id=f"hearsay-{broker_id}", timeout_s=timeout_s
+    )
+    try:
+        topics = [MetadataRequestTopic(name=name) for name in names]
+        return await connection.send(
+            ApiKey.METADATA,
+            MetadataRequest(topics=topics, allow_auto_topic_creation=False),
+            MetadataResponse,
+            timeout_s=timeout_s,
+        )
+    finally:
+        await connection.close()

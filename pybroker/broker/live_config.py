@@ -1,0 +1,173 @@
+"""The configuration that holds at this moment: read from ZooKeeper over the file's, followed while
+it changes, and handed to what goes by it.
+
+Requests read and change configurations here; what they may change is decided by the handlers and
+`layered_config.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.declaration import first_faults
+from pybroker.config.layered_config import LayeredConfig, option_of, usable_values
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.config_changes import ConfigChanges
+from pybroker.coordinator.zookeeper.config_store import Change, change_config, read_config
+from pybroker.coordinator.zookeeper.paths import (
+    ConfigEntity,
+    broker_entity,
+    topic_entity,
+)
+from pybroker.errors import ConfigError, CoordError, MalformedNode
+from pybroker.ports import Clock, Coord
+from pybroker.replication.manager import ReplicaManager
+
+log = logging.getLogger(__name__)
+
+_REFRESH_WAIT_S: Final = 5.0
+"""How long the answer to a change waits for the change to hold here; it comes in any case."""
+
+OnChange = Callable[[BrokerConfig, BrokerConfig], None]
+"""Told the broker's configuration before and after a change."""
+OnTopics = Callable[[Collection[str] | None], None]
+"""Told which topics have other options than before; None: any may have, as those of the broker
+changed."""
+
+
+class LiveConfig:
+    """Follows changes between `start` and `stop`. Before, the file holds alone."""
+
+    def __init__(
+        self,
+        *,
+        static: BrokerConfig,
+        broker_id: int,
+        coord: Coord,
+        clock: Clock,
+        replicas: ReplicaManager,
+        on_change: OnChange,
+        on_topics: OnTopics = lambda topics: None,
+    ) -> None:
+        self._layers = LayeredConfig(static)
+        self._for_all = broker_entity(None)
+        self._for_this = broker_entity(broker_id)
+        self._coord = coord
+        self._replicas = replicas
+        self._on_change = on_change
+        self._on_topics = on_topics
+        self._changes = ConfigChanges(coord=coord, clock=clock, apply=self._apply)
+        self._applying = asyncio.Lock()
+        self._logs_are_behind = False
+        """Whether the broker's options have changed, and the logs not heard of it."""
+
+    @property
+    def layers(self) -> LayeredConfig:
+        return self._layers
+
+    @property
+    def current(self) -> BrokerConfig:
+        """What holds now."""
+        return self._layers.current
+
+    async def start(self) -> None:
+        """Read everything and begin to follow. Raises CoordError."""
+        await self._changes.start()
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        await self._changes.stop()
+
+    # for requests
+
+    async def read(self, entity: ConfigEntity) -> dict[str, str]:
+        """The values that ZooKeeper holds for an entity. Raises MalformedNode, CoordError."""
+        return await read_config(self._coord, entity)
+
+    async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
+        """Replace a topic's values; False if there is no such topic. `change` and `replaces` as of
+        `change_config`, and what it raises."""
+        entity = topic_entity(name)
+        written = await change_config(
+            self._coord, entity, change, owner=paths.topic(name), replaces=replaces
+        )
+        if written:
+            await self._refresh(entity)
+        return written
+
+    async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
+        """Replace the values of one broker, or (None) of all. As `change_topic`."""
+        entity = broker_entity(broker_id)
+        await change_config(self._coord, entity, change, replaces=replaces)
+        await self._refresh(entity)
+
+    async def _refresh(self, entity: ConfigEntity) -> None:
+        """Let a change that we have made hold here before it is answered."""
+        try:
+            async with asyncio.timeout(_REFRESH_WAIT_S):
+                await self._apply([entity])
+        except (CoordError, TimeoutError) as error:
+            log.info("change of configuration holds a little later error=%r", error)
+
+    # applying
+
+    async def _apply(self, entities: Collection[ConfigEntity] | None) -> None:
+        """Read the values of these entities (None: of all) again and hand them on."""
+        async with self._applying:
+            everything = entities is None
+            names = {entity.parts[0] for entity in entities or ()}
+            if everything or names & {*self._for_all.parts, *self._for_this.parts}:
+                await self._reload()
+            if everything or self._logs_are_behind:
+                self._on_topics(None)
+                await self._replicas.reconfigure(None)
+                self._logs_are_behind = False
+                return
+            topics = {name for entity_type, name in names if entity_type == "topics"}
+            if topics:
+                self._on_topics(topics)
+                await self._replicas.reconfigure(topics)
+
+    async def _reload(self) -> None:
+        """Read the broker's dynamic options; what cannot be applied is logged and left out, and a
+        node that is no configuration, or does not go with the rest, changes nothing."""
+        before = self._layers
+        for entity, per_broker in ((self._for_all, False), (self._for_this, True)):
+            where = paths.config(entity)
+            try:
+                values = await self.read(entity)
+            except MalformedNode as error:
+                log.error("configuration ignored path=%s error=%s", where, error)
+                continue
+            usable, faults = usable_values(values, per_broker=per_broker)
+            for fault in first_faults(faults):
+                log.error("broker option ignored path=%s fault=%s", where, fault)
+            try:
+                self._layers = self._layers.with_values(usable, per_broker=per_broker)
+            except ConfigError as error:
+                log.error("configuration ignored path=%s error=%s", where, error)
+        idle = sorted(set(_asked_in_vain(self._layers)) - set(_asked_in_vain(before)))
+        if idle:
+            log.warning("options without effect in this broker: %s", ", ".join(idle))
+        if self._layers.current != before.current:
+            changed = _differences(before.current, self._layers.current)
+            log.info("configuration changed options=%s", ",".join(changed))
+            self._logs_are_behind = True
+            self._on_change(before.current, self._layers.current)
+
+
+def _asked_in_vain(layers: LayeredConfig) -> Iterator[str]:
+    """The options set while the broker runs that have no effect."""
+    for name, text in [*layers.for_all.items(), *layers.for_this.items()]:
+        row = option_of(name)
+        if row is not None and row.asks_in_vain(text):
+            yield f"{' and '.join(row.idle_choices)} in {name}" if row.effective else name
+
+
+def _differences(before: BrokerConfig, after: BrokerConfig) -> list[str]:
+    old, new = before.values, after.values
+    return [name for name in new if old[name] != new[name]]

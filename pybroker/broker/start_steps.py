@@ -1,0 +1,80 @@
+"""The steps of a broker's start around its registration. Before it registers, the broker removes
+its replicas that may lack records from the ISR and the eligible replicas. After that, and before it
+answers clients, it waits until a controller has told it of the cluster and of the topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection
+
+from pybroker.broker.log_directory_failures import given_up, vanished
+from pybroker.coordinator.controller.controller import Controller
+from pybroker.coordinator.controller.reading import (
+    read_deletion_requests,
+    read_topic_names,
+    read_topics,
+)
+from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS
+from pybroker.errors import CoordError, StartupError
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.ports import Clock, Coord
+from pybroker.replication.health.power_loss import PowerLoss
+from pybroker.replication.health.quarantine import Quarantine
+from pybroker.storage.manager import LogManager
+
+log = logging.getLogger(__name__)
+
+_READY_WAIT_S = 30.0
+"""How long the start waits for a controller to tell this broker of the cluster."""
+_OPEN_SOON_S = 2.0
+_OPEN_WAIT_S = 30.0
+"""How long it waits for the topics that exist; those that are not open by then come later."""
+
+
+async def settle_replicas(
+    coord: Coord, me: int, clock: Clock, logs: LogManager, quarantine: Quarantine
+) -> set[str]:
+    """Remove this broker's replicas that may lack records from the ISR and the eligible replicas;
+    gives the names of the existing topics. It makes conditional writes only, so the caller may
+    repeat it. Raises CoordError, MalformedNode."""
+    power_loss = PowerLoss(coord, me, clock)
+    await power_loss.settle(logs)
+    await power_loss.step_aside(await vanished(coord, me, logs))
+    await quarantine.settle()
+    await power_loss.step_aside(await given_up(coord, me, logs), ACCEPTED_LOSS)
+    return await read_topic_names(coord) - await read_deletion_requests(coord)
+
+
+async def wait_for_cluster(metadata: MetadataView, controller: Controller, broker_id: int) -> None:
+    """Until a controller has told this broker of itself. Raises StartupError if none does."""
+    known = await metadata.wait_until(lambda: broker_id in metadata.brokers, _READY_WAIT_S)
+    if not known:
+        raise StartupError(
+            f"no controller has told broker {broker_id} of the cluster within "
+            f"{_READY_WAIT_S:.0f} s; look at /controller in ZooKeeper and at that broker; "
+            "inter.broker.listener.name has to be the same on all brokers"
+        )
+    # Who creates a topic right after the start shall not be told that there is no controller.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(controller.looked.wait(), _READY_WAIT_S)
+
+
+async def wait_for_topics(metadata: MetadataView, coord: Coord, existing: Collection[str]) -> None:
+    """Until the controller has told us of them; of those whose nodes nobody can read it never
+    does."""
+
+    def missing() -> set[str]:
+        return wanted - metadata.topics.keys()
+
+    wanted = set(existing)
+    if await metadata.wait_until(lambda: not missing(), _OPEN_SOON_S):
+        return
+    with contextlib.suppress(CoordError):
+        readable, _ = await read_topics(coord, missing())
+        wanted.intersection_update(readable)
+    if not await metadata.wait_until(lambda: not missing(), _OPEN_WAIT_S):
+        late = sorted(missing())
+        log.warning("topics not open yet count=%d first=%s", len(late), late[:5])

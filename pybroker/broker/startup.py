@@ -1,0 +1,266 @@
+"""How a broker comes up in what surrounds it: from its directories and ZooKeeper to a broker that
+serves, in the order of "Start and stop" in ARCHITECTURE.rst.
+
+`run.py` gives it a process of the operating system, the simulation one of its own; the steps and
+their order are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from pybroker.admin.view import Phase, Rooms
+from pybroker.broker.app import BrokerApp
+from pybroker.broker.controller_journal import FILE_NAME, OLDER_FILE_NAME
+from pybroker.broker.environment import World
+from pybroker.broker.log_directory_failures import has_had_partitions
+from pybroker.broker.topic_logs import topic_log_config, topic_log_configs
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.listeners import endpoints
+from pybroker.coordinator.zookeeper.asking_again import asked_again
+from pybroker.coordinator.zookeeper.late_session import ClosableCoord
+from pybroker.coordinator.zookeeper.paths import CLUSTER_ID
+from pybroker.coordinator.zookeeper.registry import (
+    cluster_id,
+    create_parents,
+    generate_broker_id,
+    wait_until_free,
+)
+from pybroker.coordinator.zookeeper.schemas import decode_cluster_id
+from pybroker.errors import CoordError, MalformedNode, NoNode, StartupError
+from pybroker.metrics import Metrics
+from pybroker.model import Endpoint
+from pybroker.ports import Blocking, Clock, Coord, Disk, Proc, Rng
+from pybroker.storage.filename import LOCK
+from pybroker.storage.log_config import LogConfig
+from pybroker.storage.manager import LogManager
+
+log = logging.getLogger("pybroker.server")
+
+EMBEDDED_DIRECTORY: Final = "zookeeper"
+SESSION_FILE: Final = "zookeeper.session"
+OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
+"""All under the first log directory."""
+FOREIGN_NAMES: Final = (
+    EMBEDDED_DIRECTORY,
+    SESSION_FILE,
+    OFFSETS_SESSION_FILE,
+    FILE_NAME,
+    OLDER_FILE_NAME,
+)
+"""What lies beside the partitions and is not theirs."""
+
+
+class Session(Coord, Protocol):
+    """A session with ZooKeeper that knows those which it had before."""
+
+    @property
+    def earlier_session_ids(self) -> Collection[int]: ...
+
+
+class Threads(Blocking, Protocol):
+    """Where blocking work is done, and how many pieces at a time."""
+
+    def resize(self, threads: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a broker finds where it starts. `sockets`: listener name -> bound socket."""
+
+    clock: Clock
+    rng: Rng
+    disk: Disk
+    proc: Proc
+    metrics: Metrics
+    sockets: Mapping[str, socket.socket]
+    threads: Callable[[int], Threads]
+    connect: Callable[[Sequence[str]], Awaitable[tuple[Session, str]]]
+    """Opens the session, given the log directories that can be used; and says with whom."""
+    connect_offsets: Callable[[], Awaitable[ClosableCoord]]
+    """Opens another one, for offsets, when `connect` has been called. Raises StartupError."""
+    host_name: Callable[[], str] = socket.getfqdn
+    check: Callable[[str | None], None] = lambda stored_cluster: None
+    """Raises StartupError if the cluster that the data belong to cannot be served here."""
+    tell: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
+    """Hears how far the start is, and of the rooms once they are there."""
+
+
+async def serve_until(
+    ended: asyncio.Future[str | None], start: Callable[[AsyncExitStack], Awaitable[object]]
+) -> str | None:
+    """Start, wait for the end, stop; gives the reason of the end, None if it was asked for. An end
+    during the start gives that up."""
+    async with AsyncExitStack() as stack:
+        starting = asyncio.ensure_future(start(stack))
+        ended.add_done_callback(lambda _: starting.cancel())
+        try:
+            await starting
+        except asyncio.CancelledError:
+            if not ended.done():
+                raise
+        reason = await ended
+        log.info("shutting down reason=%s", reason or "signal")
+    log.info("shut down")
+    return reason
+
+
+async def start_broker(
+    config: BrokerConfig,
+    around: Surroundings,
+    stack: AsyncExitStack,
+    end: Callable[[str | None], None],
+) -> BrokerApp:
+    """A broker that serves; what has to be undone at its end is left in `stack`. `end` is told the
+    reason if it must not go on. Raises StartupError."""
+    disk = around.disk
+    stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
+    _check_broker_id(config, stored_id)
+    around.check(stored_cluster)
+    logs = _log_manager(config, around)
+    made = [each for each in config.log_directories if not disk.exists(each)]
+    stack.callback(_remove_unused, disk, made)
+    logs.lock()
+    stack.callback(logs.unlock)
+    # Closed before the locks go: a start that is given up may still be opening logs in a thread.
+    blocking = around.threads(config.background_threads)
+    stack.callback(blocking.close)
+    coord, where = await around.connect(logs.usable_directories)
+    stored = _Stored(stored_id, stored_cluster, logs.is_fresh)
+    settle = partial(_settle, coord, config, stored, around.rng)
+    try:
+        limit_s = config.zookeeper_wait_ms / 1000
+        cluster, broker_id, configs, expects_data = await asked_again(
+            "ids", settle, clock=around.clock, limit_s=limit_s
+        )
+    except (CoordError, MalformedNode) as error:
+        raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
+    around.tell(Phase.RECOVERING, None)
+    start = partial(logs.start, broker_id, cluster, configs, expects_data=expects_data)
+    await blocking.run(start)
+    app = BrokerApp(
+        config=config,
+        broker_id=broker_id,
+        cluster_id=cluster,
+        advertised=lambda config: _advertised(config, around),
+        logs=logs,
+        world=World(
+            coord,
+            around.clock,
+            around.rng,
+            blocking,
+            disk,
+            around.connect_offsets,
+            lambda: coord.earlier_session_ids,
+            blocking.resize,
+            around.metrics,
+        ),
+        lost=end,
+    )
+    stack.push_async_callback(app.stop)
+    stack.callback(around.tell, Phase.STOPPING, None)
+    around.tell(Phase.STARTING, app.rooms())
+    await app.start(around.sockets)
+    _say_where(config, around, where, cluster)
+    log.info("[KafkaServer id=%d] started", broker_id)
+    return app
+
+
+def _say_where(config: BrokerConfig, around: Surroundings, zookeeper: str, cluster: str) -> None:
+    log.info("data %s", ", ".join(config.log_directories))
+    for name, bound in around.sockets.items():
+        log.info("listener %s bound to %s:%d", name, *bound.getsockname()[:2])
+    log.info("zookeeper %s cluster %s", zookeeper, cluster)
+
+
+def _log_manager(config: BrokerConfig, around: Surroundings) -> LogManager:
+    return LogManager(
+        directories=[str(Path(path).absolute()) for path in config.log_directories],
+        disk=around.disk,
+        clock=around.clock,
+        proc=around.proc,
+        defaults=topic_log_config(config, "", {}),
+        rng=around.rng,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        flush_idle_ms=config.pybroker_idle_flush_interval_ms // 2,
+        foreign_names=FOREIGN_NAMES,
+    )
+
+
+def _remove_unused(disk: Disk, made: Iterable[str]) -> None:
+    """A start that failed leaves no directory behind that it made and put nothing into."""
+    for directory in made:
+        if disk.is_dir(directory) and {LOCK, SESSION_FILE}.issuperset(disk.list_dir(directory)):
+            disk.remove_tree(directory)
+
+
+def _advertised(config: BrokerConfig, around: Surroundings) -> tuple[Endpoint, ...]:
+    ports = {name: bound.getsockname()[1] for name, bound in around.sockets.items()}
+    return endpoints(config.advertised, ports, around.host_name())
+
+
+def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
+    if config.broker_id != -1 and stored is not None and stored != config.broker_id:
+        raise StartupError(
+            f"the data in {config.log_directories[0]} belongs to broker {stored}, but broker.id is "
+            f"{config.broker_id}; set broker.id={stored} or another log.dirs"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Ids that the log directories hold, and whether these are fresh."""
+
+    broker_id: int | None
+    cluster: str | None
+    is_fresh: bool
+
+
+async def _settle(
+    coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
+) -> tuple[str, int, Mapping[str, LogConfig], bool]:
+    """Cluster id, broker id, options of topics, and whether the broker is known to have had
+    partitions that its disks do not have. It may be begun anew. Raises StartupError, CoordError,
+    MalformedNode."""
+    cluster = await _settle_cluster_id(coord, stored.cluster, rng)
+    broker_id = await _settle_broker_id(coord, config, stored.broker_id)
+    if stored.is_fresh:
+        await wait_until_free(coord, broker_id, config.zookeeper_session_timeout_ms)
+    configs = await topic_log_configs(coord, config)
+    expects_data = stored.is_fresh and await has_had_partitions(coord, broker_id)
+    return cluster, broker_id, configs, expects_data
+
+
+async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
+    """The cluster's id. Raises StartupError, before anything is written, if the data belongs to
+    another cluster."""
+    known = None
+    with suppress(NoNode):
+        known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])
+    if stored is not None and known != stored:
+        raise StartupError(
+            f"the data belongs to cluster {stored}, but ZooKeeper holds "
+            f"{'no cluster yet' if known is None else f'cluster {known}'}; "
+            "check zookeeper.connect and its chroot, or use another data directory"
+        )
+    await create_parents(coord)
+    return known or await cluster_id(coord, rng)
+
+
+async def _settle_broker_id(coord: Coord, config: BrokerConfig, stored: int | None) -> int:
+    """broker.id, else the id of the data, else a generated one."""
+    if config.broker_id != -1:
+        return config.broker_id
+    if stored is not None:
+        return stored
+    return await generate_broker_id(coord, config.reserved_broker_max_id)

@@ -1,0 +1,132 @@
+"""From a topic's configuration, as operators write it, to that of its logs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.declaration import first_faults
+from pybroker.config.topic_config import TopicConfig, effective_topic_config, usable_overrides
+from pybroker.config.without_effect import sentence, topic_options_without_effect
+from pybroker.coordinator.controller.reading import read_each
+from pybroker.coordinator.zookeeper.config_store import read_config
+from pybroker.coordinator.zookeeper.paths import config_root, decode_name, topic_entity
+from pybroker.errors import MalformedNode, NoNode
+from pybroker.ports import Coord
+from pybroker.records.batch import TimestampType
+from pybroker.storage.log_config import UNLIMITED, LogConfig
+
+log = logging.getLogger(__name__)
+
+_TIMESTAMP_TYPES = {
+    "CreateTime": TimestampType.CREATE_TIME,
+    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
+}
+
+_CLEANUP_POLICY: Final = "cleanup.policy"
+_RETENTION: Final = (_CLEANUP_POLICY, "retention.bytes", "retention.ms")
+
+
+def log_config(config: TopicConfig) -> LogConfig:
+    """The options that a partition's log goes by."""
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        segment_jitter_ms=config.segment_jitter_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        index_size_bytes_max=config.segment_index_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        max_message_bytes=config.max_message_bytes,
+        cleanup_policies=frozenset(config.cleanup_policy),
+        timestamp_type=_TIMESTAMP_TYPES[config.message_timestamp_type],
+        message_timestamp_before_max_ms=config.timestamp_before_max_ms,
+        message_timestamp_after_max_ms=config.timestamp_after_max_ms,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
+        min_insync_replicas=config.min_insync_replicas,
+        unclean_leader_election=config.unclean_leader_election_enable,
+        compression_type=config.compression_type,
+        delete_retention_ms=config.delete_retention_ms,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
+    )
+
+
+def topic_log_config(
+    broker: BrokerConfig, topic: str, overrides: Mapping[str, str] | None
+) -> LogConfig:
+    """The options of a topic's logs from what ZooKeeper holds for it (None: what nobody can read).
+    A value that is no value is left out with a warning: it must not keep the partition from
+    opening. But no default deletes records that somebody may have wanted to keep."""
+    usable, faults = usable_overrides(broker, overrides or {})
+    for fault in first_faults(faults):
+        log.warning("topic option ignored topic=%s fault=%s", topic, fault)
+    config = replace(
+        log_config(effective_topic_config(broker, usable)),
+        without_effect=frozenset(topic_options_without_effect(topic, usable)),
+    )
+    unknown = [
+        name for name in _RETENTION if overrides is None or name in overrides.keys() - usable.keys()
+    ]
+    if not unknown:
+        return config
+    log.error("nothing is deleted topic=%s: nobody can read what its retention is", topic)
+    if _CLEANUP_POLICY in unknown:  # then a gap may be what compaction has left, and no hole
+        config = replace(config, cleanup_policies=config.cleanup_policies | {"compact"})
+    return replace(config, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
+
+
+async def read_log_configs(
+    coord: Coord,
+    broker: Callable[[], BrokerConfig],
+    topics: Collection[str],
+    held: Callable[[str], LogConfig | None],
+) -> dict[str, LogConfig]:
+    """The options of the logs of these topics, as they are now; where nobody can read them those
+    that are `held`, if there are any. A broker may be told of a topic before its member of
+    ZooKeeper knows it, and its own options with it. Raises CoordError."""
+
+    async def one(topic: str) -> LogConfig:
+        overrides = await _read(coord, topic)
+        known = held(topic)
+        if overrides is None and known is not None:
+            return known
+        config = topic_log_config(broker(), topic, overrides)
+        warned = frozenset() if known is None else known.without_effect
+        for option in sorted(config.without_effect - warned):
+            log.warning("%s", sentence(topic, option))
+        return config
+
+    await coord.sync(config_root("topics"))
+    return await read_each(one, topics)
+
+
+async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, LogConfig]:
+    """The options of the logs of all topics that have some of their own. Recovery has to know them
+    before the controller tells of any topic: in a compacted log a gap is no hole. Raises
+    CoordError."""
+
+    async def one(topic: str) -> LogConfig | None:
+        overrides = await _read(coord, topic)
+        return None if overrides == {} else topic_log_config(broker, topic, overrides)
+
+    try:
+        names = await coord.children(config_root("topics"))
+    except NoNode:
+        return {}
+    return await read_each(one, [decode_name(name) for name in names])
+
+
+async def _read(coord: Coord, topic: str) -> dict[str, str] | None:
+    """A topic's own options; None if nobody can read them."""
+    try:
+        return await read_config(coord, topic_entity(topic))
+    except MalformedNode as error:
+        log.error("topic options ignored topic=%s error=%s", topic, error)
+        return None

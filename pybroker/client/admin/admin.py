@@ -1,0 +1,381 @@
+"""The public admin client: topics, partitions, options, log directories, groups, cluster. Every
+operation answers item by item, so that one bad name does not hide what became of the others.
+
+This class is the list of operations; how each is asked stands in the modules beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from pybroker.client import defaults
+from pybroker.client.admin import cluster as admin_cluster
+from pybroker.client.admin import configs as admin_configs
+from pybroker.client.admin import elections as admin_elections
+from pybroker.client.admin import group_offsets as admin_group_offsets
+from pybroker.client.admin import groups as admin_groups
+from pybroker.client.admin import lag
+from pybroker.client.admin import log_dirs as admin_log_dirs
+from pybroker.client.admin import partitions as admin_partitions
+from pybroker.client.admin import topics as admin_topics
+from pybroker.client.admin.calls import Calls
+from pybroker.client.admin.cluster import BrokerVersions, ClusterDescription
+from pybroker.client.admin.configs import (
+    ConfigChange,
+    ConfigDescription,
+    ConfigResource,
+    ConfigResult,
+)
+from pybroker.client.admin.elections import ElectionType
+from pybroker.client.admin.group_offsets import CommittedOffset, GroupOffsets
+from pybroker.client.admin.groups import GroupDescription, GroupList
+from pybroker.client.admin.lag import GroupLag, PartitionLag
+from pybroker.client.admin.log_dirs import BrokerLogDirs, Replica
+from pybroker.client.admin.partitions import DeletedRecords, PartitionProducers
+from pybroker.client.admin.topics import NewPartitions, NewTopic, TopicResult
+from pybroker.client.cluster import Cluster
+from pybroker.client.epoch_lookup import EpochEnd, epoch_ends
+from pybroker.client.errors import ClientError
+from pybroker.client.metadata import TopicInfo
+from pybroker.client.offset_lookup import OffsetAnswer, list_offsets
+from pybroker.client.options import AdminOptions, parse_options
+from pybroker.model import TopicPartition
+from pybroker.ports import Clock, Rng
+
+
+class Admin:
+    """Manages topics, partitions, options, log directories and groups.
+
+    A `timeout_ms` limits an operation with its retries; None means default.api.timeout.ms.
+
+    async with Admin("localhost:9092") as admin:
+        for result in await admin.create_topics([NewTopic("orders", partitions=3)]):
+            result.check()
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        **options: object,
+    ) -> None:
+        """Raises ConfigError."""
+        if bootstrap_servers is not None:
+            options["bootstrap_servers"] = (
+                bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
+            )
+        self.options = parse_options(AdminOptions, options)
+        self._cluster = Cluster(
+            self.options, clock=clock or defaults.make_clock(), rng=rng or defaults.make_rng()
+        )
+        self._calls = Calls(self._cluster)
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoBrokers."""
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+        self._calls.opened = True
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self._calls.opened = False
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def create_topics(
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> list[TopicResult]:
+        """One result a topic. `validate_only` checks what would happen and does nothing. Raises
+        ClientError if the controller cannot be asked."""
+        return await admin_topics.create_topics(
+            self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
+        )
+
+    async def delete_topics(
+        self, names: Iterable[str], *, timeout_ms: int | None = None
+    ) -> list[TopicResult]:
+        """One result a topic. Raises ClientError if the controller cannot be asked."""
+        return await admin_topics.delete_topics(self._calls, names, timeout_ms=timeout_ms)
+
+    async def create_partitions(
+        self,
+        topics: Iterable[NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> list[TopicResult]:
+        """Grow topics. One result a topic. Raises ClientError if the controller cannot be asked."""
+        return await admin_topics.create_partitions(
+            self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
+        )
+
+    async def elect_leaders(
+        self,
+        election_type: ElectionType = ElectionType.PREFERRED,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Have leaders elected. For each partition None, or why it has none that was elected just
+        now: ELECTION_NOT_NEEDED most often. With `partitions` None all are looked at, and those
+        that needed nothing are left out. Raises ClientError if the controller cannot be asked."""
+        return await admin_elections.elect_leaders(
+            self._calls, election_type, partitions, timeout_ms=timeout_ms
+        )
+
+    async def list_topics(self) -> list[TopicInfo]:
+        """All topics that may be seen, sorted by name, internal ones too. Raises ClientError."""
+        view = await self._calls.metadata(None)
+        return [view.topics[name] for name in sorted(view.topics)]
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """What is known of each; `error` tells of those that do not exist. Raises ClientError."""
+        wanted = list(names)
+        return dict((await self._calls.metadata(wanted)).topics) if wanted else {}
+
+    async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
+        """Raises ClientError."""
+        return await admin_cluster.describe_cluster(self._calls, timeout_ms=timeout_ms)
+
+    async def api_versions(
+        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[int, BrokerVersions]:
+        """What each of these brokers (None: all) understands. Raises Closed."""
+        return await admin_cluster.api_versions(self._calls, brokers, timeout_ms=timeout_ms)
+
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        names: Sequence[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, ConfigDescription]:
+        """The options of topics and brokers, one description a resource. `names` None means all
+        options. Raises Closed."""
+        return await admin_configs.describe_configs(
+            self._calls,
+            resources,
+            names=names,
+            synonyms=synonyms,
+            documentation=documentation,
+            timeout_ms=timeout_ms,
+        )
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Iterable[ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, ConfigResult]:
+        """Change single options and leave the others (IncrementalAlterConfigs). One result a
+        resource. Raises Closed."""
+        return await admin_configs.alter_configs(
+            self._calls, changes, validate_only=validate_only, timeout_ms=timeout_ms
+        )
+
+    async def replace_configs(
+        self,
+        configs: Mapping[ConfigResource, Mapping[str, str | None]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, ConfigResult]:
+        """Set these options and unset all others (AlterConfigs). One result a resource. Raises
+        Closed."""
+        return await admin_configs.replace_configs(
+            self._calls, configs, validate_only=validate_only, timeout_ms=timeout_ms
+        )
+
+    async def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[int, BrokerLogDirs]:
+        """The log directories of each of these brokers (None: all) with the replicas of these
+        partitions (None: all). Raises Closed."""
+        return await admin_log_dirs.describe_log_dirs(
+            self._calls, brokers, partitions, timeout_ms=timeout_ms
+        )
+
+    async def alter_replica_log_dirs(
+        self, moves: Mapping[Replica, str], *, timeout_ms: int | None = None
+    ) -> dict[Replica, ClientError | None]:
+        """Have replicas moved to other directories of their broker. For each None, or why it does
+        not move. Raises Closed."""
+        return await admin_log_dirs.alter_replica_log_dirs(
+            self._calls, moves, timeout_ms=timeout_ms
+        )
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, DeletedRecords]:
+        """Delete what lies before these offsets (-1: all that is committed). One result a
+        partition. Raises Closed."""
+        return await admin_partitions.delete_records(self._calls, before, timeout_ms=timeout_ms)
+
+    async def describe_producers(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        broker: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, PartitionProducers]:
+        """The producers that each partition remembers, as its leader knows, or the replica on
+        `broker`. Raises Closed."""
+        return await admin_partitions.describe_producers(
+            self._calls, partitions, broker=broker, timeout_ms=timeout_ms
+        )
+
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where the leader epochs ended (OffsetForLeaderEpoch). One result a partition. Raises
+        Closed."""
+        self._calls.check_opened()
+        return await epoch_ends(self._cluster, epochs, deadline=self._calls.deadline(timeout_ms))
+
+    async def list_offsets(
+        self,
+        moments: Mapping[TopicPartition, int],
+        *,
+        isolation_level: str = "read_uncommitted",
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """One answer a partition, with its own error. Moments are ms since 1970, or LATEST (-1),
+        EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
+        self._calls.check_opened()
+        return await list_offsets(
+            self._cluster,
+            moments,
+            isolation_level=isolation_level,
+            deadline=self._calls.deadline(timeout_ms),
+        )
+
+    async def list_groups(
+        self, states: Iterable[str] = (), *, timeout_ms: int | None = None
+    ) -> GroupList:
+        """The groups of all brokers, of whatever protocol type; only those in one of `states` if
+        any are named. Raises Closed."""
+        return await admin_groups.list_groups(self._calls, states, timeout_ms=timeout_ms)
+
+    async def describe_groups(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, GroupDescription]:
+        """State and members of each group. One that does not exist is "Dead". Raises Closed."""
+        return await admin_groups.describe_groups(self._calls, groups, timeout_ms=timeout_ms)
+
+    async def delete_groups(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, ClientError | None]:
+        """Delete groups without members, and their offsets. For each None, or why it is not
+        deleted. Raises Closed."""
+        return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
+
+    async def remove_members(
+        self, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None = None
+    ) -> dict[str, ClientError | None]:
+        """Take static members out of a group. For each None, or why it is still there. Raises
+        ClientError if the group cannot be asked."""
+        return await admin_groups.remove_members(
+            self._calls, group, instance_ids, timeout_ms=timeout_ms
+        )
+
+    async def committed_offsets(
+        self,
+        groups: Mapping[str, Iterable[TopicPartition] | None],
+        *,
+        require_stable: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[str, GroupOffsets]:
+        """What groups have committed: of these partitions, or (None) of all. `require_stable`
+        waits until transactions that commit offsets are decided. One result a group. Raises
+        Closed."""
+        return await admin_group_offsets.committed_offsets(
+            self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
+        )
+
+    async def alter_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Commit in the name of a group without members. For each partition None, or why not.
+        Raises ClientError if the group cannot be asked."""
+        return await admin_group_offsets.alter_offsets(
+            self._calls, group, offsets, timeout_ms=timeout_ms
+        )
+
+    async def delete_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ClientError | None]:
+        """Forget what a group has committed of partitions that it does not read. For each None,
+        or why it is still known. Raises ClientError if the group refuses as a whole."""
+        return await admin_group_offsets.delete_offsets(
+            self._calls, group, partitions, timeout_ms=timeout_ms
+        )
+
+    async def group_lag(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, GroupLag]:
+        """How far groups are behind in the partitions of which they have committed an offset. One
+        result a group. Raises Closed."""
+        return await lag.group_lag(self._calls, groups, timeout_ms=timeout_ms)
+
+    async def partition_lag(
+        self,
+        committed: Mapping[TopicPartition, int],
+        *,
+        details: bool = True,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, PartitionLag]:
+        """How far whoever has read up to these offsets is behind. They have to be read before,
+        else what is consumed meanwhile is missing. Without `details` bytes and seconds are not
+        asked for. One result a partition. Raises Closed."""
+        return await lag.partition_lag(
+            self._calls, committed, details=details, timeout_ms=timeout_ms
+        )
+
+    async def position_lag(
+        self,
+        positions: Sequence[lag.Position],
+        *,
+        details: bool = True,
+        timeout_ms: int | None = None,
+    ) -> list[PartitionLag]:
+        """As `partition_lag`, for any number of offsets of each partition. One result a position,
+        in their order. Raises Closed."""
+        return await lag.position_lag(
+            self._calls, positions, details=details, timeout_ms=timeout_ms
+        )

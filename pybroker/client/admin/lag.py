@@ -1,0 +1,309 @@
+"""How far groups are behind: in records, in bytes and in time.
+
+What was committed is read first, and everything about the log after it, so that a record which is
+read and committed in between is at worst counted as not yet read. The arithmetic, with what its
+numbers mean, is in `pybroker.group_lag`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pybroker.client.admin.calls import Calls
+from pybroker.client.admin.group_offsets import committed_offsets
+from pybroker.client.admin.log_dirs import describe_log_dirs
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError, ResponseError
+from pybroker.client.leader_calls import response_error
+from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer, list_offsets
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode
+from pybroker.group_lag import LogSpan, bytes_behind, records_behind, seconds_behind
+from pybroker.model import NO_TIMESTAMP, TopicPartition
+from pybroker.records.batch import iter_headers
+from pybroker.records.record import decode_records
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+
+BATCHES_MAX: Final = 8
+"""Batches that are looked at for the first record at or after an offset: those of markers of
+transactions, and those that compaction has emptied, have none."""
+TOGETHER_MAX: Final = 16
+"""Partitions of which a batch is fetched at a time; a batch may have a megabyte and more."""
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+
+Position = tuple[TopicPartition, int]
+"""A partition, and the offset of the next record that somebody will read of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in one partition.
+
+    `records` counts offsets from `committed` to `end_offset`, the high watermark; `stable_records`
+    to `last_stable_offset`, which is all that a consumer with isolation level read_committed can
+    see. `bytes` is estimated from the size of the leader's log. `seconds` is the age of the oldest
+    record that is not consumed, 0.0 if all are; None if it is not known (bytes too). No number is
+    negative. With an `error` nothing but `committed` is known, and the offsets are -1.
+    """
+
+    committed: int
+    start_offset: int = -1
+    last_stable_offset: int = -1
+    end_offset: int = -1
+    records: int | None = None
+    stable_records: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    error: ClientError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """The partitions of which a group has committed an offset, or the error."""
+
+    group_id: str
+    partitions: Mapping[TopicPartition, PartitionLag] = field(default_factory=dict)
+    error: ClientError | None = None
+
+    def check(self) -> GroupLag:
+        """Itself; raises `error`, or that of the first partition that has one."""
+        for error in (self.error, *(row.error for row in self.partitions.values())):
+            if error is not None:
+                raise error
+        return self
+
+
+async def group_lag(
+    calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
+) -> dict[str, GroupLag]:
+    """One result a group."""
+    answers = await committed_offsets(
+        calls, dict.fromkeys(groups), require_stable=False, timeout_ms=timeout_ms
+    )
+    rows = [
+        (group, key, row)
+        for group, answer in answers.items()
+        for key, row in answer.offsets.items()
+    ]
+    positions = [(key, row.offset) for _, key, row in rows if row.error is None]
+    found = iter(await position_lag(calls, positions, timeout_ms=timeout_ms))
+    lags: dict[str, dict[TopicPartition, PartitionLag]] = {group: {} for group in answers}
+    for group, key, row in rows:
+        unknown = row.error is not None
+        lags[group][key] = PartitionLag(-1, error=row.error) if unknown else next(found)
+    return {group: GroupLag(group, lags[group], answer.error) for group, answer in answers.items()}
+
+
+async def partition_lag(
+    calls: Calls,
+    committed: Mapping[TopicPartition, int],
+    *,
+    details: bool = True,
+    timeout_ms: int | None,
+) -> dict[TopicPartition, PartitionLag]:
+    """As `position_lag`, for one position a partition."""
+    lags = await position_lag(calls, [*committed.items()], details=details, timeout_ms=timeout_ms)
+    return dict(zip(committed, lags, strict=True))
+
+
+async def position_lag(
+    calls: Calls,
+    positions: Sequence[Position],
+    *,
+    details: bool = True,
+    timeout_ms: int | None,
+) -> list[PartitionLag]:
+    """The lag behind each of these offsets, which were read before; a partition may come several
+    times. One result a position, in their order. Without `details` bytes and seconds are not asked
+    for."""
+    calls.check_opened()
+    spans, problems = await _spans(calls, {key for key, _ in positions}, timeout_ms)
+    behind = {
+        (key, max(offset, spans[key].start))
+        for key, offset in positions
+        if key in spans and offset < spans[key].end
+    }
+    sizes = await _sizes(calls, spans, timeout_ms) if details else {}
+    times = await _timestamps(calls, behind, timeout_ms) if details else {}
+    now_ms = calls.cluster.clock.wall_ms()
+
+    def one(key: TopicPartition, offset: int) -> PartitionLag:
+        if key in problems:
+            return PartitionLag(offset, error=problems[key])
+        span = replace(spans[key], size_bytes=sizes.get(key))
+        timestamp = times.get((key, max(offset, span.start)), NO_TIMESTAMP)
+        return PartitionLag(
+            offset,
+            span.start,
+            span.stable,
+            span.end,
+            records_behind(offset, span.end),
+            records_behind(offset, span.stable),
+            bytes_behind(offset, span),
+            seconds_behind(timestamp, now_ms) if offset < span.end else 0.0,
+        )
+
+    return [one(*position) for position in positions]
+
+
+async def _spans(
+    calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
+) -> tuple[dict[TopicPartition, LogSpan], dict[TopicPartition, ClientError]]:
+    """Where the partitions begin and end, and why that is not known of others."""
+    wanted = sorted(partitions)
+    starts = await _ends(calls, wanted, EARLIEST, "read_uncommitted", timeout_ms)
+    stables = await _ends(calls, wanted, LATEST, "read_committed", timeout_ms)
+    ends = await _ends(calls, wanted, LATEST, "read_uncommitted", timeout_ms)
+    spans: dict[TopicPartition, LogSpan] = {}
+    problems: dict[TopicPartition, ClientError] = {}
+    for key in wanted:
+        answers = (starts[key], stables[key], ends[key])
+        error = next((answer.error for answer in answers if answer.error is not None), None)
+        if error is not None:
+            problems[key] = error
+        else:
+            spans[key] = _span(answers)
+    return spans, problems
+
+
+async def _ends(
+    calls: Calls,
+    partitions: Iterable[TopicPartition],
+    moment: int,
+    isolation_level: str,
+    timeout_ms: int | None,
+) -> dict[TopicPartition, OffsetAnswer]:
+    return await list_offsets(
+        calls.cluster,
+        dict.fromkeys(partitions, moment),
+        isolation_level=isolation_level,
+        deadline=calls.deadline(timeout_ms),
+    )
+
+
+def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
+    """Between two questions the leader may have changed; the later answer cannot be below."""
+    start, stable, end = (answer.offset for answer in answers)
+    return LogSpan(start, max(start, stable), max(start, stable, end))
+
+
+async def _sizes(
+    calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
+) -> dict[TopicPartition, int]:
+    """The bytes of the leaders' logs, as far as they can be had."""
+    wanted = list(partitions)
+    leaders = {key: calls.cluster.view.leader(key) for key in wanted}
+    brokers = {node for node in leaders.values() if node is not None}
+    if not brokers:
+        return {}
+    answers = await describe_log_dirs(calls, brokers, wanted, timeout_ms=timeout_ms)
+    return {
+        key: replica.size
+        for broker, answer in answers.items()
+        for directory in answer.dirs
+        for key, replica in directory.replicas.items()
+        if leaders.get(key) == broker and not replica.future
+    }
+
+
+async def _timestamps(
+    calls: Calls, positions: Iterable[Position], timeout_ms: int | None
+) -> dict[Position, int]:
+    """The time of the first record at or after each position, in ms; left out where there is none
+    or it cannot be had."""
+    offsets: dict[TopicPartition, list[int]] = {}
+    for key, offset in sorted(positions):
+        offsets.setdefault(key, []).append(offset)
+
+    async def ask(
+        connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float
+    ) -> dict[TopicPartition, dict[int, int] | ClientError]:
+        wanted = [(key, offset) for key in partitions for offset in offsets[key]]
+        found: dict[TopicPartition, dict[int, int] | ClientError] = {key: {} for key in partitions}
+        for index in range(0, len(wanted), TOGETHER_MAX):
+            some = wanted[index : index + TOGETHER_MAX]
+            answers = await asyncio.gather(
+                *(_timestamp(connection, key, offset, timeout_s) for key, offset in some)
+            )
+            for (key, offset), answer in zip(some, answers, strict=True):
+                times = found[key]
+                if isinstance(answer, ClientError):
+                    found[key] = answer
+                elif not isinstance(times, ClientError):
+                    times[offset] = answer
+        return found
+
+    answers = await calls.leaders(offsets, ask, timeout_ms)
+    return {
+        (key, offset): timestamp
+        for key, times in answers.items()
+        if not isinstance(times, ClientError)
+        for offset, timestamp in times.items()
+    }
+
+
+async def _timestamp(
+    connection: Connection, key: TopicPartition, offset: int, timeout_s: float
+) -> int | ClientError:
+    """The leader answers with the batch that holds the offset, however small the limit is."""
+    position = offset
+    for _ in range(BATCHES_MAX):
+        answer = await connection.send(
+            ApiKey.FETCH, _fetch(key, position), FetchResponse, timeout_s=timeout_s
+        )
+        data = next((row for topic in answer.responses for row in topic.partitions), None)
+        error = response_error(answer.error_code or (data.error_code if data else 0))
+        if error is not None:
+            return error
+        records = data.records if data is not None else None
+        if not records:
+            break
+        try:
+            timestamp, position = _first_timestamp(memoryview(records), offset)
+        except (CorruptionError, BrokerError) as problem:
+            return ResponseError(ErrorCode.CORRUPT_MESSAGE, f"{key} at {position}: {problem}")
+        if timestamp is not None:
+            return timestamp
+    return NO_TIMESTAMP
+
+
+def _first_timestamp(records: memoryview, offset: int) -> tuple[int | None, int]:
+    """The time of the first record at or after `offset`, if these batches have one, and where to
+    go on if not. Raises CorruptionError, BrokerError."""
+    position = offset
+    for start, header in iter_headers(records):
+        position = header.next_offset
+        if header.is_control or header.last_offset < offset:
+            continue
+        batch = records[start : start + header.size]
+        for record in decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
+            if record.offset >= offset:
+                return record.timestamp, position
+    return None, position
+
+
+def _fetch(key: TopicPartition, offset: int) -> FetchRequest:
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        topics=[
+            FetchTopic(
+                topic=key.topic,
+                partitions=[
+                    FetchPartition(
+                        partition=key.partition, fetch_offset=offset, partition_max_bytes=1
+                    )
+                ],
+            )
+        ],
+    )

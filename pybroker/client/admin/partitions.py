@@ -1,0 +1,175 @@
+"""What the admin client asks the leaders of partitions: deleting records, and the producers that
+they remember."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.client.admin.calls import Calls
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError
+from pybroker.client.leader_calls import response_error
+from pybroker.model import TopicPartition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from pybroker.wire.messages.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+)
+
+HIGH_WATERMARK: Final = -1
+"""Instead of an offset: delete all that is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """`low_watermark` is where the partition begins now, -1 with an `error`."""
+
+    low_watermark: int
+    error: ClientError | None = None
+
+    def check(self) -> DeletedRecords:
+        """Itself; raises `error` if there is one."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """A producer that a partition remembers. `last_timestamp` is in ms; -1 stands for none in
+    `last_sequence`, `coordinator_epoch` and `transaction_start`, the offset where its open
+    transaction began."""
+
+    id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProducers:
+    """The producers of a partition, or the error."""
+
+    producers: tuple[ActiveProducer, ...]
+    error: ClientError | None = None
+
+    def check(self) -> PartitionProducers:
+        """Itself; raises `error` if there is one."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+async def delete_records(
+    calls: Calls, before: Mapping[TopicPartition, int], *, timeout_ms: int | None
+) -> dict[TopicPartition, DeletedRecords]:
+    """One result a partition. What may have been done is done again only where the offset is
+    given: all that is committed may be more the second time."""
+
+    async def ask(
+        connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float
+    ) -> dict[TopicPartition, DeletedRecords | ClientError]:
+        topics: dict[str, DeleteRecordsTopic] = {}
+        for item in partitions:
+            topic = topics.setdefault(item.topic, DeleteRecordsTopic(name=item.topic))
+            topic.partitions.append(
+                DeleteRecordsPartition(partition_index=item.partition, offset=before[item])
+            )
+        request = DeleteRecordsRequest(
+            topics=list(topics.values()), timeout_ms=calls.wait_ms(timeout_ms)
+        )
+        answer = await connection.send(
+            ApiKey.DELETE_RECORDS, request, DeleteRecordsResponse, timeout_s=timeout_s
+        )
+        return {
+            TopicPartition(topic_row.name, row.partition_index): response_error(row.error_code)
+            or DeletedRecords(row.low_watermark)
+            for topic_row in answer.topics
+            for row in topic_row.partitions
+        }
+
+    repeatable = HIGH_WATERMARK not in before.values()
+    answers = await calls.leaders(before, ask, timeout_ms, repeatable=repeatable)
+    return {
+        item: DeletedRecords(-1, answer) if isinstance(answer, ClientError) else answer
+        for item, answer in answers.items()
+    }
+
+
+async def describe_producers(
+    calls: Calls,
+    partitions: Iterable[TopicPartition],
+    *,
+    broker: int | None,
+    timeout_ms: int | None,
+) -> dict[TopicPartition, PartitionProducers]:
+    """One result a partition, from its leader, or from the replica on `broker`."""
+
+    async def ask(
+        connection: Connection, chosen: tuple[TopicPartition, ...], timeout_s: float
+    ) -> dict[TopicPartition, PartitionProducers | ClientError]:
+        topics: dict[str, DescribeProducersTopic] = {}
+        for name, number in chosen:
+            topic = topics.setdefault(name, DescribeProducersTopic(name=name))
+            topic.partition_indexes.append(number)
+        request = DescribeProducersRequest(topics=list(topics.values()))
+        answer = await connection.send(
+            ApiKey.DESCRIBE_PRODUCERS, request, DescribeProducersResponse, timeout_s=timeout_s
+        )
+        return _producers(answer)
+
+    wanted = tuple(dict.fromkeys(partitions))
+    answers: Mapping[TopicPartition, PartitionProducers | ClientError]
+    if broker is None:
+        answers = await calls.leaders(wanted, ask, timeout_ms)
+    else:
+
+        async def ask_replica(
+            connection: Connection, timeout_s: float
+        ) -> dict[TopicPartition, PartitionProducers | ClientError]:
+            return await ask(connection, wanted, timeout_s)
+
+        try:
+            answers = await calls.broker(broker, ask_replica, timeout_ms)
+        except ClientError as error:
+            answers = dict.fromkeys(wanted, error)
+    return {
+        item: PartitionProducers((), answer) if isinstance(answer, ClientError) else answer
+        for item, answer in answers.items()
+    }
+
+
+def _producers(
+    answer: DescribeProducersResponse,
+) -> dict[TopicPartition, PartitionProducers | ClientError]:
+    return {
+        TopicPartition(topic.name, row.partition_index): response_error(
+            row.error_code, row.error_message
+        )
+        or PartitionProducers(
+            tuple(
+                ActiveProducer(
+                    producer.producer_id,
+                    producer.producer_epoch,
+                    producer.last_sequence,
+                    producer.last_timestamp,
+                    producer.coordinator_epoch,
+                    producer.current_txn_start_offset,
+                )
+                for producer in row.active_producers
+            )
+        )
+        for topic in answer.topics
+        for row in topic.partitions
+    }

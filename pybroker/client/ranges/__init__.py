@@ -1,0 +1,1 @@
+"""Exact ranges of partitions: how they are read, counted and checked."""

@@ -1,0 +1,172 @@
+"""Whether the records of a range are those that were counted when it was made.
+
+What is at an offset never changes, and compaction only removes records: so two readings of the same
+range give the same records if these are at the same offsets. Their number tells that, and with it a
+digest, as replicas that were compacted at other times may hold as many records, and others. The
+headers of batches tell both; only a batch inside of which compaction has been is decoded. Plain
+code.
+
+The digest of offsets is the sum of BASE**offset modulo a prime: that of consecutive offsets needs
+no loop, that of two stretches is the sum of theirs, and offsets that differ have the same one as
+rarely as random numbers are the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+from pybroker.client.ranges.model import DIGEST_END, Counted, RangeFailed, RangeFault
+from pybroker.model import TopicPartition
+from pybroker.ports import Buffer
+from pybroker.records.batch import BatchHeader
+from pybroker.records.columns import ColumnBuilder
+from pybroker.records.record import decode_records
+
+DECOMPRESSED_BYTES_MAX: Final = 256 * 2**20
+"""The most that a stored batch may unfold to, as for the consumer."""
+BASE: Final = 3141592653589793
+"""A primitive root of DIGEST_END: its powers repeat only after 9 * 10**15 offsets."""
+_INVERSE: Final = pow(BASE - 1, -1, DIGEST_END)
+_POWERS: Final = 2**16
+
+
+class Difference(NamedTuple):
+    """A stretch that does not hold what was counted: `records` are there now. They may be as many,
+    and others."""
+
+    counted: Counted
+    records: int
+
+
+class Tally:
+    """Counts records of batches that are given in order."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._digest = 0
+        self._first = self._beyond = 0
+        """Consecutive offsets that are not in the digest yet."""
+
+    def add(self, header: BatchHeader, batch: Buffer, first: int, beyond: int) -> None:
+        """Those records of a batch whose offsets are `first` or more and less than `beyond`. Raises
+        CorruptionError, and BrokerError for records that cannot be decompressed."""
+        base = header.base_offset
+        first, beyond = max(first, base), min(beyond, header.next_offset)
+        if first >= beyond or not header.record_count:
+            return
+        if header.record_count == header.next_offset - base:
+            if first != self._beyond:
+                self._settle()
+                self._first = first
+            self._beyond = beyond
+            self.records += beyond - first
+            return
+        deltas = _deltas(header, batch, first - base, beyond - base)
+        self.records += len(deltas)
+        self._digest += pow(BASE, base, DIGEST_END) * _sum_of_powers(deltas)
+
+    def take(self) -> tuple[int, int]:
+        """How many records, and the digest of their offsets; it begins anew."""
+        self._settle()
+        found = self.records, self._digest % DIGEST_END
+        self.records = self._digest = 0
+        return found
+
+    def _settle(self) -> None:
+        if self._first < self._beyond:
+            low, high = (pow(BASE, each, DIGEST_END) for each in (self._first, self._beyond))
+            self._digest += (high - low) * _INVERSE
+        self._first = self._beyond = 0
+
+
+class CountCheck:
+    """Compares stretches, given in order, with the batches that are read, also in order."""
+
+    def __init__(self, counts: Iterable[Counted]) -> None:
+        self._due = deque(counts)
+        self._tally = Tally()
+        """Of the first stretch that is due, as far as it was read."""
+        self._different: list[Difference] = []
+
+    def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
+        """The records of a batch from `first_offset` on have been read. Raises as `Tally.add`."""
+        place = max(header.base_offset, first_offset)
+        while self._due and place < header.next_offset:
+            due = self._due[0]
+            if due.beyond <= place:
+                self._close()
+                continue
+            beyond = min(due.beyond, header.next_offset)
+            self._tally.add(header, batch, max(place, due.first), beyond)
+            place = beyond
+
+    def passed(self, position: int) -> list[Difference]:
+        """All below `position` has been read: the stretches there that are different, each told
+        once."""
+        while self._due and self._due[0].beyond <= position:
+            self._close()
+        found, self._different = self._different, []
+        return found
+
+    def _close(self) -> None:
+        counted = self._due.popleft()
+        records, digest = self._tally.take()
+        if (records, digest) != (counted.records, counted.digest):
+            self._different.append(Difference(counted, records))
+
+
+def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeFailed:
+    """The error for a stretch that does not hold what was counted."""
+    (first, beyond, records, _), now = difference
+    if now < records:
+        found = f"{now} are there now"
+    elif now > records:
+        found = f"{now} are there now, as another replica leads that was compacted less"
+    else:
+        found = "as many are there now, but others: another replica leads, compacted differently"
+    return RangeFailed(
+        topic_partition,
+        first,
+        RangeFault.COMPACTED,
+        f"compacted: {records} records were counted from {first} to {beyond} when the snapshot was"
+        f" taken, {found}: take a new snapshot, with min.compaction.lag.ms above the age of its"
+        " records until it has been read, or go on with those that are there"
+        " (failOnDataLoss=false)",
+    )
+
+
+def _deltas(header: BatchHeader, batch: Buffer, first: int, beyond: int) -> Sequence[int]:
+    """How far the offsets of a batch's records lie behind its base offset, of those between."""
+    try:
+        builder = ColumnBuilder(keys=False, values=False)
+    except ImportError:  # neither the compiled module nor NumPy
+        records = decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+        found = [record.offset - header.base_offset for record in records]
+        return [each for each in found if first <= each < beyond]
+    rows = builder.add(
+        batch,
+        header._replace(base_offset=0),
+        first,
+        beyond,
+        decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+    )
+    return struct.unpack(f"<{rows}q", builder.finish().offsets)
+
+
+def _sum_of_powers(exponents: Sequence[int]) -> int:
+    if exponents and max(exponents) < _POWERS:
+        return sum(map(_powers().__getitem__, exponents))
+    return sum(pow(BASE, each, DIGEST_END) for each in exponents)
+
+
+@cache
+def _powers() -> tuple[int, ...]:
+    found, power = [], 1
+    for _ in range(_POWERS):
+        found.append(power)
+        power = power * BASE % DIGEST_END
+    return tuple(found)

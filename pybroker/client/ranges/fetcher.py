@@ -1,0 +1,424 @@
+"""Reads one range, answer by answer, through changes of leader and restarts of brokers.
+
+What an answer means for the position is decided in `range_cursor`, whether the range is still what
+it was in `range_standing`; here is asked, waited and given up. Whether the range still is what it
+was is looked at before the first batch, after each change of leader, and after the last batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pybroker.client.backoff import Deadline
+from pybroker.client.cluster import Cluster
+from pybroker.client.errors import ClientError, ConnectionLost, ResponseError
+from pybroker.client.metadata import error_code
+from pybroker.client.offset_lookup import ISOLATION_LEVELS
+from pybroker.client.options import ConsumerOptions
+from pybroker.client.ranges.counts import CountCheck, Difference, compacted
+from pybroker.client.ranges.cursor import Batch, Gap, RangeCursor
+from pybroker.client.ranges.model import PartitionRange, RangeFailed, RangeFault
+from pybroker.client.ranges.standing import (
+    aged_out,
+    faults,
+    gone,
+    named,
+    standings,
+)
+from pybroker.errors import BrokerError, CorruptionError, ErrorCode
+from pybroker.model import NO_EPOCH, NO_OFFSET
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Deliver = Callable[[int, list[Batch]], Awaitable[None]]
+"""Takes batches in order, and the offset before which their records are not meant; returns when
+there is room for more."""
+
+FETCH_LANE: Final = "fetch"
+NO_SESSION_EPOCH: Final = -1
+NO_REPLICA: Final = -1
+FETCH_BYTES_MIN: Final = 64 * 1024
+RECORD_BYTES_GUESS: Final = 1024
+"""How much is asked for per offset as long as nothing was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long something has to last, in seconds, before it is believed: brokers learn of changes
+    one after the other, and one that has just started knows nothing for a moment."""
+
+    stalled_s: float = 120.0
+    """Without any progress (kafkaConsumer.pollTimeoutMs)."""
+    gone_s: float = 10.0
+    recreated_s: float = 1.0
+    corrupt_s: float = 10.0
+    """A leader that finds a batch damaged hands over to another replica, if there is one."""
+    bare_s: float = 2.0
+    """Without a batch where all is committed."""
+
+    def of(self, reason: RangeFault) -> float:
+        known = {
+            RangeFault.GONE: self.gone_s,
+            RangeFault.RECREATED: self.recreated_s,
+            RangeFault.CORRUPT: self.corrupt_s,
+        }
+        return known.get(reason, 0.0)
+
+
+class _Doubtful(ClientError):
+    """Something that ends the reading if it lasts."""
+
+    retriable = True
+
+    def __init__(self, failed: RangeFailed) -> None:
+        super().__init__(str(failed))
+        self.failed = failed
+
+
+class _NothingYet(ClientError):
+    """The leader has nothing for us at the moment, though it should."""
+
+    retriable = True
+
+
+class RangeFetcher:
+    """For one reading of one range. `lost` are the offsets that were left out because they are not
+    there any more, `compacted` the stretches that do not hold what was counted; both with
+    `fail_on_data_loss` off."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ConsumerOptions,
+        wanted: PartitionRange,
+        *,
+        fail_on_data_loss: bool,
+        patience: Patience,
+    ) -> None:
+        self.lost: list[Gap] = []
+        self.compacted: list[Difference] = []
+        self._cluster = cluster
+        self._options = options
+        self._wanted = wanted
+        self._key = wanted.topic_partition
+        self._fail_on_data_loss = fail_on_data_loss
+        self._patience = patience
+        self._cursor = RangeCursor(
+            wanted, committed_only=options.isolation_level == "read_committed"
+        )
+        self._checked_epoch: int | None = None
+        """The leader epoch under which the range was last found to be what it was."""
+        self._bare_since: tuple[int, float] | None = None
+        """Leader epoch and moment: since then the leader has no batch from the position on."""
+        self._bytes_read = 0
+        self._check = CountCheck(wanted.counts)
+
+    async def read(self, deliver: Deliver) -> None:
+        """Hand out the whole range. Raises RangeFailed, and ClientError for what retrying does not
+        cure, such as a topic that may not be read."""
+        try:
+            await self._read(deliver)
+        except RangeFailed as failed:
+            if not self._is_bearable(failed.reason):
+                raise
+            self._lose(self._cursor.position, self._cursor.end)
+
+    async def _read(self, deliver: Deliver) -> None:
+        cursor = self._cursor
+        if cursor.done:
+            return
+        await self._meet_topic()
+        await self._persist(self._look)
+        while not cursor.done:
+            batches = await self._persist(self._fetch)
+            first = cursor.first
+            different = self._compared(batches)
+            if different and self._fail_on_data_loss:
+                await self._tell(different)
+            if batches:
+                await deliver(first, batches)
+            if different:  # after that: looking may move the cursor, or end the reading
+                await self._tell(different)
+        await self._persist(self._look)
+
+    def _compared(self, batches: list[Batch]) -> list[Difference]:
+        """Where what was read is not what was counted. Raises RangeFailed."""
+        cursor, check = self._cursor, self._check
+        for header, batch in batches:
+            try:
+                check.add(header, batch, cursor.first)
+            except (CorruptionError, BrokerError) as error:
+                raise RangeFailed(
+                    self._key,
+                    header.base_offset,
+                    RangeFault.CORRUPT,
+                    f"the batch cannot be decoded: {error}; read around it, by offsets",
+                ) from None
+        return check.passed(cursor.position)
+
+    async def _tell(self, different: list[Difference]) -> None:
+        """Raises RangeFailed, or notes them; what else there is to say of the range comes before
+        that."""
+        await self._persist(self._look)
+        for difference in different:
+            counted = difference.counted
+            if any(first < counted.beyond and counted.first < end for first, end in self.lost):
+                continue
+            if self._fail_on_data_loss:
+                raise compacted(self._key, difference)
+            self.compacted.append(difference)
+
+    async def _meet_topic(self) -> None:
+        """Have the view of the cluster hold the topic, if it can be had at once."""
+        cluster, topic = self._cluster, self._key.topic
+        cluster.watch([topic])
+        if topic not in cluster.view.topics:
+            try:
+                await cluster.refreshed(self._patience.stalled_s)
+            except (TimeoutError, ClientError) as error:
+                logger.debug("event=range-waits partition=%s reason=%s", self._key, error)
+
+    def _is_bearable(self, reason: RangeFault) -> bool:
+        """Whether all that is left of the range may be left out. What was handed out before must
+        be of the topic that was meant."""
+        if self._fail_on_data_loss:
+            return False
+        nothing_given = self._cursor.delivered == NO_OFFSET
+        return reason is RangeFault.GONE or (reason is RangeFault.RECREATED and nothing_given)
+
+    async def _persist(self, step: Callable[[], Awaitable[T]]) -> T:
+        """The result of a step, tried until it has one. Raises RangeFailed when that takes too
+        long."""
+        clock = self._cluster.clock
+        deadline = Deadline(clock, int(self._patience.stalled_s * 1_000))
+        doubted: RangeFault | None = None
+        doubted_since = 0.0
+        failures = 0
+        problem: ClientError = _NothingYet("no answer came")
+        while True:
+            try:
+                async with asyncio.timeout(deadline.remaining_s()):
+                    return await step()
+            except TimeoutError:
+                raise self._stalled(problem) from problem
+            except _Doubtful as error:
+                problem = error
+                reason = error.failed.reason
+                if reason is not doubted:
+                    doubted, doubted_since = reason, clock.monotonic()
+                elif clock.monotonic() - doubted_since >= self._patience.of(reason):
+                    raise error.failed from None
+            except ClientError as error:
+                if not error.retriable or isinstance(error, RangeFailed):
+                    raise
+                problem, doubted = error, None
+            failures += 1
+            logger.debug("event=range-waits partition=%s reason=%s", self._key, problem)
+            pause = self._cluster.pause_s(failures)
+            if deadline.remaining_s() <= pause:
+                raise self._stalled(problem) from problem
+            await asyncio.sleep(pause)
+            try:
+                await self._cluster.refreshed(deadline.remaining_s())
+            except (TimeoutError, ClientError):
+                pass
+
+    def _stalled(self, problem: ClientError) -> RangeFailed:
+        if isinstance(problem, _Doubtful):
+            return problem.failed
+        limit = f"{self._patience.stalled_s:g} s"
+        return self._failed(
+            RangeFault.STALLED,
+            f"nothing could be read for {limit} ({problem}): look after the partition's leader, or"
+            " wait longer (kafkaConsumer.pollTimeoutMs)",
+        )
+
+    def _failed(self, reason: RangeFault, text: str) -> RangeFailed:
+        return RangeFailed(self._key, self._cursor.position, reason, text)
+
+    # Whether the range is what it was
+
+    async def _look(self) -> None:
+        deadline = Deadline(self._cluster.clock, self._options.request_timeout_ms)
+        epoch = self._epoch()
+        answers = await standings(self._cluster, [self._wanted], deadline, once=True)
+        standing = answers[self._key]
+        if isinstance(standing, ClientError):
+            raise standing
+        for fault in faults(self._wanted, self._cursor.position, standing):
+            if fault.reason is RangeFault.AGED_OUT:
+                self._pass_over_aged_out(standing.log_start)
+            elif fault.reason is RangeFault.TRUNCATED:
+                self._cut_off(fault, standing.epoch_end)
+            else:
+                raise _Doubtful(fault)
+        if NO_EPOCH < epoch < self._wanted.leader_epoch:
+            # Whoever leads by that may have been replaced before the range was made.
+            raise _NothingYet(
+                f"only leader epoch {epoch} is known, {self._wanted.leader_epoch} was there before"
+            )
+        self._settle(self._cursor.gaps, standing.log_start)
+        self._cursor.gaps = []
+        self._checked_epoch = epoch
+
+    def _epoch(self) -> int:
+        info = self._cluster.view.partition(self._key)
+        return info.leader_epoch if info else NO_EPOCH
+
+    def _pass_over_aged_out(self, log_start: int) -> None:
+        cursor = self._cursor
+        if self._fail_on_data_loss:
+            raise aged_out(self._wanted, cursor.position, log_start)
+        self._lose(cursor.position, min(log_start, cursor.end))
+        cursor.skip_to(log_start)
+
+    def _cut_off(self, fault: RangeFailed, end: int) -> None:
+        """The range ends where its history does."""
+        cursor = self._cursor
+        if cursor.end <= end:
+            return  # known already
+        if self._fail_on_data_loss or cursor.delivered > end:
+            raise fault
+        cursor.end = max(end, self._wanted.start)
+        cursor.position = min(cursor.position, cursor.end)
+        self._lose(cursor.end, self._wanted.end)
+
+    def _settle(self, gaps: list[Gap], log_start: int) -> None:
+        """Offsets that no batch covered were compacted away if the log still begins at or before
+        them; otherwise nobody can tell any more, and they count as lost."""
+        for first, beyond in gaps:
+            if log_start > first:
+                if self._fail_on_data_loss:
+                    raise aged_out(self._wanted, first, log_start)
+                self._lose(first, min(log_start, beyond))
+
+    def _lose(self, first: int, beyond: int) -> None:
+        if first < beyond:
+            self.lost.append((first, beyond))
+
+    # Fetching
+
+    async def _fetch(self) -> list[Batch]:
+        """The batches of one answer. Empty if the position moved without any."""
+        cluster, key = self._cluster, self._key
+        standing = named(cluster.view, key)
+        if standing is not None and not standing.known:
+            raise _Doubtful(gone(self._wanted, self._cursor.position))
+        leader, epoch = cluster.view.leader(key), self._epoch()
+        if leader is None:
+            raise ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, f"{key} has no leader")
+        if epoch != self._checked_epoch:
+            await self._look()
+            if self._cursor.done:
+                return []
+        node = cluster.view.nodes[leader]
+        connection = await cluster.connect((node.host, node.port), FETCH_LANE)
+        options = self._options
+        response = await connection.send(
+            ApiKey.FETCH,
+            self._request(epoch),
+            FetchResponse,
+            timeout_s=(options.request_timeout_ms + options.fetch_max_wait_ms) / 1_000,
+        )
+        if response.error_code:
+            code = error_code(response.error_code)
+            raise ResponseError(code, place=f"fetching from broker {leader}")
+        for topic in response.responses:
+            for answer in topic.partitions:
+                if (topic.topic, answer.partition_index) == key:
+                    is_throttled = response.throttle_time_ms > 0
+                    return await self._accept(answer, epoch, is_throttled)
+        raise ConnectionLost(f"broker {leader} answered for other partitions than asked")
+
+    def _request(self, leader_epoch: int) -> FetchRequest:
+        options, cursor = self._options, self._cursor
+        partition = FetchPartition(
+            partition=self._key.partition,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=cursor.position,
+            partition_max_bytes=self._bytes_due(),
+        )
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=options.fetch_max_wait_ms,
+            min_bytes=1,
+            max_bytes=options.fetch_max_bytes,
+            isolation_level=ISOLATION_LEVELS[options.isolation_level],
+            session_epoch=NO_SESSION_EPOCH,
+            topics=[FetchTopic(topic=self._key.topic, partitions=[partition])],
+        )
+
+    def _bytes_due(self) -> int:
+        """No more than what is left of the range will take, going by what was read of it."""
+        cursor = self._cursor
+        offsets_read = cursor.position - self._wanted.start
+        each = self._bytes_read // offsets_read + 1 if self._bytes_read else RECORD_BYTES_GUESS
+        due = (cursor.end - cursor.position) * each
+        return min(max(due, FETCH_BYTES_MIN), self._options.max_partition_fetch_bytes)
+
+    async def _accept(self, answer: PartitionData, epoch: int, is_throttled: bool) -> list[Batch]:
+        cursor = self._cursor
+        before = cursor.position
+        code = error_code(answer.error_code)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._look()
+            if cursor.position == before and not cursor.done:
+                raise _NothingYet(f"offset {before} is out of the range that the leader has")
+            return []
+        if code == ErrorCode.CORRUPT_MESSAGE:
+            raise _Doubtful(self._corrupt("the leader cannot read the batch there"))
+        if code:
+            raise ResponseError(code, f"{self._key}@{before}: {code.text}")
+        gaps, cursor.gaps = cursor.gaps, []
+        aborted = [(row.first_offset, row.producer_id) for row in answer.aborted_transactions or ()]
+        batches = cursor.accept(answer.records or b"", aborted, answer.high_watermark)
+        self._settle([*gaps, *cursor.gaps], answer.log_start_offset)
+        if cursor.position > before:
+            self._bytes_read += len(answer.records or b"")
+            self._bare_since = None
+            return batches
+        if cursor.damage is not None:
+            raise _Doubtful(self._corrupt(cursor.damage))
+        self._wait_or_pass_over(answer, epoch, is_throttled)
+        return []
+
+    def _corrupt(self, text: str) -> RangeFailed:
+        return self._failed(
+            RangeFault.CORRUPT,
+            f"{text}: let another replica lead, or see the log of the broker that leads",
+        )
+
+    def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
+        """There is no batch although there should be. If that lasts while the leader says that all
+        of the range is committed, compaction has removed the last offsets of the log: whatever it
+        had below the committed end when it said so, it would have given afterwards."""
+        cursor, now = self._cursor, self._cluster.clock.monotonic()
+        committed = self._options.isolation_level == "read_committed"
+        end = answer.last_stable_offset if committed else answer.high_watermark
+        elsewhere = answer.preferred_read_replica != NO_REPLICA
+        if end < cursor.end or is_throttled or elsewhere or answer.records:
+            self._bare_since = None
+            what = "last stable offset" if committed else "high watermark"
+            raise _NothingYet(
+                f"no records came, the leader's {what} is {end}, the range ends at {cursor.end}"
+            )
+        if self._bare_since is None or self._bare_since[0] != epoch:
+            self._bare_since = epoch, now
+        if now - self._bare_since[1] < self._patience.bare_s or self._bare_since[1] == now:
+            raise _NothingYet("the leader gives no records")
+        cursor.gaps.append((cursor.position, cursor.end))
+        cursor.skip_to(cursor.end)

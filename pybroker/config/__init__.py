@@ -1,0 +1,1 @@
+"""Options: how one is declared, the tables of them, and which of several values holds."""

@@ -1,0 +1,221 @@
+"""The rows of the broker's options (`server.properties`): Kafka 3.9's ZooKeeper-mode names, types,
+defaults, bounds and update modes, with a sentence for each.
+
+The attribute of an option is its name with underscores. A row with `effective=False` is known but
+nothing in this broker goes by it: setting it gives a warning. What several options decide together
+is in `broker_config.py`; nothing here parses, checks or knows who uses the values.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.config.declaration import (
+    UpdateMode,
+    boolean,
+    double,
+    integer,
+    listing,
+    long,
+    short,
+    string,
+)
+from pybroker.config.kafka_versions import VERSION, VERSION_SHAPE
+from pybroker.config.listeners import PROTOCOLS
+
+INT_MAX: Final = (1 << 31) - 1
+LONG_MAX: Final = (1 << 63) - 1
+COMPACTION: Final = "compact"
+CLEANUP_POLICIES: Final = (COMPACTION, "delete")
+COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
+
+_CLUSTER: Final = UpdateMode.CLUSTER_WIDE
+_PROTOCOL_MAP: Final = ",".join(f"{protocol}:{protocol}" for protocol in PROTOCOLS)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptionTable:
+    """All options of one broker. `BrokerOptionTable()` is Kafka's defaults."""
+
+    # fmt: off
+    broker_id: int = integer("broker.id", -1, "The number of this broker in the cluster; -1 lets ZooKeeper hand one out.")
+    broker_id_generation_enable: bool = boolean("broker.id.generation.enable", True, "Whether a broker without an id gets a generated one.")
+    reserved_broker_max_id: int = integer("reserved.broker.max.id", 1000, "The highest id that may be chosen by hand; generated ids begin above it.", minimum=0)
+    broker_rack: str | None = string("broker.rack", None, "Where the broker stands; replicas are spread over racks.")
+    listeners: str = string("listeners", "PLAINTEXT://:9092", "The addresses to listen on, NAME://HOST:PORT, separated by commas; no host means all interfaces.")
+    advertised_listeners: str | None = string("advertised.listeners", None, "The addresses that clients are told, if they differ from listeners.", update=UpdateMode.PER_BROKER)
+    listener_security_protocol_map: str = string("listener.security.protocol.map", _PROTOCOL_MAP, "The protocol that each listener name stands for, NAME:PROTOCOL, separated by commas.")
+    inter_broker_listener_name: str | None = string("inter.broker.listener.name", None, "The listener that brokers use among themselves; without it, the one named like security.inter.broker.protocol.")
+    security_inter_broker_protocol: str = string("security.inter.broker.protocol", "PLAINTEXT", "The protocol between brokers, if no listener name is given for that.", choices=PROTOCOLS)
+
+    zookeeper_connect: str | None = string("zookeeper.connect", None, "The ensemble, HOST:PORT,HOST:PORT/chroot; without it the start runs its own embedded ZooKeeper.")
+    zookeeper_session_timeout_ms: int = integer("zookeeper.session.timeout.ms", 18_000, "How long ZooKeeper waits without a sign of life before it counts the broker as dead.", minimum=1)
+    zookeeper_connection_timeout_ms: int | None = integer("zookeeper.connection.timeout.ms", None, "How long the start waits for ZooKeeper; without it, the session timeout.", minimum=1)
+
+    log_dir: str = string("log.dir", "/tmp/kafka-logs", "The directory of the data, if log.dirs is not given.")
+    log_dirs: str | None = string("log.dirs", None, "The directories of the data, separated by commas.")
+    num_partitions: int = integer("num.partitions", 1, "The partitions of a topic whose creator does not say.", minimum=1)
+    default_replication_factor: int = integer("default.replication.factor", 1, "The replicas of a topic whose creator does not say.", minimum=1, maximum=32_767)
+    auto_create_topics_enable: bool = boolean("auto.create.topics.enable", True, "Whether a client that asks for a missing topic creates it.")
+    delete_topic_enable: bool = boolean("delete.topic.enable", True, "Whether topics may be deleted.")
+    min_insync_replicas: int = integer("min.insync.replicas", 1, "With acks=all, how many replicas must be in sync for a write to be taken.", minimum=1, update=_CLUSTER)
+    unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False, "Whether a replica that is behind may lead when no other is left, at the price of lost records.", update=_CLUSTER)
+    message_max_bytes: int = integer("message.max.bytes", 1_048_588, "The largest record batch that is taken, as it arrives (compressed).", minimum=0, update=_CLUSTER)
+    compression_type: str = string("compression.type", "producer", "The codec in which batches are stored; producer keeps what came.", choices=COMPRESSION_TYPES, update=_CLUSTER)
+
+    log_segment_bytes: int = integer("log.segment.bytes", 1 << 30, "The size at which a new segment file is begun.", minimum=14, update=_CLUSTER)
+    log_roll_ms: int | None = long("log.roll.ms", None, "The age at which a new segment is begun; stronger than log.roll.hours.", minimum=1, update=_CLUSTER)
+    log_roll_hours: int = integer("log.roll.hours", 168, "The age at which a new segment is begun.", minimum=1)
+    log_roll_jitter_ms: int | None = long("log.roll.jitter.ms", None, "The largest random amount by which segments roll early; stronger than log.roll.jitter.hours.", minimum=0, update=_CLUSTER)
+    log_roll_jitter_hours: int = integer("log.roll.jitter.hours", 0, "The largest random amount by which segments roll early.", minimum=0)
+    log_retention_ms: int | None = long("log.retention.ms", None, "The age at which a segment is deleted, -1 for never; stronger than log.retention.minutes.", update=_CLUSTER)
+    log_retention_minutes: int | None = integer("log.retention.minutes", None, "The age at which a segment is deleted; stronger than log.retention.hours.")
+    log_retention_hours: int = integer("log.retention.hours", 168, "The age at which a segment is deleted, -1 for never.")
+    log_retention_bytes: int = long("log.retention.bytes", -1, "The size of a partition above which its oldest segments are deleted, -1 for any.", update=_CLUSTER)
+    log_retention_check_interval_ms: int = long("log.retention.check.interval.ms", 300_000, "How often segments are checked against retention.", minimum=1)
+    log_cleanup_policy: tuple[str, ...] = listing("log.cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), update=_CLUSTER)
+    log_index_size_max_bytes: int = integer("log.index.size.max.bytes", 10_485_760, "The largest size of an offset or time index.", minimum=4, update=_CLUSTER)
+    log_index_interval_bytes: int = integer("log.index.interval.bytes", 4096, "How many bytes of the log lie between two entries of an index.", minimum=0, update=_CLUSTER)
+    log_flush_interval_messages: int = long("log.flush.interval.messages", LONG_MAX, "After how many records a partition is synced to disk; 1 syncs before each acknowledgement.", minimum=1, update=_CLUSTER)
+    log_flush_interval_ms: int | None = long("log.flush.interval.ms", None, "The longest time that a record waits to be synced; without it, log.flush.scheduler.interval.ms.", update=_CLUSTER)
+    log_flush_scheduler_interval_ms: int = long("log.flush.scheduler.interval.ms", LONG_MAX, "How often partitions are checked for a sync that is due.")
+    log_segment_delete_delay_ms: int = long("log.segment.delete.delay.ms", 60_000, "How long a deleted segment's files stay on disk under another name.", minimum=0, update=_CLUSTER)
+    log_message_timestamp_type: str = string("log.message.timestamp.type", "CreateTime", "Whether records keep the producer's time or get the time of their arrival.", choices=TIMESTAMP_TYPES, update=_CLUSTER)
+    log_message_timestamp_difference_max_ms: int = long("log.message.timestamp.difference.max.ms", LONG_MAX, "The older form of log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms.", minimum=0, update=_CLUSTER)
+    log_message_timestamp_before_max_ms: int = long("log.message.timestamp.before.max.ms", LONG_MAX, "How far in the past a record's time may lie.", minimum=0, update=_CLUSTER)
+    log_message_timestamp_after_max_ms: int = long("log.message.timestamp.after.max.ms", LONG_MAX, "How far in the future a record's time may lie.", minimum=0, update=_CLUSTER)
+
+    socket_request_max_bytes: int = integer("socket.request.max.bytes", 104_857_600, "The largest request; a larger one closes the connection.", minimum=1)
+    socket_send_buffer_bytes: int = integer("socket.send.buffer.bytes", 102_400, "SO_SNDBUF of connections, -1 for the system's; unless it is set, the system chooses and adapts it, which halves the cost of large answers.")
+    socket_receive_buffer_bytes: int = integer("socket.receive.buffer.bytes", 102_400, "SO_RCVBUF of connections, -1 for the system's; unless it is set, the system chooses and adapts it, which halves the cost of large requests.")
+    socket_listen_backlog_size: int = integer("socket.listen.backlog.size", 50, "How many connections may wait to be accepted; unless it is set, as many as the system allows, because a queue of 50 is full before one thread can look at it.", minimum=1)
+    max_connections: int = integer("max.connections", INT_MAX, "The most connections of the broker; further ones wait to be accepted.", minimum=0, update=_CLUSTER)
+    max_connection_creation_rate: int = integer("max.connection.creation.rate", INT_MAX, "The most connections that are accepted in a second; further ones wait.", minimum=0, update=_CLUSTER)
+    max_connections_per_ip: int = integer("max.connections.per.ip", INT_MAX, "The most connections from one address.", minimum=0, update=_CLUSTER)
+    max_connections_per_ip_overrides: str = string("max.connections.per.ip.overrides", "", "Other limits for single IP addresses, ADDRESS:COUNT, separated by commas; names are not taken.", update=_CLUSTER)
+    connections_max_idle_ms: int = long("connections.max.idle.ms", 600_000, "A connection is closed on which nothing has been asked or been on its way for so long; a negative time closes none.")
+    queued_max_request_bytes: int = long("queued.max.request.bytes", -1, "How much memory requests above 64 KiB may take together while they arrive and are carried out; further ones wait, -1 for any amount.", minimum=-1)
+    fetch_max_bytes: int = integer("fetch.max.bytes", 57_671_680, "The most bytes of an answer to one Fetch.", minimum=1024)
+
+    replica_high_watermark_checkpoint_interval_ms: int = long("replica.high.watermark.checkpoint.interval.ms", 5_000, "How often the high watermarks are written down.", minimum=1)
+    producer_id_expiration_ms: int = integer("producer.id.expiration.ms", 86_400_000, "How long a silent idempotent producer is remembered.", minimum=1, update=_CLUSTER)
+    group_min_session_timeout_ms: int = integer("group.min.session.timeout.ms", 6_000, "The shortest session timeout that a group's member may ask for.")
+    group_max_session_timeout_ms: int = integer("group.max.session.timeout.ms", 1_800_000, "The longest session timeout that a group's member may ask for.")
+    group_max_size: int = integer("group.max.size", INT_MAX, "The most members of a group.", minimum=1)
+    group_initial_rebalance_delay_ms: int = integer("group.initial.rebalance.delay.ms", 3_000, "How long the first join of an empty group waits for more members.", minimum=0)
+    offsets_retention_minutes: int = integer("offsets.retention.minutes", 10_080, "How long offsets are kept after their group has become empty, or, without a group, after they were committed.", minimum=1)
+    offsets_retention_check_interval_ms: int = long("offsets.retention.check.interval.ms", 600_000, "How often offsets that expired, and groups that nobody uses, are looked for.", minimum=1)
+    offsets_topic_num_partitions: int = integer("offsets.topic.num.partitions", 50, "The partitions of the topic of consumer groups; never to be changed later.", minimum=1)
+    offsets_topic_replication_factor: int = short("offsets.topic.replication.factor", 3, "The replicas of the topic of consumer groups.", minimum=1)
+    offsets_topic_segment_bytes: int = integer("offsets.topic.segment.bytes", 104_857_600, "The segment size of the topic of consumer groups.", minimum=14)
+    offsets_load_buffer_size: int = integer("offsets.load.buffer.size", 5_242_880, "The bytes read at a time when a coordinator loads its groups.", minimum=1)
+    offsets_topic_compression_codec: int = integer("offsets.topic.compression.codec", 0, "The codec of the topic of consumer groups: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.", minimum=0, maximum=4)
+    offsets_commit_timeout_ms: int = integer("offsets.commit.timeout.ms", 5_000, "How long a commit waits for the replicas of the topic of consumer groups.", minimum=1)
+    offset_metadata_max_bytes: int = integer("offset.metadata.max.bytes", 4_096, "The longest text that a committed offset may carry, in characters.")
+    offsets_storage: str = string("offsets.storage", "zookeeper", "Where groups' committed offsets are kept: as classic nodes in zookeeper, or in the topic of consumer groups as Apache Kafka does since 0.9 (kafka). What the other one has is carried over.", choices=("zookeeper", "kafka"))
+    transaction_state_log_num_partitions: int = integer("transaction.state.log.num.partitions", 50, "The partitions of the topic of transactions; never to be changed later.", minimum=1)
+    transaction_state_log_replication_factor: int = short("transaction.state.log.replication.factor", 3, "The replicas of the topic of transactions.", minimum=1)
+    transaction_state_log_min_isr: int = integer("transaction.state.log.min.isr", 2, "min.insync.replicas of the topic of transactions.", minimum=1)
+    transaction_state_log_segment_bytes: int = integer("transaction.state.log.segment.bytes", 104_857_600, "The segment size of the topic of transactions.", minimum=14)
+    background_threads: int = integer("background.threads", 10, "The threads for work that blocks, such as syncing and deleting files.", minimum=1, update=_CLUSTER)
+
+    pybroker_idle_flush_interval_ms: int = long("pybroker.idle.flush.interval.ms", 30_000, "How soon closed segments and idle partitions are synced in the background.", minimum=100)
+    pybroker_log_scrub_io_max_bytes_per_second: int = long("pybroker.log.scrub.io.max.bytes.per.second", 1_048_576, "The most bytes a second that are read to find damaged batches while other replicas have them; 0 looks for none.", minimum=0)
+    pybroker_log_scrub_interval_ms: int = long("pybroker.log.scrub.interval.ms", 604_800_000, "How long after its last turn a log is looked through again; the first turn comes with the start.", minimum=1_000)
+    pybroker_request_read_timeout_ms: int = integer("pybroker.request.read.timeout.ms", 30_000, "A request that is not there after this time, and came with less than 4 KiB a second, closes its connection.", minimum=1_000)
+    pybroker_zookeeper_loss: str = string("pybroker.zookeeper.loss", "serve", "What is answered while ZooKeeper is silent: serve reads and takes writes with acks=all, which stays right, fence answers nothing as a leader.", choices=("serve", "fence"))
+    pybroker_embedded_zookeeper_port: int = integer("pybroker.embedded.zookeeper.port", 2181, "The port of the embedded ZooKeeper on 127.0.0.1. If the option is 0, or is not set while 2181 is in use, the server takes the port of its last start or any free port, and the broker logs which one.", minimum=0, maximum=65_535)
+    pybroker_http_listener: str = string("pybroker.http.listener", "127.0.0.1:8090", "Where health, readiness, metrics and the configuration can be read by HTTP, HOST:PORT; empty for nowhere.")
+    pybroker_log_dir: str | None = string("pybroker.log.dir", None, "The directory of server.log, controller.log and state-change.log. Without it the broker logs to standard output only, and the INFO lines of single partitions are not kept.")
+    pybroker_log_format: str = string("pybroker.log.format", "text", "What a log line looks like: text as Kafka's, or one JSON object a line.", choices=("text", "json"))
+    pybroker_log_level: str = string("pybroker.log.level", "INFO", "The level from which lines are logged.", choices=("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"))
+    pybroker_log_levels: str = string("pybroker.log.levels", "", "Other levels for single loggers, LOGGER=LEVEL, separated by commas.")
+    pybroker_log_file_bytes: int = long("pybroker.log.file.bytes", 104_857_600, "The size at which a log file is put aside as NAME.1 and a new one begun.", minimum=4096)
+    pybroker_log_files: int = integer("pybroker.log.files", 10, "How many files of each log that were put aside are kept.", minimum=1, maximum=1000)
+    pybroker_log_config: str | None = string("pybroker.log.config", None, "A file in the format of Python's logging.config that says everything about logging; the other options of logs have no effect then.")
+
+    # Options of Kafka whose behaviour this broker does not have.
+    auto_leader_rebalance_enable: bool = boolean("auto.leader.rebalance.enable", True, "Whether leadership goes back to the preferred replicas by itself.")
+    leader_imbalance_per_broker_percentage: int = integer("leader.imbalance.per.broker.percentage", 10, "The share of a broker's partitions that others may lead before leadership is moved back.")
+    leader_imbalance_check_interval_seconds: int = long("leader.imbalance.check.interval.seconds", 300, "How often that share is checked.", minimum=1)
+    unclean_leader_election_interval_ms: int = long("unclean.leader.election.interval.ms", 300_000, "How often partitions without a leader are looked at for an unclean election.", minimum=1, effective=False)
+    controlled_shutdown_enable: bool = boolean("controlled.shutdown.enable", True, "Whether a broker hands its leaderships over before it stops.")
+    controlled_shutdown_max_retries: int = integer("controlled.shutdown.max.retries", 3, "How often handing over is tried.")
+    controlled_shutdown_retry_backoff_ms: int = long("controlled.shutdown.retry.backoff.ms", 5_000, "The pause before handing over is tried again.")
+    controller_socket_timeout_ms: int = integer("controller.socket.timeout.ms", 30_000, "How long the controller waits for a broker's answer.")
+    inter_broker_protocol_version: str = string("inter.broker.protocol.version", "3.9-IV0", "The version that brokers speak among themselves.", pattern=VERSION, shape=VERSION_SHAPE, effective=False)
+    request_timeout_ms: int = integer("request.timeout.ms", 30_000, "How long the broker waits for answers to its own requests.", effective=False)
+    replica_lag_time_max_ms: int = long("replica.lag.time.max.ms", 30_000, "A follower that has not caught up for so long leaves the in-sync replicas.")
+    replica_socket_timeout_ms: int = integer("replica.socket.timeout.ms", 30_000, "How long a follower waits for its leader's answer.")
+    replica_socket_receive_buffer_bytes: int = integer("replica.socket.receive.buffer.bytes", 65_536, "SO_RCVBUF of a follower's connections; -1 or no value leaves it to the system.")
+    replica_fetch_max_bytes: int = integer("replica.fetch.max.bytes", 1_048_576, "The most bytes of one partition that a follower asks for at a time.", minimum=0)
+    replica_fetch_response_max_bytes: int = integer("replica.fetch.response.max.bytes", 10_485_760, "The most bytes of all partitions that a follower asks for at a time.", minimum=0)
+    replica_fetch_min_bytes: int = integer("replica.fetch.min.bytes", 1, "How many bytes the answer to a follower waits for.")
+    replica_fetch_wait_max_ms: int = integer("replica.fetch.wait.max.ms", 500, "The longest time that the answer to a follower waits.")
+    replica_fetch_backoff_ms: int = integer("replica.fetch.backoff.ms", 1_000, "The pause of a follower after a failed fetch.", minimum=0)
+    replica_selector_class: str | None = string("replica.selector.class", None, "The class that chooses the replica from which a consumer reads.", effective=False)
+    num_replica_fetchers: int = integer("num.replica.fetchers", 1, "The connections to each leader from which this broker copies.", update=_CLUSTER, effective=False)
+    num_replica_alter_log_dirs_threads: int | None = integer("num.replica.alter.log.dirs.threads", None, "The threads that move replicas between directories; without it, one a directory.", effective=False)
+    num_recovery_threads_per_data_dir: int = integer("num.recovery.threads.per.data.dir", 1, "The threads a directory that recover logs at start and flush them at stop.", minimum=1, update=_CLUSTER, effective=False)
+
+    num_network_threads: int = integer("num.network.threads", 3, "The threads of a listener that read requests and write answers; here one event loop does.", minimum=1, update=_CLUSTER, effective=False)
+    num_io_threads: int = integer("num.io.threads", 8, "The threads that carry requests out; here one event loop does.", minimum=1, update=_CLUSTER, effective=False)
+    queued_max_requests: int = integer("queued.max.requests", 500, "How many requests may wait to be carried out.", minimum=1, effective=False)
+    max_incremental_fetch_session_cache_slots: int = integer("max.incremental.fetch.session.cache.slots", 1_000, "How many incremental fetch sessions are remembered.", minimum=0)
+    max_request_partition_size_limit: int = integer("max.request.partition.size.limit", 2_000, "The most partitions of one request that describes topics.", minimum=1, effective=False)
+    fetch_purgatory_purge_interval_requests: int = integer("fetch.purgatory.purge.interval.requests", 1_000, "After how many requests finished fetches leave the purgatory; here they do at once.", effective=False)
+    producer_purgatory_purge_interval_requests: int = integer("producer.purgatory.purge.interval.requests", 1_000, "After how many requests finished produces leave the purgatory; here they do at once.", effective=False)
+    delete_records_purgatory_purge_interval_requests: int = integer("delete.records.purgatory.purge.interval.requests", 1, "After how many requests finished deletions of records leave the purgatory; here they do at once.", effective=False)
+    connections_max_reauth_ms: int = long("connections.max.reauth.ms", 0, "How long an authenticated connection lives without authenticating again, 0 for ever.", effective=False)
+    connection_failed_authentication_delay_ms: int = integer("connection.failed.authentication.delay.ms", 100, "How long a connection that failed to authenticate is kept before it is closed.", minimum=0, effective=False)
+    socket_connection_setup_timeout_ms: int = long("socket.connection.setup.timeout.ms", 10_000, "How long the broker waits for a connection to another to be made.")
+    socket_connection_setup_timeout_max_ms: int = long("socket.connection.setup.timeout.max.ms", 30_000, "The longest such time after repeated failures.", effective=False)
+    zookeeper_set_acl: bool = boolean("zookeeper.set.acl", False, "Whether the nodes in ZooKeeper are closed to others; true stops the start.", effective=False)
+    authorizer_class_name: str = string("authorizer.class.name", "", "The class that decides who may do what; a name stops the start.", effective=False)
+    zookeeper_max_in_flight_requests: int = integer("zookeeper.max.in.flight.requests", 10, "How many requests to ZooKeeper may be unanswered at a time.", minimum=1, effective=False)
+
+    compression_gzip_level: int = integer("compression.gzip.level", -1, "The effort of gzip, if batches are stored in that codec; -1 is the codec's own choice.", minimum=-1, maximum=9, excluded=(0,), update=_CLUSTER, effective=False)
+    compression_lz4_level: int = integer("compression.lz4.level", 9, "The effort of lz4, if batches are stored in that codec.", minimum=1, maximum=17, update=_CLUSTER, effective=False)
+    compression_zstd_level: int = integer("compression.zstd.level", 3, "The effort of zstd, if batches are stored in that codec.", minimum=-131_072, maximum=22, update=_CLUSTER, effective=False)
+    log_cleaner_enable: bool = boolean("log.cleaner.enable", True, "Whether compaction runs.", effective=False)
+    log_cleaner_threads: int = integer("log.cleaner.threads", 1, "The threads that compact.", minimum=0, update=_CLUSTER, effective=False)
+    log_cleaner_io_max_bytes_per_second: float = double("log.cleaner.io.max.bytes.per.second", sys.float_info.max, "The most bytes a second that compaction reads and writes.", update=_CLUSTER, effective=False)
+    log_cleaner_dedupe_buffer_size: int = long("log.cleaner.dedupe.buffer.size", 134_217_728, "The memory for keys of all compaction threads.", update=_CLUSTER, effective=False)
+    log_cleaner_io_buffer_size: int = integer("log.cleaner.io.buffer.size", 524_288, "The memory for reading and writing of all compaction threads.", minimum=0, update=_CLUSTER, effective=False)
+    log_cleaner_io_buffer_load_factor: float = double("log.cleaner.io.buffer.load.factor", 0.9, "How full the memory for keys may become.", update=_CLUSTER, effective=False)
+    log_cleaner_backoff_ms: int = long("log.cleaner.backoff.ms", 15_000, "The pause when nothing is to be compacted.", minimum=0, update=_CLUSTER, effective=False)
+    log_cleaner_min_cleanable_ratio: float = double("log.cleaner.min.cleanable.ratio", 0.5, "The share of new bytes from which a compacted partition is compacted again.", minimum=0, maximum=1, update=_CLUSTER, effective=False)
+    log_cleaner_delete_retention_ms: int = long("log.cleaner.delete.retention.ms", 86_400_000, "How long a compacted topic keeps the marks of deleted keys.", minimum=0, update=_CLUSTER, effective=False)
+    log_cleaner_min_compaction_lag_ms: int = long("log.cleaner.min.compaction.lag.ms", 0, "The shortest time that a record stays out of compaction.", minimum=0, update=_CLUSTER, effective=False)
+    log_cleaner_max_compaction_lag_ms: int = long("log.cleaner.max.compaction.lag.ms", LONG_MAX, "The longest time that a record stays out of compaction.", minimum=1, update=_CLUSTER, effective=False)
+    log_flush_offset_checkpoint_interval_ms: int = integer("log.flush.offset.checkpoint.interval.ms", 60_000, "How often the recovery points are written down; here with the high watermarks.", minimum=0, effective=False)
+    log_flush_start_offset_checkpoint_interval_ms: int = integer("log.flush.start.offset.checkpoint.interval.ms", 60_000, "How often the log start offsets are written down; here with the high watermarks.", minimum=0, effective=False)
+    log_preallocate: bool = boolean("log.preallocate", False, "Whether a new segment's space is taken from the disk at once.", update=_CLUSTER, effective=False)
+    log_message_format_version: str = string("log.message.format.version", "3.0-IV1", "Without effect since Kafka 3.0: batches are always of the newest format.", pattern=VERSION, shape=VERSION_SHAPE, effective=False)
+    log_message_downconversion_enable: bool = boolean("log.message.downconversion.enable", True, "Whether old clients get batches rewritten in an older format.", update=_CLUSTER, effective=False)
+
+    offsets_commit_required_acks: int = short("offsets.commit.required.acks", -1, "The acks of a commit; never to be changed.", effective=False)
+    transaction_max_timeout_ms: int = integer("transaction.max.timeout.ms", 900_000, "The longest timeout that a transaction may ask for.", minimum=1, effective=False)
+    transactional_id_expiration_ms: int = integer("transactional.id.expiration.ms", 604_800_000, "How long a silent transactional id is remembered.", minimum=1, effective=False)
+    transaction_state_log_load_buffer_size: int = integer("transaction.state.log.load.buffer.size", 5_242_880, "The bytes read at a time when a coordinator loads its transactions.", minimum=1, effective=False)
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, "How often transactions that took too long are aborted.", minimum=1, effective=False)
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = integer("transaction.remove.expired.transaction.cleanup.interval.ms", 3_600_000, "How often expired transactional ids are removed.", minimum=1, effective=False)
+    transaction_partition_verification_enable: bool = boolean("transaction.partition.verification.enable", True, "Whether a transactional write is refused if its partition was not added to the transaction.", update=_CLUSTER, effective=False)
+    producer_id_expiration_check_interval_ms: int = integer("producer.id.expiration.check.interval.ms", 600_000, "How often silent producers are looked for.", minimum=1, effective=False)
+
+    metric_reporters: tuple[str, ...] = listing("metric.reporters", (), "Java classes that are told of metrics.", update=_CLUSTER, effective=False)
+    metrics_num_samples: int = integer("metrics.num.samples", 2, "How many windows a measured rate looks back.", minimum=1, effective=False)
+    metrics_recording_level: str = string("metrics.recording.level", "INFO", "Which metrics are recorded.", choices=("INFO", "DEBUG", "TRACE"), effective=False)
+    metrics_sample_window_ms: int = long("metrics.sample.window.ms", 30_000, "The length of such a window.", minimum=1, effective=False)
+    quota_window_num: int = integer("quota.window.num", 11, "How many windows quotas of clients look back.", minimum=1, effective=False)
+    quota_window_size_seconds: int = integer("quota.window.size.seconds", 1, "The length of such a window.", minimum=1, effective=False)
+    replication_quota_window_num: int = integer("replication.quota.window.num", 11, "How many windows quotas of replication look back.", minimum=1, effective=False)
+    replication_quota_window_size_seconds: int = integer("replication.quota.window.size.seconds", 1, "The length of such a window.", minimum=1, effective=False)
+    alter_log_dirs_replication_quota_window_num: int = integer("alter.log.dirs.replication.quota.window.num", 11, "How many windows quotas of moves between directories look back.", minimum=1, effective=False)
+    alter_log_dirs_replication_quota_window_size_seconds: int = integer("alter.log.dirs.replication.quota.window.size.seconds", 1, "The length of such a window.", minimum=1, effective=False)
+    controller_quota_window_num: int = integer("controller.quota.window.num", 11, "How many windows quotas of changes to topics look back.", minimum=1, effective=False)
+    controller_quota_window_size_seconds: int = integer("controller.quota.window.size.seconds", 1, "The length of such a window.", minimum=1, effective=False)
+    # fmt: on

@@ -1,0 +1,342 @@
+"""The broker's options in the layers from which Kafka takes them: what was set for this broker
+while it runs, what was set so for all brokers, the file, and the defaults.
+
+Decides what holds, where it comes from, and which changes may be made. Nothing here reads or writes
+ZooKeeper or applies a value.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from pybroker.config.broker_config import BROKER_OPTIONS, BrokerConfig, connection_overrides
+from pybroker.config.broker_options import LONG_MAX
+from pybroker.config.declaration import (
+    SUGGESTIONS_MAX,
+    VALUE_BYTES_MAX,
+    Option,
+    OptionType,
+    UpdateMode,
+    can_be_told,
+    nearest_name,
+    shortened,
+)
+from pybroker.config.kafka_options import NOT_IMPLEMENTED, REFUSED
+from pybroker.config.topic_config import TOPIC_OPTIONS
+from pybroker.errors import BrokerError, ConfigError, ErrorCode
+
+
+class Source(enum.IntEnum):
+    """Kafka's ConfigSource, as it is on the wire."""
+
+    TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
+    FILE = 4
+    DEFAULT = 5
+    LOGGER = 6
+
+
+class Synonym(NamedTuple):
+    """A place that gives an option a value; None hides a secret."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
+_UNITS: Final = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+"""Options of one meaning in several units, the strongest first."""
+_THREADS: Final = (
+    "background.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+)
+"""Counts that may at most double or halve in one step, as in Kafka."""
+_OF_A_LISTENER: Final = "listener.name."
+_RATES: Final = (
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
+DYNAMIC_ONLY: Final[Mapping[str, Option]] = {
+    name: Option(
+        name,
+        OptionType.LONG,
+        LONG_MAX,
+        "The most bytes a second of the traffic that is throttled.",
+        minimum=0,
+        update=UpdateMode.PER_BROKER,
+        effective=False,
+    )
+    for name in _RATES
+}
+"""What can be set only while the broker runs, and has no place in a file."""
+
+
+def broker_synonyms(name: str) -> tuple[str, ...]:
+    """The options that mean the same as `name`, it among them, the strongest first."""
+    if name == "log.flush.interval.ms":
+        return (name, "log.flush.scheduler.interval.ms")
+    return next((group for group in _UNITS if name in group), (name,))
+
+
+def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
+    """`base` with the values of `over`; one of these ends all values of the same meaning below,
+    also of stronger names."""
+    hidden = {synonym for name in over for synonym in broker_synonyms(name)}
+    return {name: text for name, text in base.items() if name not in hidden} | dict(over)
+
+
+def option_of(name: str) -> Option | None:
+    """The row of a broker's option, also of those that have no place in a file."""
+    return BROKER_OPTIONS.get(name) or DYNAMIC_ONLY.get(name)
+
+
+@dataclass(frozen=True)
+class LayeredConfig:
+    """The layers, as text, and the configuration that comes of them."""
+
+    static: BrokerConfig
+    for_all: Mapping[str, str] = field(default_factory=dict)
+    for_this: Mapping[str, str] = field(default_factory=dict)
+    current: BrokerConfig = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError if the values do not go together."""
+        texts = overlaid(overlaid(self.static.given, self.for_all), self.for_this)
+        known = {name: text for name, text in texts.items() if name in BROKER_OPTIONS}
+        changed = known != dict(self.static.given)
+        current = BrokerConfig.parse(known) if changed else self.static
+        object.__setattr__(self, "current", current)
+
+    def synonyms(self, name: str) -> Sequence[Synonym]:
+        """All places that give this option a value, the strongest first."""
+        known = self._synonyms.get(name)
+        return self._found_synonyms(name) if known is None else known
+
+    @cached_property
+    def _synonyms(self) -> Mapping[str, Sequence[Synonym]]:
+        """Of all options with a row: whoever describes a thousand topics asks for the same ones."""
+        return {name: self._found_synonyms(name) for name in BROKER_OPTIONS}
+
+    def _found_synonyms(self, name: str) -> Sequence[Synonym]:
+        layers = (
+            (self.for_this, Source.BROKER),
+            (self.for_all, Source.ALL_BROKERS),
+            (self.static.given, Source.FILE),
+            (_DEFAULTS, Source.DEFAULT),
+        )
+        names = broker_synonyms(name)
+        found = [
+            Synonym(synonym, None if is_secret(option_of(synonym)) else layer[synonym], source)
+            for layer, source in layers
+            for synonym in names
+            if synonym in layer
+        ]
+        # As Kafka: what stands before the option's own name first occurs does not count.
+        start = next((i for i, item in enumerate(found) if item.name == name), len(found))
+        return found[start:]
+
+    def topic_synonyms(self, name: str, overrides: Mapping[str, str]) -> Sequence[Synonym]:
+        """The same for an option of a topic whose own values are `overrides`."""
+        row = TOPIC_OPTIONS.get(name)
+        inherited = self.synonyms(row.inherits[0]) if row is not None and row.inherits else []
+        if name not in overrides:
+            return inherited
+        return [Synonym(name, overrides[name], Source.TOPIC), *inherited]
+
+    def checked(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
+        """The layers with `values` in the place of what was set for this broker, or for all.
+
+        Raises BrokerError INVALID_REQUEST, as Kafka does for everything that is wrong with them.
+        """
+        _refuse(
+            [name for name in values if _is_fixed(name)], "Cannot update these configs dynamically"
+        )
+        faults = _value_faults(values)
+        if faults:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "; ".join(faults.values()))
+        if not per_broker:
+            _refuse(
+                [name for name in values if _is_for_one_broker(name)],
+                "Cannot update these configs at default cluster level, broker id must be specified",
+            )
+        try:
+            changed = self.with_values(values, per_broker=per_broker)
+        except ConfigError as error:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        for name in _THREADS:
+            _check_threads(name, _number(self.current, name), _number(changed.current, name))
+        return changed
+
+    def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
+        """The same without looking at each value. Raises ConfigError."""
+        if per_broker:
+            return LayeredConfig(self.static, self.for_all, dict(values))
+        return LayeredConfig(self.static, dict(values), self.for_this)
+
+
+def usable_values(
+    values: Mapping[str, str], *, per_broker: bool
+) -> tuple[dict[str, str], list[str]]:
+    """What lies in ZooKeeper, without the values that cannot be applied, and why not: anybody may
+    have written there, and it must not stop the broker."""
+    usable, faults = {}, []
+    wrong = _value_faults(values)
+    for name, text in values.items():
+        if name in wrong:
+            faults.append(wrong[name])
+        elif _is_fixed(name):
+            faults.append(f"{name}: cannot be changed while the broker runs")
+        elif not per_broker and _is_for_one_broker(name):
+            faults.append(f"{name}: can be set for one broker only, not for all")
+        else:
+            usable[name] = text
+    return usable, faults
+
+
+def merged(
+    current: Mapping[str, str],
+    operations: Iterable[tuple[int, str, str | None]],
+    row_of: Callable[[str], Option | None],
+) -> dict[str, str]:
+    """`current` after incremental changes: (operation as on the wire, option, value).
+
+    Raises BrokerError: INVALID_CONFIG where lists are changed that are none, INVALID_REQUEST for
+    an unknown operation. INVALID_CONFIG also for a value that grows beyond what can be told.
+    """
+    values = dict(current)
+    for operation, name, text in operations:
+        items = (text or "").split(",")
+        match operation:
+            case 0:
+                values[name] = text or ""
+            case 1:
+                values.pop(name, None)
+            case 2:
+                have = _items(name, values, row_of, "append")
+                known = set(have)
+                values[name] = ",".join(have + [item for item in items if item not in known])
+            case 3:
+                have = _items(name, values, row_of, "subtract")
+                known = set(items)
+                values[name] = ",".join(item for item in have if item not in known)
+            case _:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
+        if name in values and not can_be_told(values[name]):
+            raise BrokerError(
+                ErrorCode.INVALID_CONFIG, f"{name}: a value of more than {VALUE_BYTES_MAX} bytes"
+            )
+    return values
+
+
+def is_secret(row: Option | None) -> bool:
+    """Whether the value must not be shown: of a password, and of what nobody knows."""
+    return row is None or row.type is OptionType.PASSWORD
+
+
+def _items(
+    name: str,
+    values: Mapping[str, str],
+    row_of: Callable[[str], Option | None],
+    verb: str,
+) -> list[str]:
+    """The items of a list before the change; as in Kafka, its own or the default of Kafka."""
+    row = row_of(name)
+    if row is None:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
+    if row.type is not OptionType.LIST:
+        raise BrokerError(
+            ErrorCode.INVALID_CONFIG, f"Config value {verb} is not allowed for config key: {name}"
+        )
+    text = values[name] if name in values else row.format(row.default) or ""
+    return text.split(",") if text else []
+
+
+def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
+    """Option -> what is wrong with it, of those that have a fault."""
+    faults: dict[str, str] = {}
+    unknown = 0
+    for name, text in values.items():
+        row = option_of(name)
+        unknown += row is None
+        if not (can_be_told(name) and can_be_told(text)):
+            fault: str | None = (
+                f"{shortened(name)}: a name or value of more than {VALUE_BYTES_MAX} bytes"
+            )
+        elif row is not None:
+            fault = _value_fault(row, name, text)
+        elif unknown > SUGGESTIONS_MAX:
+            fault = f"{name}: no such option, like {SUGGESTIONS_MAX} others"
+        else:
+            meant = nearest_name(name, BROKER_OPTIONS)
+            fault = f"{name}: no such option; did you mean {meant}?" if meant else None
+        if fault is not None:
+            faults[name] = fault
+    return faults
+
+
+def _value_fault(row: Option, name: str, text: str) -> str | None:
+    try:
+        row.parse(text)
+    except ValueError:
+        shown = "[hidden]" if is_secret(row) else shortened(text)
+        return f"Invalid value {shown} for configuration {name}: expected {row.expected()}"
+    if name == "max.connections.per.ip.overrides":  # or the options beside it would be lost with it
+        try:
+            connection_overrides(text)
+        except ValueError as error:
+            return f"Invalid value {shortened(text)} for configuration {name}: {error}"
+    return None
+
+
+def _is_fixed(name: str) -> bool:
+    """Whether only the file can set the option. Names that nobody knows may be a plugin's."""
+    row = option_of(name)
+    if row is None:
+        return name in NOT_IMPLEMENTED or name in REFUSED or name.startswith(_OF_A_LISTENER)
+    return row.update is UpdateMode.READ_ONLY
+
+
+def _is_for_one_broker(name: str) -> bool:
+    return name in BROKER_OPTIONS and BROKER_OPTIONS[name].update is UpdateMode.PER_BROKER
+
+
+def _refuse(names: list[str], reason: str) -> None:
+    if names:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{reason}: Set({', '.join(names)})")
+
+
+def _number(config: BrokerConfig, name: str) -> int:
+    return int(getattr(config, BROKER_OPTIONS[name].attribute))
+
+
+def _check_threads(name: str, current: int, wanted: int) -> None:
+    limit = None
+    if wanted > current * 2:
+        limit = f"should not be greater than double the current value {current}"
+    elif wanted < current // 2:
+        limit = f"should be at least half the current value {current}"
+    if limit is not None:
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST,
+            f"Dynamic thread count update validation failed for {name}={wanted}, value {limit}",
+        )
+
+
+_DEFAULTS: Final[Mapping[str, str]] = {
+    name: text
+    for name, row in BROKER_OPTIONS.items()
+    if (text := row.format(row.default)) is not None
+}

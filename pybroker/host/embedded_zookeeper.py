@@ -1,0 +1,398 @@
+"""The real ZooKeeper server as a child process, for brokers to whom no ensemble is given.
+
+Two servers on one data directory diverge silently, so two locks guard it. `owner.lock` is held by
+the broker: a second broker on the directory stops with an error. `server.lock` is inherited by the
+server and so held exactly as long as it lives: if it is taken although we own the directory, the
+server of a killed broker is still alive, and it is ended before another is started.
+
+The child dies with us, also when we are killed, stands in a process group of its own so that
+Ctrl-C does not reach it, and is started again if it dies by itself. Nothing here knows what the
+nodes hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pybroker.coordinator.zookeeper.handshake import open_and_close
+from pybroker.errors import StartupError
+from pybroker.host.child_process import ended, tied_to_us
+from pybroker.host.java import server_command
+
+_log = logging.getLogger(__name__)
+
+_HOST: Final = "127.0.0.1"
+_START_TIMEOUT_S: Final = 20.0
+_END_TIMEOUT_S: Final = 3.0
+_POLL_S: Final = 0.02
+_RESTART_DELAY_S: Final = 1.0
+_LEAST_SESSION_MS: Final = 1000
+_LAST_WORDS_BYTES: Final = 4000
+
+_SERVER_PROPERTIES: Final = """\
+tickTime=500
+minSessionTimeout=1000
+maxSessionTimeout=60000
+maxClientCnxns=1000
+autopurge.purgeInterval=1
+autopurge.snapRetainCount=3
+admin.enableServer=false
+4lw.commands.whitelist=srvr
+"""
+_LOGGING_PROPERTIES: Final = """\
+status=error
+appender.file.type=RollingFile
+appender.file.name=file
+appender.file.fileName={directory}/zookeeper.log
+appender.file.filePattern={directory}/zookeeper.log.%i
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=[%d] %p %m (%c{{1}})%n%ex
+appender.file.policies.type=SizeBasedTriggeringPolicy
+appender.file.policies.size=10MB
+appender.file.strategy.type=DefaultRolloverStrategy
+appender.file.strategy.max=3
+logger.connections.name=org.apache.zookeeper.server.NIOServerCnxn
+logger.connections.level=error
+rootLogger.level=info
+rootLogger.appenderRef.file.ref=file
+"""
+
+
+class EmbeddedZooKeeper:
+    """Owns the directory and the child from `start` to `stop`.
+
+    The directory holds `data/` (ZooKeeper's), `zookeeper.log`, `zookeeper.out` (what the JVM itself
+    says) and the small files by which the next start finds port and process.
+    """
+
+    def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
+        """`port` 0, or with `may_move` a port that is taken: the one of the last start if that is
+        free, else any."""
+        self._directory = Path(directory).absolute()
+        self._asked_port = port
+        self._may_move = may_move
+        self._port = 0
+        self._port_claim: socket.socket | None = None
+        self._owner_lock = -1
+        self._command: list[str] = []
+        self._child: subprocess.Popen[bytes] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """0 before `start`."""
+        return self._port
+
+    @property
+    def connect(self) -> str:
+        """A value for `zookeeper.connect`."""
+        return f"{_HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """0 while there is no child."""
+        return self._child.pid if self._child is not None else 0
+
+    async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Returns when the server answers. Raises StartupError, and then leaves nothing running."""
+        await self.launch()
+        await self.wait_until_serving(timeout_s)
+
+    async def launch(self) -> None:
+        """Start the server without waiting until it answers; `connect` is known from here on.
+        Raises StartupError, and then leaves nothing running."""
+        self._command = server_command(self._config_file, self._directory / "log4j2.properties")
+        if not self._directory.exists() and not self._may_move:
+            self._check_port()  # with data, a server that outlived its broker may have the port
+        self._take_directory()
+        try:
+            await self._start_child()
+        except BaseException:
+            await self.stop()
+            raise
+        self._asked_port, self._may_move = self._port, False  # a restart must not move it
+
+    async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Returns when the launched server answers; from then on it is started again if it ends.
+        Raises StartupError, and then leaves nothing running."""
+        assert self._child is not None, "it was not launched"
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._await_answer(self._child)
+        except TimeoutError:
+            await self.stop()
+            raise StartupError(
+                f"the embedded ZooKeeper did not answer on port {self._port} within"
+                f" {timeout_s:g} s; see {self._directory}/zookeeper.log"
+            ) from None
+        except BaseException:
+            await self.stop()
+            raise
+        self._supervisor = asyncio.create_task(self._supervise())
+
+    async def stop(self) -> None:
+        """End the child and give the directory free. Idempotent. Takes a few seconds at most."""
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.cancel()
+            with suppress(asyncio.CancelledError):
+                await supervisor
+        child, self._child = self._child, None
+        if child is not None and child.poll() is None:
+            child.terminate()
+            try:
+                async with asyncio.timeout(_END_TIMEOUT_S):
+                    await ended(child)
+            except TimeoutError:
+                child.kill()
+                await ended(child)
+        if self._port_claim is not None:
+            self._port_claim.close()
+            self._port_claim = None
+        if self._owner_lock >= 0:
+            os.close(self._owner_lock)
+            self._owner_lock = -1
+
+    # ---- private: the directory
+
+    @property
+    def _config_file(self) -> Path:
+        return self._directory / "zoo.cfg"
+
+    @property
+    def _record_file(self) -> Path:
+        return self._directory / "server.json"
+
+    def _take_directory(self) -> None:
+        try:
+            (self._directory / "data").mkdir(parents=True, exist_ok=True)
+            self._owner_lock = _locked(self._directory / "owner.lock")
+        except BlockingIOError:
+            raise StartupError(
+                f"the ZooKeeper directory {self._directory} is in use by another process;"
+                " stop that one or give another --data directory"
+            ) from None
+        except OSError as error:
+            raise StartupError(
+                f"the ZooKeeper directory {self._directory} cannot be used: {error.strerror}"
+            ) from error
+
+    def _record(self) -> dict[str, int]:
+        """Of the last start: pid, start (the kernel's start time of the process) and port."""
+        try:
+            content = json.loads(self._record_file.read_bytes())
+            return {key: int(content[key]) for key in ("pid", "start", "port")}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {"pid": 0, "start": 0, "port": 0}
+
+    def _write_record(self, pid: int) -> None:
+        record = {"pid": pid, "start": _start_time(pid), "port": self._port}
+        temporary = self._record_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(record))
+        temporary.replace(self._record_file)
+
+    def _write_config(self) -> None:
+        directory = str(self._directory).replace("\\", "\\\\")
+        lines = f"dataDir={directory}/data\nclientPort={self._port}\nclientPortAddress={_HOST}\n"
+        self._config_file.write_text(_SERVER_PROPERTIES + lines)
+        (self._directory / "log4j2.properties").write_text(
+            _LOGGING_PROPERTIES.format(directory=directory)
+        )
+
+    # ---- private: the child
+
+    async def _start_child(self) -> subprocess.Popen[bytes]:
+        lock = await self._lock_for_server()
+        try:
+            self._port = self._choose_port()
+            self._write_config()
+            child = self._child = self._spawn(lock)
+        finally:
+            os.close(lock)  # the child has its own
+        self._write_record(child.pid)
+        return child
+
+    async def _lock_for_server(self) -> int:
+        """Take `server.lock`, ending the server that still holds it. Raises StartupError if it is
+        not a server that we know."""
+        path = self._directory / "server.lock"
+        try:
+            return _locked(path)
+        except BlockingIOError:
+            self._end_orphan()
+        try:
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                while True:
+                    with suppress(BlockingIOError):
+                        return _locked(path)
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise StartupError(
+                f"another ZooKeeper runs on the directory {self._directory};"
+                " stop it or give another --data directory"
+            ) from None
+
+    def _end_orphan(self) -> None:
+        """Kill the recorded server if the process of that number is still the same one."""
+        record = self._record()
+        pid = record["pid"]
+        if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
+            _log.warning("zookeeper pid=%d outlived its broker, ending it", pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return os.fsencode(self._config_file) in arguments
+
+    def _choose_port(self) -> int:
+        """Raises StartupError."""
+        asked = self._asked_port
+        if asked and self._take(asked):
+            return asked
+        if asked and not self._may_move:
+            raise self._port_in_use()
+        port = self._record()["port"]
+        while not (port and self._take(port)):
+            with socket.create_server((_HOST, 0)) as probe:
+                port = int(probe.getsockname()[1])
+        if asked:
+            _log.warning("port %d is in use, the embedded ZooKeeper takes port %d", asked, port)
+        return port
+
+    def _check_port(self) -> None:
+        """Raises StartupError, before anything is written, if the asked port is taken."""
+        if self._asked_port and not _is_free(self._asked_port):
+            raise self._port_in_use()
+
+    def _port_in_use(self) -> StartupError:
+        return StartupError(
+            f"port {self._asked_port} for the embedded ZooKeeper is in use; free it, or set"
+            " pybroker.embedded.zookeeper.port to another port"
+        )
+
+    def _take(self, port: int) -> bool:
+        """Whether the port is free and now ours. The server binds it later; the claim keeps
+        brokers that start at the same time from choosing the same one."""
+        if self._port_claim is not None and self._port == port:
+            return _is_free(port)
+        claim = _claimed(port)
+        if claim is None:
+            return False
+        if not _is_free(port):
+            claim.close()
+            return False
+        self._port_claim = claim
+        return True
+
+    def _spawn(self, lock: int) -> subprocess.Popen[bytes]:
+        with (self._directory / "zookeeper.out").open("wb") as output:
+            return subprocess.Popen(
+                tied_to_us(self._command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._directory,
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
+
+    async def _await_answer(self, child: subprocess.Popen[bytes]) -> None:
+        while child.poll() is None:
+            with suppress(OSError):
+                await open_and_close(
+                    [(_HOST, self._port)], timeout_ms=_LEAST_SESSION_MS, timeout_s=1.0
+                )
+                return
+            await asyncio.sleep(_POLL_S)
+        raise StartupError(
+            f"the embedded ZooKeeper ended at its start (exit code {child.returncode}):"
+            f" {self._last_words()}; see {self._directory}/zookeeper.log"
+        )
+
+    def _last_words(self) -> str:
+        for name in ("zookeeper.out", "zookeeper.log"):
+            with suppress(OSError):
+                text = (
+                    (self._directory / name)
+                    .read_bytes()[-_LAST_WORDS_BYTES:]
+                    .decode("utf-8", "replace")
+                )
+                lines = [line.strip() for line in text.splitlines() if line.strip()]
+                faults = [line for line in lines if "rror" in line or "xception" in line]
+                if faults or lines:
+                    return (faults or lines)[-1]
+        return "it said nothing"
+
+    async def _supervise(self) -> None:
+        """Start the child again whenever it ends. Sessions survive if it is back in time."""
+        while True:
+            child = self._child
+            if child is not None:
+                await ended(child)
+                _log.error(
+                    "zookeeper pid=%d ended exit_code=%s; starting it again",
+                    child.pid,
+                    child.returncode,
+                )
+            await asyncio.sleep(_RESTART_DELAY_S)
+            try:
+                async with asyncio.timeout(_START_TIMEOUT_S):
+                    await self._await_answer(await self._start_child())
+            except (StartupError, OSError, TimeoutError) as error:
+                _log.error("zookeeper cannot be started again: %s", error)
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the lock of the file. Raises BlockingIOError if it is taken."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _start_time(pid: int) -> int:
+    """In clock ticks since the boot; 0 if there is no such process or no /proc."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _claimed(port: int) -> socket.socket | None:
+    """A socket that marks the port as chosen until it is closed; None if another has chosen it. Its
+    name is in Linux' abstract namespace, which holds for the same processes as the ports do."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(f"\0pybroker-embedded-zookeeper-{port}")
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            claim.close()
+            return None
+    return claim
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((_HOST, port)).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,217 @@
+"""A broker as a process: everything real around `broker/app.py`, from the ports to the last signal.
+
+Nothing is changed before it is known that the broker can run: ports are bound, configuration and
+`meta.properties` compared, the data directories locked, and ZooKeeper asked, in this order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from pybroker.admin.service import AdminService, bind_http
+from pybroker.admin.view import BrokerView, Phase, Rooms
+from pybroker.applog.output import LogOptions, start_logging
+from pybroker.broker.startup import (
+    EMBEDDED_DIRECTORY,
+    OFFSETS_SESSION_FILE,
+    SESSION_FILE,
+    Surroundings,
+    serve_until,
+    start_broker,
+)
+from pybroker.clock import SystemClock
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.zookeeper.session import KazooCoord
+from pybroker.coordinator.zookeeper.session_store import FileSessionStore
+from pybroker.errors import StartupError
+from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
+from pybroker.host.process import (
+    SystemProc,
+    ThreadedBlocking,
+    raise_open_files_limit,
+    spare_the_collector,
+    tell_ready,
+)
+from pybroker.metrics import Metrics
+from pybroker.server.listener import Bind, bind
+from pybroker.storage.files import SystemDisk
+
+try:
+    import uvloop
+
+    _LOOP_FACTORY: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+except ImportError:  # no wheel for this machine: asyncio's own loop serves, more slowly
+    _LOOP_FACTORY = asyncio.new_event_loop
+
+log = logging.getLogger("pybroker.server")
+
+
+def run_broker(config: BrokerConfig) -> None:
+    """Run a broker until SIGTERM or SIGINT. Raises StartupError if it cannot start or may not go
+    on."""
+    start_logging(_log_options(config))
+    with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
+        runner.run(_run(config))
+
+
+async def _run(config: BrokerConfig) -> None:
+    """Start, wait for a signal or a reason to end, stop. A signal also ends a start."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str | None] = loop.create_future()
+
+    def end(reason: str | None) -> None:
+        if not ended.done():
+            ended.set_result(reason)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+    reason = await serve_until(ended, lambda stack: _start(config, stack, end))
+    if reason is not None:
+        raise StartupError(reason)
+
+
+async def _start(
+    config: BrokerConfig, stack: AsyncExitStack, end: Callable[[str | None], None]
+) -> None:
+    """Bring everything up; what has to be undone at the end is left in `stack`."""
+    for warning in config.warnings:
+        log.warning("%s", warning)
+    raise_open_files_limit()
+    sockets = _bind_all(config, stack)
+    view = BrokerView(config)
+    http = _open_http(view, stack)
+    clock, metrics = SystemClock(), Metrics()
+
+    def tell(phase: Phase, rooms: Rooms | None) -> None:
+        view.phase = phase
+        if rooms is not None:
+            view.rooms = rooms
+
+    sessions = _Sessions(config, clock, metrics, stack)
+    around = Surroundings(
+        clock=clock,
+        rng=random.SystemRandom(),
+        disk=SystemDisk(clock=clock, syncs=metrics.syncs),
+        proc=SystemProc(),
+        metrics=metrics,
+        sockets=sockets,
+        threads=ThreadedBlocking,
+        connect=sessions.connect,
+        connect_offsets=sessions.connect_offsets,
+        check=partial(_check_embedded, config),
+        tell=tell,
+    )
+    await start_broker(config, around, stack, end)
+    spare_the_collector()
+    if http is not None:
+        http.broker_serves()
+    tell_ready()
+
+
+def _log_options(config: BrokerConfig) -> LogOptions:
+    return LogOptions(
+        directory=config.pybroker_log_dir or None,
+        as_json=config.pybroker_log_format == "json",
+        level=config.pybroker_log_level,
+        levels=config.log_levels,
+        file_bytes_max=config.pybroker_log_file_bytes,
+        files_kept=config.pybroker_log_files,
+        config_file=config.pybroker_log_config or None,
+    )
+
+
+def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
+    """Bind the HTTP port, so that health can be asked for during the start, too."""
+    bound = bind_http(view.config)
+    if bound is None:
+        return None
+    service = AdminService(view, bound)
+    stack.push_async_callback(service.close)
+    service.start()
+    return service
+
+
+class _Sessions:
+    """The sessions with the ensemble of the configuration, or with an embedded server."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: SystemClock, metrics: Metrics, stack: AsyncExitStack
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+        self._stack = stack
+        self._servers = config.zookeeper_connect
+        self._directory = ""
+
+    async def connect(self, usable: Sequence[str]) -> tuple[KazooCoord, str]:
+        """The broker's own session, and with whom it is."""
+        self._directory = usable[0]
+        where = self._servers or ""
+        if self._servers is None:
+            self._servers = await self._start_embedded(usable)
+            where = f"{self._servers} (embedded)"
+        coord = self._session(SESSION_FILE)
+        self._stack.push_async_callback(coord.close)
+        await coord.start(self._config.zookeeper_wait_ms / 1000, make_chroot=True)
+        return coord, where
+
+    async def connect_offsets(self) -> KazooCoord:
+        coord = self._session(OFFSETS_SESSION_FILE)
+        await coord.start(self._config.zookeeper_wait_ms / 1000)
+        return coord
+
+    def _session(self, file_name: str) -> KazooCoord:
+        assert self._servers is not None
+        return KazooCoord(
+            self._servers,
+            clock=self._clock,
+            session_timeout_ms=self._config.zookeeper_session_timeout_ms,
+            store=FileSessionStore(self._directory, file_name),
+            times=self._metrics.coordination,
+        )
+
+    async def _start_embedded(self, usable: Sequence[str]) -> str:
+        directory = str(Path(self._config.log_directories[0]).absolute())
+        if directory not in usable:
+            raise StartupError(
+                f"log directory {directory} cannot be used, and the embedded ZooKeeper's data is in"
+                " it; repair it, or give the cluster's --zookeeper"
+            )
+        embedded = EmbeddedZooKeeper(
+            str(Path(directory) / EMBEDDED_DIRECTORY),
+            port=self._config.pybroker_embedded_zookeeper_port,
+            may_move=self._config.embedded_zookeeper_may_move,
+        )
+        self._stack.push_async_callback(embedded.stop)
+        await embedded.start()
+        return embedded.connect
+
+
+def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socket.socket]:
+    sockets = {}
+    for listener in config.bound_listeners:
+        bound = bind(Bind(listener.name, listener.host, listener.port))
+        stack.callback(bound.close)
+        sockets[listener.name] = bound
+    return sockets
+
+
+def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
+    """Data without the ZooKeeper that knows what they are cannot be served, and a new one would
+    only get in the way of the old one's return."""
+    directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
+    if config.zookeeper_connect is None and stored_cluster and not directory.exists():
+        raise StartupError(
+            f"the data belongs to cluster {stored_cluster}, but its embedded ZooKeeper's directory "
+            f"{directory} is missing; restore it, or give the cluster's --zookeeper"
+        )

@@ -1,0 +1,181 @@
+"""What each broker of `pybroker start --brokers N` is told, so that they do not meet: ids, ports
+and directories of their own, the host as their rack, and one ZooKeeper.
+
+Properties in, properties out; all that is looked at is what the directories hold already, and
+whether ports are free that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.listeners import Listener
+from pybroker.errors import ConfigError, StartupError
+from pybroker.server.listener import Bind, bind
+
+ZOOKEEPER_DIRECTORY: Final = "zookeeper"
+_META: Final = "meta.properties"
+_HTTP: Final = "pybroker.http.listener"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlan:
+    """One broker: its place among the others, from 0, and the options that are its own."""
+
+    index: int
+    properties: Mapping[str, str]
+    """Without zookeeper.connect where the cluster has a ZooKeeper of its own."""
+
+
+def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[BrokerPlan]:
+    """The options of each of `brokers` brokers (at least 2) that together are what `base` says of
+    one; `host` is this machine's name. Raises ConfigError with every fault at once."""
+    config = BrokerConfig.parse(base)
+    plans = [BrokerPlan(index, _own_options(config, index, host)) for index in range(brokers)]
+    faults: dict[str, None] = {}
+    owners: dict[int, int] = {}
+    for plan in plans:
+        try:
+            own = BrokerConfig.parse({**base, **plan.properties})
+        except ConfigError as error:
+            faults |= dict.fromkeys(f"broker {plan.index}: {fault}" for fault in error.faults)
+            continue
+        for port in _ports(own):
+            if owners.setdefault(port, plan.index) != plan.index:
+                faults[
+                    f"port {port} would be used by brokers {owners[port]} and {plan.index};"
+                    f" leave {brokers} ports free behind each one that is given"
+                ] = None
+    if faults:
+        raise ConfigError(list(faults))
+    return plans
+
+
+def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
+    """The plan, without HTTP if nobody asked for it and its default port is taken: as for a single
+    broker, that is no reason not to start."""
+    listener = plan.properties.get(_HTTP)
+    if listener is None or _HTTP in config.given:
+        return plan
+    host, _, port = listener.rpartition(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError as error:
+        log.warning(
+            "no HTTP broker=%d %s=%s cannot be used: %s",
+            plan.index,
+            _HTTP,
+            listener,
+            error.strerror,
+        )
+        return replace(plan, properties={**plan.properties, _HTTP: ""})
+    return plan
+
+
+def check_directories(config: BrokerConfig, brokers: int) -> None:
+    """Raises StartupError if the data directories were used by another number of brokers in a way
+    that must not be mixed: by one, or by several where there is one now."""
+    for directory in map(Path, config.log_directories):
+        first = _directory_of(directory, 0)
+        if brokers == 1 and (first / _META).exists():
+            raise StartupError(
+                f"{directory} holds the data of several brokers ({first} and further ones); start"
+                " them with --brokers, or give another --data directory"
+            )
+        if brokers > 1 and (directory / _META).exists():
+            raise StartupError(
+                f"{directory} holds the data of a single broker; start it without --brokers, or"
+                " give another --data directory"
+            )
+
+
+def check_ports(config: BrokerConfig, brokers: int) -> None:
+    """Raises StartupError if another process has a port of one of the brokers: each of them would
+    say so itself, but not before others have begun to fill their directories."""
+    with ExitStack() as stack:
+        for index in range(brokers):
+            for listener in config.bound_listeners:
+                own = _moved(listener, index)
+                try:
+                    stack.enter_context(bind(Bind(own.name, own.host, own.port)))
+                except StartupError as error:
+                    raise StartupError(f"broker {index}: {error}") from error
+
+
+def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
+    """Raises StartupError if there is data whose ZooKeeper is not there any more: a new one would
+    know nothing of it."""
+    directory = zookeeper_directory(config)
+    if config.zookeeper_connect is not None or directory.exists():
+        return
+    for index in range(brokers):
+        own = _directory_of(directory.parent, index)
+        if (own / _META).exists():
+            raise StartupError(
+                f"{own} holds data of a cluster whose ZooKeeper's directory {directory} is missing;"
+                " restore it, or give the cluster's --zookeeper"
+            )
+
+
+def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
+    """Directories of brokers beyond `brokers` that hold data."""
+    parents = [Path(directory) for directory in config.log_directories]
+    return sorted(
+        path.parent
+        for parent in parents
+        for path in parent.glob(f"broker-*/{_META}")
+        if path.parent.name.removeprefix("broker-").isdigit()
+        and int(path.parent.name.removeprefix("broker-")) >= brokers
+    )
+
+
+def zookeeper_directory(config: BrokerConfig) -> Path:
+    """Where the ZooKeeper of all of them is kept."""
+    return Path(config.log_directories[0]).absolute() / ZOOKEEPER_DIRECTORY
+
+
+def _own_options(config: BrokerConfig, index: int, host: str) -> dict[str, str]:
+    shifted = ",".join(str(_moved(listener, index)) for listener in config.bound_listeners)
+    advertised = ",".join(str(_moved(listener, index)) for listener in config.advertised)
+    own = {
+        "listeners": shifted,
+        "advertised.listeners": advertised,
+        "log.dirs": ",".join(str(_directory_of(Path(d), index)) for d in config.log_directories),
+    }
+    if config.broker_id != -1:
+        own["broker.id"] = str(config.broker_id + index)
+    elif config.zookeeper_connect is None:
+        own["broker.id"] = str(index)
+    if config.broker_rack is None:
+        own["broker.rack"] = host
+    if config.pybroker_log_dir:
+        own["pybroker.log.dir"] = str(Path(config.pybroker_log_dir) / f"broker-{index}")
+    http = config.http_address
+    if index and http is not None and http[1]:
+        http_host = f"[{http[0]}]" if ":" in http[0] else http[0]
+        own[_HTTP] = f"{http_host}:{http[1] + index}"
+    return own
+
+
+def _moved(listener: Listener, index: int) -> Listener:
+    """Port 0 stays: each broker takes any free one."""
+    return replace(listener, port=listener.port + index if listener.port else 0)
+
+
+def _directory_of(parent: Path, index: int) -> Path:
+    return parent.absolute() / f"broker-{index}"
+
+
+def _ports(config: BrokerConfig) -> list[int]:
+    http = config.http_address
+    ports = [listener.port for listener in config.bound_listeners]
+    return [port for port in (*ports, http[1] if http else 0) if port]

@@ -1,0 +1,1 @@
+"""How brokers talk to each other: the controller to brokers, followers to leaders."""

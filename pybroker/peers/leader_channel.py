@@ -1,0 +1,304 @@
+"""How a follower of this process reaches a leader in another: Fetch and ListOffsets on one
+connection to the leader's inter-broker endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from pybroker.client.connection import Connection
+from pybroker.client.fetch_session import FetchSession
+from pybroker.client.metadata import error_code
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.metrics import Metrics
+from pybroker.model import Broker, Endpoint, TopicPartition
+from pybroker.ports import Blocking, Clock, FetchedPartition, FetchLimits, FetchPosition
+from pybroker.replication.fetcher import FetcherOptions
+from pybroker.replication.fetchers import ReplicaFetchers
+from pybroker.replication.shortening import Losses
+from pybroker.storage.incomplete import Incomplete
+from pybroker.wire.api import ApiKey
+from pybroker.wire.frame import RESPONSE_SIZE_MAX
+from pybroker.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from pybroker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from pybroker.wire.schema import Message
+
+T = TypeVar("T", bound=Message)
+
+_FETCH_VERSION: Final = 12
+_LIST_OFFSETS_VERSION: Final = 7
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Who asks."""
+
+    broker_id: int
+    incarnation: Callable[[], int]
+    """How often its id has registered (KIP-903), -1 while it does not know its roles: then nothing
+    is fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    """How it connects, with Kafka's options and defaults."""
+
+    timeout_ms: int = 30_000
+    """replica.socket.timeout.ms: for connecting, and beyond the wait that the leader is granted."""
+    receive_buffer_bytes: int | None = None
+    """replica.socket.receive.buffer.bytes; None lets the system choose, and grow it with need."""
+
+
+def fetcher_options(config: BrokerConfig) -> FetcherOptions:
+    """How followers of this broker fetch."""
+    return FetcherOptions(
+        limits=FetchLimits(
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            partition_max_bytes=config.replica_fetch_max_bytes,
+        ),
+        backoff_ms=config.replica_fetch_backoff_ms,
+    )
+
+
+def new_fetchers(
+    config: BrokerConfig,
+    follower: Follower,
+    find: Callable[[int], Broker | None],
+    *,
+    incomplete: Incomplete,
+    losses: Losses,
+    blocking: Blocking,
+    clock: Clock,
+    metrics: Metrics,
+) -> ReplicaFetchers:
+    """What copies from other brokers as the options say; `find` gives what is known of one."""
+
+    def endpoint(leader: int) -> Endpoint | None:
+        broker = find(leader)
+        return None if broker is None else broker.endpoint(config.inter_broker_listener)
+
+    given = "replica.socket.receive.buffer.bytes" in config.given
+    channel_options = ChannelOptions(
+        config.replica_socket_timeout_ms,
+        config.replica_socket_receive_buffer_bytes if given else None,
+    )
+    return ReplicaFetchers(
+        channel=lambda leader: FollowerLeaderChannel(
+            follower, partial(endpoint, leader), channel_options
+        ),
+        options=fetcher_options(config),
+        incomplete=incomplete,
+        losses=losses,
+        blocking=blocking,
+        clock=clock,
+        metrics=metrics,
+    )
+
+
+DEFAULTS: Final = ChannelOptions()
+
+
+class FollowerLeaderChannel:
+    """The `LeaderChannel` to a broker. A call that is cancelled ends the connection, as the answer
+    would stand before those to come."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        find: Callable[[], Endpoint | None],
+        options: ChannelOptions = DEFAULTS,
+    ) -> None:
+        """`find` gives the leader's inter-broker endpoint as it is known now, None if it is not;
+        asked before every connect."""
+        self._follower = follower
+        self._find = find
+        self._options = options
+        self._connection: Connection | None = None
+        self._partition_max_bytes = 0
+        self._session: FetchSession[FetchPosition] = FetchSession(self._on_wire)
+        self._calling = asyncio.Lock()
+
+    async def fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+    ) -> Sequence[FetchedPartition]:
+        async with self._calling:
+            if limits.partition_max_bytes != self._partition_max_bytes:
+                self._partition_max_bytes = limits.partition_max_bytes
+                self._session.failed()
+            try:
+                return await self._fetch(positions, limits)
+            except BaseException:
+                self._session.failed()
+                raise
+
+    async def _fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+    ) -> Sequence[FetchedPartition]:
+        connection = await self._connected()
+        incarnation = self._follower.incarnation()
+        if incarnation < 0:
+            # Of another topic of that name we would count as having what we have of an older one.
+            raise BrokerError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                "this broker has not been told its roles since it registered",
+            )
+        asked = self._session.next(positions)
+        request = FetchRequest(
+            replica_id=self._follower.broker_id,
+            max_wait_ms=limits.max_wait_ms,
+            min_bytes=limits.min_bytes,
+            max_bytes=limits.max_bytes,
+            session_id=asked.session_id,
+            session_epoch=asked.session_epoch,
+            topics=asked.topics,
+            forgotten_topics_data=asked.forgotten,
+            replica_incarnation=incarnation,
+        )
+        response = await self._call(
+            connection,
+            ApiKey.FETCH,
+            _FETCH_VERSION,
+            request,
+            FetchResponse,
+            (limits.max_wait_ms + self._options.timeout_ms) / 1000,
+        )
+        if not self._session.handle(response) and response.error_code not in _SESSION_LOST:
+            raise BrokerError(error_code(response.error_code), "the leader refused the fetch")
+        return [
+            _fetched(TopicPartition(topic.topic, part.partition_index), part)
+            for topic in response.responses
+            for part in topic.partitions
+        ]
+
+    def _on_wire(self, partition: int, position: FetchPosition) -> FetchPartition:
+        return FetchPartition(
+            partition=partition,
+            current_leader_epoch=position.leader_epoch,
+            fetch_offset=position.fetch_offset,
+            last_fetched_epoch=position.last_epoch,
+            log_start_offset=position.log_start_offset,
+            partition_max_bytes=self._partition_max_bytes,
+        )
+
+    async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
+        return await self._offset(topic_partition, leader_epoch, _EARLIEST)
+
+    async def latest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
+        return await self._offset(topic_partition, leader_epoch, _LATEST)
+
+    async def _offset(self, key: TopicPartition, leader_epoch: int, timestamp: int) -> int:
+        request = ListOffsetsRequest(
+            replica_id=self._follower.broker_id,
+            topics=[
+                ListOffsetsTopic(
+                    name=key.topic,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=key.partition,
+                            current_leader_epoch=leader_epoch,
+                            timestamp=timestamp,
+                        )
+                    ],
+                )
+            ],
+        )
+        async with self._calling:
+            response = await self._call(
+                await self._connected(),
+                ApiKey.LIST_OFFSETS,
+                _LIST_OFFSETS_VERSION,
+                request,
+                ListOffsetsResponse,
+                self._options.timeout_ms / 1000,
+            )
+        for topic in response.topics:
+            for part in topic.partitions:
+                if (topic.name, part.partition_index) == key:
+                    if part.error_code:
+                        raise BrokerError(error_code(part.error_code))
+                    return part.offset
+        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader says nothing of {key}")
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _connected(self) -> Connection:
+        """Without a limit on answers of its own: the leader gives a single batch however large it
+        is, and if that could not be received, none of its partitions would be copied any more."""
+        connection = self._connection
+        if connection is not None and connection.usable:
+            return connection
+        await self.close()
+        endpoint = self._find()
+        if endpoint is None:
+            raise BrokerError(
+                ErrorCode.BROKER_NOT_AVAILABLE, "nobody knows the address of the leader"
+            )
+        self._connection = await Connection.open(
+            endpoint.host,
+            endpoint.port,
+            client_id=f"broker-{self._follower.broker_id}-fetcher-0",
+            timeout_s=self._options.timeout_ms / 1000,
+            response_max_bytes=RESPONSE_SIZE_MAX,
+            receive_buffer_bytes=self._options.receive_buffer_bytes,
+        )
+        return self._connection
+
+    async def _call(
+        self,
+        connection: Connection,
+        key: ApiKey,
+        version: int,
+        request: Message,
+        answer: type[T],
+        timeout_s: float,
+    ) -> T:
+        try:
+            return await connection.send(key, request, answer, timeout_s=timeout_s, version=version)
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+
+
+_SESSION_LOST: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    }
+)
+"""After these the next fetch begins a session of its own."""
+
+
+def _fetched(key: TopicPartition, part: PartitionData) -> FetchedPartition:
+    diverging = part.diverging_epoch
+    return FetchedPartition(
+        key,
+        error=error_code(part.error_code),
+        high_watermark=part.high_watermark,
+        log_start_offset=part.log_start_offset,
+        diverging_epoch=-1 if diverging is None else diverging.epoch,
+        diverging_end_offset=-1 if diverging is None else diverging.end_offset,
+        records=part.records or b"",
+    )

@@ -1,0 +1,1 @@
+"""A replica that may hold less than it has acknowledged, and how it steps aside."""

@@ -1,0 +1,221 @@
+"""When a broker that stops asks to hand over, whom, how often, and when it does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from pybroker.broker.controlled_shutdown import ControlledShutdown, ShutdownSettings
+from pybroker.coordinator.controller.events import Election, ElectionType
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.handlers.metadata_view import MetadataView
+from pybroker.model import (
+    NO_TOPIC_ID,
+    Broker,
+    Endpoint,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+    UpdateMetadata,
+)
+from pybroker.ports import SessionEvent
+from unit_tests.idle_loop import idle
+from unit_tests.patience import until
+
+ME, OTHER, THIRD = 1, 2, 3
+EPOCH = 77
+ORDERS = TopicPartition("orders", 0)
+NEVER_S = 3600.0
+
+
+class Cluster:
+    """What the broker believes of its cluster, and what the controller answers: `answers` are used
+    up one an attempt, an exception or what is still led; after the last nobody answers."""
+
+    def __init__(self) -> None:
+        self.metadata = MetadataView()
+        self.answers: list[Exception | list[TopicPartition]] = []
+        self.asked: list[tuple[str, int, int]] = []
+        self.is_active = False
+        self.controller_id: int | None = OTHER
+        self.leads(ME)
+
+    def leads(
+        self,
+        leader: int,
+        *,
+        replicas: tuple[int, ...] = (ME, OTHER),
+        offline: tuple[int, ...] = (),
+        brokers: tuple[int, ...] = (ME, OTHER),
+    ) -> None:
+        state = PartitionState(leader, 0, replicas, controller_epoch=1)
+        facts = PartitionFacts(ORDERS, NO_TOPIC_ID, state, 0, replicas, offline_replicas=offline)
+        known = tuple(Broker(each, (Endpoint("PLAINTEXT", "host", each),)) for each in brokers)
+        self.metadata.apply(UpdateMetadata(OTHER, 1, -1, (facts,), known))
+
+    async def elect_leaders(
+        self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Election]:
+        raise AssertionError
+
+    async def controlled_shutdown(
+        self, broker_id: int, broker_epoch: int
+    ) -> tuple[TopicPartition, ...]:
+        return tuple(await self._answer("myself", broker_id, broker_epoch))
+
+    async def ask(self, controller: Broker, broker_id: int, epoch: int) -> list[TopicPartition]:
+        return await self._answer(f"broker-{controller.id}", broker_id, epoch)
+
+    async def _answer(self, who: str, broker_id: int, epoch: int) -> list[TopicPartition]:
+        self.asked.append((who, broker_id, epoch))
+        if not self.answers:
+            await asyncio.Event().wait()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def shutdown(
+        self, *, enable: bool = True, attempts: int = 3, backoff_s: float = 0.0
+    ) -> ControlledShutdown:
+        return ControlledShutdown(
+            broker_id=ME,
+            broker_epoch=lambda: EPOCH,
+            controller=self,
+            metadata=self.metadata,
+            ask=self.ask,
+            settings=ShutdownSettings(enable, attempts, backoff_s, attempt_s=NEVER_S),
+        )
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+async def test_the_controller_is_asked_and_its_work_awaited(cluster: Cluster) -> None:
+    cluster.answers = [[]]
+    stopping = asyncio.ensure_future(cluster.shutdown().run())
+    await until(lambda: cluster.asked)
+    await idle()
+    assert not stopping.done()
+    cluster.leads(OTHER)
+    await stopping
+    assert cluster.asked == [("broker-2", ME, EPOCH)]
+
+
+async def test_a_controller_asks_itself(cluster: Cluster) -> None:
+    cluster.is_active, cluster.controller_id = True, ME
+    cluster.answers = [[]]
+    stopping = asyncio.ensure_future(cluster.shutdown().run())
+    await until(lambda: cluster.asked)
+    cluster.leads(OTHER)
+    await stopping
+    assert cluster.asked == [("myself", ME, EPOCH)]
+
+
+async def test_it_is_tried_again_as_often_as_is_allowed(cluster: Cluster) -> None:
+    cluster.answers = [BrokerError(ErrorCode.NOT_CONTROLLER), OSError("gone"), [ORDERS], []]
+    await cluster.shutdown().run()
+    assert len(cluster.asked) == 3
+
+
+async def test_a_second_attempt_may_be_the_last(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.answers = [[ORDERS], []]
+    stopping = asyncio.ensure_future(cluster.shutdown().run())
+    await until(lambda: len(cluster.asked) == 2)
+    cluster.leads(OTHER)
+    await stopping
+    assert "not complete" not in caplog.text
+
+
+async def test_no_controller_is_a_failed_attempt(cluster: Cluster) -> None:
+    cluster.controller_id = None
+    await cluster.shutdown().run()
+    cluster.controller_id = THIRD
+    await cluster.shutdown().run()
+    assert cluster.asked == []
+
+
+@pytest.mark.parametrize("attempts", [0, -1])
+async def test_no_attempt_may_be_allowed(cluster: Cluster, attempts: int) -> None:
+    await cluster.shutdown(attempts=attempts).run()
+    assert cluster.asked == []
+
+
+async def test_it_may_be_switched_off(cluster: Cluster) -> None:
+    await cluster.shutdown(enable=False).run()
+    assert cluster.asked == []
+
+
+async def test_a_broker_alone_asks_nobody(cluster: Cluster) -> None:
+    cluster.leads(ME, brokers=(ME,))
+    await cluster.shutdown().run()
+    assert cluster.asked == []
+
+
+async def test_who_shares_nothing_or_has_not_heard_of_it_asks_once(cluster: Cluster) -> None:
+    for leader, replicas in ((ME, (ME,)), (OTHER, (OTHER, THIRD))):
+        cluster.leads(leader, replicas=replicas)
+        cluster.asked, cluster.answers = [], [OSError()] * 3
+        await cluster.shutdown(backoff_s=NEVER_S).run()
+        assert len(cluster.asked) == 1
+
+
+async def test_nobody_waits_for_those_who_leave_too(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.answers = [[ORDERS]]
+    stopping = asyncio.ensure_future(cluster.shutdown(backoff_s=NEVER_S).run())
+    await until(lambda: cluster.asked)
+    await idle()
+    assert not stopping.done()
+    cluster.leads(ME, offline=(OTHER,))
+    await stopping
+    assert len(cluster.asked) == 1
+    assert "not complete leads=1 zookeeper=connected" in caplog.text
+
+
+async def test_without_zookeeper_nobody_can_help(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutdown = cluster.shutdown(backoff_s=NEVER_S)
+    stopping = asyncio.ensure_future(shutdown.run())
+    await until(lambda: cluster.asked)
+    shutdown.heard(SessionEvent.SUSPENDED)
+    await stopping
+    assert "zookeeper=not connected" in caplog.text
+    await shutdown.run()
+    assert len(cluster.asked) == 1
+    shutdown.heard(SessionEvent.RECONNECTED)
+    cluster.answers = [OSError()] * 3
+    cluster.leads(ME, offline=(OTHER,))
+    await shutdown.run()
+    assert len(cluster.asked) == 2
+
+
+async def test_an_answer_that_never_comes_is_not_waited_for_ever(cluster: Cluster) -> None:
+    settings = ShutdownSettings(attempts_max=2, backoff_s=0.0, attempt_s=0.01)
+    shutdown = ControlledShutdown(
+        broker_id=ME,
+        broker_epoch=lambda: EPOCH,
+        controller=cluster,
+        metadata=cluster.metadata,
+        ask=cluster.ask,
+        settings=settings,
+    )
+    await shutdown.run()
+    assert len(cluster.asked) == 2
+
+
+async def test_a_stop_that_is_cancelled_asks_no_more(cluster: Cluster) -> None:
+    stopping = asyncio.ensure_future(cluster.shutdown().run())
+    await until(lambda: cluster.asked)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert len(asyncio.all_tasks()) == 1

@@ -1,0 +1,89 @@
+"""What a change of the broker's options is handed to, and that none of it is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from typing import cast
+
+import pytest
+
+from pybroker.broker.live_config import LiveConfig
+from pybroker.clock import ManualClock
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.registry import create_parents
+from pybroker.errors import ConnectionLoss
+from pybroker.replication.manager import ReplicaManager
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+
+
+class Logs:
+    """The logs of a broker, as far as their configuration goes."""
+
+    def __init__(self) -> None:
+        self.told: list[Collection[str] | None] = []
+        self.fail_next = 0
+
+    async def reconfigure(self, topics: Collection[str] | None) -> None:
+        self.told.append(topics)
+        if self.fail_next:
+            self.fail_next -= 1
+            raise ConnectionLoss("the connection to ZooKeeper was lost")
+
+
+class Broker:
+    """A configuration that is followed."""
+
+    def __init__(self) -> None:
+        clock = ManualClock()
+        self.coord = MemoryCoord(MemoryTree(clock))
+        self.logs = Logs()
+        self.topics_changed: list[Collection[str] | None] = []
+        self.live = LiveConfig(
+            static=BrokerConfig.parse({}),
+            broker_id=1,
+            coord=self.coord,
+            clock=clock,
+            replicas=cast(ReplicaManager, self.logs),
+            on_change=lambda before, now: None,
+            on_topics=self.topics_changed.append,
+        )
+
+    async def change(self, text: str) -> None:
+        await self.live.change_broker(None, lambda _: {"message.max.bytes": text}, replaces=True)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    made = Broker()
+    await made.coord.start()
+    await create_parents(made.coord)
+    await made.live.start()
+    made.logs.told.clear()
+    made.topics_changed.clear()
+    yield made
+    await made.live.stop()
+    await made.coord.close()
+
+
+async def test_all_logs_hear_of_a_change_of_the_broker(broker: Broker) -> None:
+    await broker.change("1000")
+    assert broker.live.current.message_max_bytes == 1000
+    assert broker.logs.told == [None]
+
+
+async def test_logs_that_did_not_hear_of_a_change_hear_of_it_the_next_time(broker: Broker) -> None:
+    broker.logs.fail_next = 1
+    await broker.change("1000")
+    await broker.change("1000")
+    assert broker.logs.told == [None, None]
+    await broker.change("1000")
+    assert broker.logs.told == [None, None]
+
+
+async def test_who_decides_by_topics_options_hears_which_have_changed(broker: Broker) -> None:
+    await broker.coord.create(paths.topic("orders"))
+    await broker.live.change_topic("orders", lambda _: {"retention.ms": "5"}, replaces=True)
+    assert broker.topics_changed == [{"orders"}]
+    await broker.change("1000")
+    assert broker.topics_changed == [{"orders"}, None]

@@ -1,0 +1,442 @@
+"""What a broker answers while it is cut off from ZooKeeper, and after a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from pybroker.broker.standing import Level, Standing
+from pybroker.clock import ManualClock
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import encode_state
+from pybroker.errors import CloseConnection, ErrorCode
+from pybroker.model import (
+    NO_TOPIC_ID,
+    LeaderAndIsr,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+)
+from pybroker.peers.local_channel import LocalBrokerChannel
+from pybroker.ports import SessionEvent
+from pybroker.records.compression import Codec
+from pybroker.replication.leader_state import FollowerFetch
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from pybroker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from unit_tests.handlers.bench import (
+    BROKER_ID,
+    NOW_MS,
+    Bench,
+    batch,
+    code,
+    produce_request,
+    values_of,
+)
+from unit_tests.idle_loop import idle
+
+SESSION_S = 18.0
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class Setting:
+    """A standing, and the world that it looks at."""
+
+    def __init__(self, *, fences: bool = False) -> None:
+        self.clock = ManualClock(0)
+        self.heard_at = 0.0
+        self.registered = self.told = True
+        self.levels: list[Level] = []
+        self.standing = Standing(
+            clock=self.clock,
+            silence=lambda: self.clock.boottime() - self.heard_at,
+            session_s=lambda: SESSION_S,
+            is_registered=lambda: self.registered,
+            knows_roles=lambda: self.told,
+            fences=fences,
+            changed=self.levels.append,
+        )
+        self.standing._beat_at = self.clock.boottime()
+        self.hear()
+
+    def hear(self) -> None:
+        self.heard_at = self.clock.boottime()
+        self.standing.look()
+
+    def ask(self) -> Level:
+        """As a request does, no timer has run before."""
+        if self.clock.boottime() > self.standing.valid_until:
+            self.standing.look()
+        return self.standing.level
+
+    def run(self, seconds: float, *, hears: bool) -> None:
+        """The loop lives, and its timer runs."""
+        for _ in range(round(seconds * 2)):
+            self.clock.advance(0.5)
+            if hears:
+                self.heard_at = self.clock.boottime()
+            self.standing.look()
+
+    def pause(self, seconds: float) -> None:
+        """Nothing of the process runs."""
+        self.clock.advance(seconds)
+
+
+def test_who_hears_from_zookeeper_answers_all() -> None:
+    setting = Setting()
+    setting.run(100, hears=True)
+    assert setting.ask() is Level.ALL
+    assert setting.levels == []
+
+
+@pytest.mark.parametrize(("fences", "level"), [(False, Level.COMMITTED), (True, Level.NOTHING)])
+def test_silence_of_two_thirds_of_the_session_is_a_cut(fences: bool, level: Level) -> None:
+    setting = Setting(fences=fences)
+    setting.run(12, hears=False)
+    assert setting.ask() is Level.ALL
+    setting.run(0.5, hears=False)
+    assert setting.ask() is level
+    setting.run(100, hears=False)
+    assert setting.ask() is level
+    setting.hear()
+    assert setting.ask() is Level.ALL
+    assert setting.levels == [level, Level.ALL]
+
+
+def test_the_first_request_after_the_silence_notices_before_any_timer() -> None:
+    setting = Setting()
+    setting.pause(12.1)
+    assert setting.ask() is Level.COMMITTED
+
+
+def test_after_a_pause_longer_than_the_session_nothing_is_answered() -> None:
+    setting = Setting()
+    setting.pause(18.1)
+    assert setting.ask() is Level.NOTHING
+    setting.run(5, hears=False)
+    assert setting.ask() is Level.NOTHING
+    setting.hear()
+    assert setting.ask() is Level.ALL
+
+
+def test_an_answer_that_was_asked_for_before_the_pause_proves_nothing() -> None:
+    setting = Setting()
+    setting.clock.advance(1)
+    sent_before = setting.clock.boottime()
+    setting.pause(20)
+    setting.heard_at = sent_before
+    assert setting.ask() is Level.NOTHING
+
+
+def test_a_timer_that_runs_before_the_first_request_does_not_hide_the_pause() -> None:
+    setting = Setting()
+    setting.pause(60)
+    setting.standing.look()
+    setting.clock.advance(1)
+    assert setting.ask() is Level.NOTHING
+
+
+def test_after_a_pause_that_cost_the_session_the_roles_have_to_be_told_again() -> None:
+    setting = Setting()
+    setting.pause(60)
+    assert setting.ask() is Level.NOTHING
+    setting.registered = setting.told = False
+    setting.hear()
+    assert (setting.ask(), setting.standing.is_heard) == (Level.NOTHING, False)
+    setting.registered = True
+    setting.hear()
+    assert (setting.ask(), setting.standing.is_heard) == (Level.NOTHING, True)
+    setting.told = True
+    assert setting.ask() is Level.ALL
+
+
+def test_a_broker_that_waits_for_its_first_roles_is_nothing_to_warn_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    setting = Setting()
+    setting.told = False
+    with caplog.at_level(logging.INFO):
+        setting.hear()
+    assert [(each.levelname, "roles_known=no" in each.message) for each in caplog.records] == [
+        ("INFO", True)
+    ]
+
+
+def test_a_session_that_expired_without_a_pause_leaves_what_is_committed() -> None:
+    setting = Setting()
+    setting.registered = setting.told = False
+    setting.standing.look()
+    assert setting.ask() is Level.COMMITTED
+    setting.registered = setting.told = True
+    assert setting.ask() is Level.ALL
+
+
+# a whole broker
+
+
+@pytest.fixture
+def mode() -> str:
+    return "serve"
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, mode: str) -> AsyncIterator[Bench]:
+    properties = {"pybroker.zookeeper.loss": mode}
+    async with Bench(tmp_path, clock=ManualClock(NOW_MS), properties=properties) as started:
+        await started.create("t")
+        await started.produce("t", batch(b"a"))
+        yield started
+
+
+def advance(bench: Bench, seconds: float) -> None:
+    assert isinstance(bench.clock, ManualClock)
+    bench.clock.advance(seconds)
+
+
+def cut(bench: Bench) -> None:
+    """No answer from ZooKeeper for more than two thirds of a session, and the loop ran. The topic
+    could be led by others."""
+    bench.app.replicas.partition(TopicPartition("t", 0)).is_replicated = True
+    bench.coord.suspend()
+    for _ in range(13):
+        advance(bench, 1)
+        bench.app.dispatcher._standing.look()
+
+
+async def latest(bench: Bench, timestamp: int = -1) -> tuple[ErrorCode, int]:
+    partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[partition])]
+    )
+    answer = (await bench.ask(ApiKey.LIST_OFFSETS, 7, request)).topics[0].partitions[0]
+    return code(answer), answer.offset
+
+
+async def created(bench: Bench) -> ErrorCode:
+    topic = CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=0)
+    return code((await bench.ask(ApiKey.CREATE_TOPICS, 5, request)).topics[0])
+
+
+async def test_cut_off_what_is_committed_is_served(bench: Bench) -> None:
+    cut(bench)
+    assert values_of(await bench.fetch("t", 0)) == [b"a"]
+    assert (await bench.produce("t", batch(b"b"), acks=-1)).base_offset == 1
+    assert await latest(bench, -2) == (ErrorCode.NONE, 0)
+
+
+async def test_cut_off_nothing_is_promised_alone(bench: Bench) -> None:
+    cut(bench)
+    assert code(await bench.produce("t", batch(b"b"), acks=1)) is NOT_LEADER
+    with pytest.raises(CloseConnection):
+        await bench.ask(ApiKey.PRODUCE, 9, produce_request("t", {0: batch()}, acks=0))
+    assert await latest(bench) == (NOT_LEADER, -1)
+    assert await created(bench) is ErrorCode.NOT_CONTROLLER
+    bench.coord.resume()
+    assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
+    assert await latest(bench) == (ErrorCode.NONE, 2)
+    await bench.create("new")
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_who_is_cut_off_while_a_batch_is_unpacked_does_not_take_it(
+    bench: Bench, acks: int
+) -> None:
+    """No timer has run since."""
+    await bench.create("compacted", configs={"cleanup.policy": "compact"})
+    partition = bench.app.replicas.partition(TopicPartition("compacted", 0))
+    partition.is_replicated = True
+    gate = bench.blocking.hold()
+    data = batch(b"a", key=b"k", codec=Codec.GZIP)
+    request = produce_request("compacted", {0: data}, acks=acks)
+    task = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request))
+    await gate.reached.wait()
+    bench.coord.suspend()
+    advance(bench, 13)
+    gate.open.set()
+    if acks:
+        assert code((await task).responses[0].partition_responses[0]) is NOT_LEADER
+    else:
+        with pytest.raises(CloseConnection):
+            await task
+    assert partition.log.log_end_offset == 0
+
+
+async def test_cut_off_nobody_says_that_there_is_no_later_record(bench: Bench) -> None:
+    cut(bench)
+    assert await latest(bench, NOW_MS - 1) == (ErrorCode.NONE, 0)
+    assert await latest(bench, NOW_MS + 1_000_000) == (NOT_LEADER, -1)
+    bench.coord.resume()
+    assert await latest(bench, NOW_MS + 1_000_000) == (ErrorCode.NONE, -1)
+
+
+async def test_cut_off_what_lies_beyond_the_end_may_be_with_another_leader(bench: Bench) -> None:
+    """Told that it is out of range, a consumer would begin anew, and its group with it."""
+    cut(bench)
+    assert code(await bench.fetch("t", 1)) is ErrorCode.NONE
+    assert code(await bench.fetch("t", 2)) is NOT_LEADER
+    assert code(await bench.fetch("t", -1)) is ErrorCode.OFFSET_OUT_OF_RANGE
+    bench.coord.resume()
+    assert code(await bench.fetch("t", 2)) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_cut_off_a_partition_without_another_replica_is_served(bench: Bench) -> None:
+    cut(bench)
+    bench.app.replicas.partition(TopicPartition("t", 0)).is_replicated = False
+    assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
+    assert await latest(bench) == (ErrorCode.NONE, 2)
+
+
+async def test_an_expired_session_is_noticed_when_it_is_heard_of(bench: Bench) -> None:
+    seen: dict[SessionEvent, bool] = {}
+    heard = asyncio.Event()
+
+    def listener(event: SessionEvent) -> None:
+        seen[event] = bench.app.standing.is_full
+        if event is SessionEvent.CONNECTED:
+            heard.set()
+
+    bench.coord.add_listener(listener)
+    assert bench.app.standing.is_full
+    bench.coord.expire()
+    await heard.wait()
+    assert not seen[SessionEvent.EXPIRED]
+
+
+async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench) -> None:
+    """Before the controller has said so, which may not reach it for long."""
+    partition = bench.app.replicas.partition(TopicPartition("t", 0))
+    partition.superseded(is_replaced=False)
+    assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
+    assert await latest(bench) == (ErrorCode.NONE, 2)
+    partition.superseded(is_replaced=True)
+    assert code(await bench.produce("t", batch(b"c"), acks=1)) is NOT_LEADER
+    assert await latest(bench) == (NOT_LEADER, -1)
+    assert values_of(await bench.fetch("t", 0)) == [b"a", b"b"]
+
+
+async def test_where_a_follower_in_sync_may_lead_no_end_is_named(bench: Bench) -> None:
+    """It asks no more, and ZooKeeper has not said that it does not lead."""
+    replicas, key = bench.app.replicas, TopicPartition("t", 0)
+    replicas.lag_max_s = 5
+    partition = replicas.partition(key)
+    state = PartitionState(BROKER_ID, 1, (BROKER_ID, 2), bench.app.controller.epoch)
+    facts = PartitionFacts(key, partition.topic_id or NO_TOPIC_ID, state, 1, (BROKER_ID, 2))
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    await replicas.leader_and_isr(command)
+
+    def follow() -> None:
+        replicas.follower_fetched(partition, FollowerFetch(2, 1, 0), bench.clock.monotonic())
+
+    follow()
+    advance(bench, 5)
+    assert await latest(bench) == (ErrorCode.NONE, 1)
+    advance(bench, 1)
+    assert bench.app.standing.is_full
+    assert await latest(bench) == (NOT_LEADER, -1)
+    assert await latest(bench, -3) == (NOT_LEADER, -1)
+    assert code(await bench.fetch("t", 2)) is NOT_LEADER
+    assert values_of(await bench.fetch("t", 0)) == [b"a"]
+    follow()
+    assert await latest(bench) == (NOT_LEADER, -1)
+    follow()
+    assert await latest(bench) == (ErrorCode.NONE, 1)
+    assert code(await bench.fetch("t", 2)) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_an_end(
+    bench: Bench,
+) -> None:
+    """Its successor waits for nothing: for the controller it is lost, though it goes on until it is
+    told. Where there is nobody else, or ZooKeeper says that it leads, its word counts."""
+    replicas, key = bench.app.replicas, TopicPartition("t", 0)
+    replicas.lag_max_s = 5
+    partition = replicas.partition(key)
+    replicas.reluctance.add(key, "log directory /data is full")
+    assert await latest(bench) == (ErrorCode.NONE, 1)
+    assert await latest(bench, NOW_MS + 1_000_000) == (ErrorCode.NONE, -1)
+    path = paths.partition_state(key)
+    data, stat = await bench.coord.get(path)
+    state = PartitionState(BROKER_ID, 1, (BROKER_ID, 2), bench.app.controller.epoch)
+    stat = await bench.coord.set(path, encode_state(state, data), stat.version)
+    facts = PartitionFacts(
+        key, partition.topic_id or NO_TOPIC_ID, state, stat.version, (BROKER_ID, 2)
+    )
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    await replicas.leader_and_isr(command)
+    replicas.follower_fetched(partition, FollowerFetch(2, 1, 0), bench.clock.monotonic())
+    assert await latest(bench) == (ErrorCode.NONE, 1)
+    assert await latest(bench, NOW_MS + 1_000_000) == (ErrorCode.NONE, -1)
+    assert code(await bench.fetch("t", 2)) is NOT_LEADER
+    successor = PartitionState(2, 2, (2,), bench.app.controller.epoch)
+    await bench.coord.set(path, encode_state(successor, data), stat.version)
+    assert partition.is_leader
+    assert await latest(bench) == (NOT_LEADER, -1)
+    assert await latest(bench, NOW_MS + 1_000_000) == (NOT_LEADER, -1)
+    replicas.reluctance.remove(key)
+    assert await latest(bench) == (NOT_LEADER, -1)
+    advance(bench, 2 * replicas.lag_max_s + 1)
+    for _ in range(2):  # whom it would not ask if it had been replaced before that
+        replicas.follower_fetched(partition, FollowerFetch(2, 1, 0), bench.clock.monotonic())
+    assert await latest(bench) == (ErrorCode.NONE, 1)
+
+
+async def nothing_is_on_its_way(keys: Collection[TopicPartition]) -> None:
+    """No ISR is being changed."""
+
+
+async def test_who_is_told_that_another_leads_promises_nothing_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has obeyed, for which it may have to wait for a slow disk."""
+    replicas, key = bench.app.replicas, TopicPartition("t", 0)
+    partition, turn = replicas.partition(key), asyncio.Event()
+    obey = replicas.leader_and_isr
+
+    async def obey_later(command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
+        await turn.wait()
+        return await obey(command)
+
+    monkeypatch.setattr(replicas, "leader_and_isr", obey_later)
+    state = PartitionState(leader=2, leader_epoch=1, isr=(2,), controller_epoch=1)
+    facts = PartitionFacts(key, partition.topic_id or NO_TOPIC_ID, state, 1, (1, 2))
+    channel = LocalBrokerChannel(replicas, bench.app.metadata, nothing_is_on_its_way)
+    telling = asyncio.create_task(channel.leader_and_isr(LeaderAndIsr(2, 99, -1, (facts,))))
+    await idle()
+    assert partition.is_leader
+    assert await latest(bench) == (NOT_LEADER, -1)
+    turn.set()
+    assert await telling == {key: ErrorCode.NONE}
+    assert not partition.is_leader
+
+
+@pytest.mark.parametrize("mode", ["fence"])
+async def test_cut_off_a_fenced_broker_answers_nothing(bench: Bench) -> None:
+    cut(bench)
+    await answers_nothing(bench)
+    bench.coord.resume()
+    assert (await bench.produce("t", batch(b"b"))).base_offset == 1
+
+
+async def test_the_first_request_after_a_long_pause_is_not_answered(bench: Bench) -> None:
+    bench.coord.suspend()
+    advance(bench, 30)
+    await answers_nothing(bench)
+    bench.coord.resume()
+    assert (await bench.produce("t", batch(b"b"))).base_offset == 1
+
+
+async def answers_nothing(bench: Bench) -> None:
+    for acks in (1, -1):
+        assert code(await bench.produce("t", batch(b"b"), acks=acks)) is NOT_LEADER
+    assert code(await bench.fetch("t", 0)) is NOT_LEADER
+    assert await latest(bench) == (NOT_LEADER, -1)
+    assert await latest(bench, -2) == (NOT_LEADER, -1)

@@ -1,0 +1,158 @@
+"""A shard with a store of offsets in it, over a ZooKeeper in memory.
+
+stage = await Stage.begin(ZookeeperOffsets)
+assert await stage.commit("g", t=5) == [NONE]
+assert await stage.fetch("g") == {"t-0": 5}
+old = stage.store
+await stage.take_over()          # another coordinator; the old one has not heard of it
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.offsets.log_store import LoggedOffsets
+from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.registry import ensure
+from pybroker.errors import ErrorCode, NodeExists, NoNode
+from pybroker.model import TopicPartition
+from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.coordinator.runtime.vocabulary import MemoryShard
+
+Store = ZookeeperOffsets | LoggedOffsets
+FENCE = paths.coordinator(0)
+GROUP = "g"
+
+
+def tp(text: str) -> TopicPartition:
+    topic, _, number = text.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+class LaggingCoord(MemoryCoord):
+    """A session at a member of ZooKeeper that may lag: it shows what was there at `lag`, until it
+    was waited for, by a write or a sync."""
+
+    def __init__(self, tree: MemoryTree, *, name: str = "") -> None:
+        super().__init__(tree, name=name)
+        self._seen: MemoryTree | None = None
+
+    def lag(self) -> None:
+        tree = copy.copy(self._tree)
+        tree._nodes = {path: node.copied() for path, node in self._tree._nodes.items()}
+        self._seen = tree
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
+        if self._seen is None:
+            return await super().get(path, watch)
+        node = self._seen.lookup(path)
+        return node.data, node.stat()
+
+    async def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
+        if self._seen is None:
+            return await super().exists(path, watch)
+        found = self._seen.node(path)
+        return None if found is None else found[1]
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        if self._seen is None:
+            return await super().children(path, watch)
+        return sorted(self._seen.lookup(path).children)
+
+    async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
+        self._seen = None
+        return await super().multi(ops)
+
+    async def sync(self, path: str = "/") -> None:
+        self._seen = None
+        await super().sync(path)
+
+
+class Stage:
+    """One shard at a time holds office; earlier ones may still be written to."""
+
+    def __init__(self, kind: Callable[..., Store], timeout_s: float) -> None:
+        self.shard = MemoryShard(fence_version=0)
+        self.tree = MemoryTree(self.shard.clock)
+        self.coord = LaggingCoord(self.tree, name="offsets")
+        self.tool = MemoryCoord(self.tree, name="tool")
+        self.store: Store
+        self._kind = kind
+        self._timeout_s = timeout_s
+
+    @classmethod
+    async def begin(cls, kind: Callable[..., Store], timeout_s: float = 5.0) -> Stage:
+        stage = cls(kind, timeout_s)
+        await stage.coord.start()
+        await stage.tool.start()
+        await ensure(stage.tool, paths.CONSUMERS)
+        await ensure(stage.tool, FENCE)
+        await stage._load(stage.shard)
+        return stage
+
+    async def take_over(self, kind: Callable[..., Store] | None = None) -> None:
+        """Another broker coordinates from now on, with this kind of store; it has a session of its
+        own. The one before does not know it yet."""
+        self._kind = kind or self._kind
+        await self.tool.set(FENCE, b"")
+        self.coord = LaggingCoord(self.tree, name="offsets")
+        await self.coord.start()
+        before = self.shard
+        await self._load(
+            MemoryShard(
+                log=before.log.next_leader(),
+                clock=before.clock,
+                fence_version=before.fence_version + 1,
+            )
+        )
+
+    async def prepare(self, shard: MemoryShard) -> None:
+        """Make the store of a shard, without loading it."""
+        self.shard = shard
+
+        def make(shard: MemoryShard) -> Store:
+            return self._kind(shard, self.coord, is_mine=lambda _: True, timeout_s=self._timeout_s)
+
+        self.store = shard.host(make)
+
+    async def _load(self, shard: MemoryShard) -> None:
+        await self.prepare(shard)
+        await shard.load()
+
+    async def commit(self, group_id: str, **offsets: int) -> list[ErrorCode]:
+        """Of partition 0 of each topic."""
+        values = {TopicPartition(name, 0): CommittedOffset(at) for name, at in offsets.items()}
+        return list((await self.store.commit(group_id, values)).values())
+
+    async def fetch(self, group_id: str = GROUP, *keys: str) -> dict[str, int]:
+        found = await self.store.fetch(group_id, [tp(key) for key in keys] or None)
+        return {str(key): committed.offset for key, committed in found.items()}
+
+    def node(self, key: str, group_id: str = GROUP) -> bytes | None:
+        found = self.tree.node(paths.offset(group_id, tp(key)))
+        return None if found is None else found[0]
+
+    def details(self, key: str, group_id: str = GROUP) -> bytes | None:
+        found = self.tree.node(paths.offset_details(group_id, tp(key)))
+        return None if found is None else found[0]
+
+    async def edit(self, key: str, text: bytes, group_id: str = GROUP) -> None:
+        """As a tool or a classic consumer does."""
+        path = paths.offset(group_id, tp(key))
+        await ensure(self.tool, paths.parent(path))
+        with suppress(NodeExists):
+            await self.tool.create(path, text)
+            return
+        await self.tool.set(path, text)
+
+    async def remove(self, path: str) -> None:
+        """A node and all below it."""
+        with suppress(NoNode):
+            for name in await self.tool.children(path):
+                await self.remove(f"{path}/{name}")
+            await self.tool.delete(path)

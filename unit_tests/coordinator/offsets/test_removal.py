@@ -1,0 +1,166 @@
+"""Which offsets expire, what goes with a topic, and what stays all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.seams import GroupFacts
+from pybroker.coordinator.groups.states import GroupState
+from pybroker.coordinator.offsets.log_store import LoggedOffsets
+from pybroker.coordinator.offsets.removal import OffsetRemoval, RemovalOptions, expired
+from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.registry import ensure
+from unit_tests.coordinator.offsets.offset_stage import GROUP, Stage, Store, tp
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS
+from unit_tests.idle_loop import idle, loop_turns
+
+HOUR_MS = 3_600_000
+OPTIONS = RemovalOptions(retention_ms=HOUR_MS, interval_s=600.0)
+READ = frozenset({"read"})
+
+
+def facts(
+    state: GroupState,
+    state_ms: int = NOW_MS,
+    topics: frozenset[str] | None = None,
+    kind: str = "consumer",
+) -> GroupFacts:
+    return GroupFacts(state, kind, state_ms, topics)
+
+
+OLD = CommittedOffset(1, commit_ms=NOW_MS - HOUR_MS)
+NEW = CommittedOffset(1, commit_ms=NOW_MS - HOUR_MS + 1)
+SOON = CommittedOffset(1, commit_ms=0, expire_ms=NOW_MS + 1)
+PAST = CommittedOffset(1, commit_ms=NOW_MS, expire_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("group", "gone"),
+    [
+        (None, ["old-0", "past-0", "read-0"]),
+        (facts(GroupState.EMPTY, NOW_MS - HOUR_MS), ["old-0", "new-0", "past-0", "read-0"]),
+        (facts(GroupState.EMPTY, NOW_MS - HOUR_MS + 1), ["past-0"]),
+        (facts(GroupState.EMPTY, -1), ["old-0", "past-0", "read-0"]),
+        (facts(GroupState.STABLE, 0, READ), ["old-0", "past-0"]),
+        (facts(GroupState.STABLE, 0, None), []),
+        (facts(GroupState.STABLE, 0, READ, "connect"), []),
+        (facts(GroupState.PREPARING_REBALANCE, 0, READ), []),
+        (facts(GroupState.COMPLETING_REBALANCE, 0, READ), []),
+        (facts(GroupState.DEAD, 0, READ), []),
+    ],
+)
+def test_what_expires(group: GroupFacts | None, gone: list[str]) -> None:
+    offsets = {
+        tp("old-0"): OLD,
+        tp("new-0"): NEW,
+        tp("soon-0"): SOON,
+        tp("past-0"): PAST,
+        tp("read-0"): OLD,
+    }
+    assert list(map(str, expired(offsets, group, NOW_MS, HOUR_MS))) == gone
+
+
+class Removing(Stage):
+    """A stage whose store is looked after; every topic but those of `unknown` exists."""
+
+    removal: OffsetRemoval
+
+    @classmethod
+    async def with_topics(cls, kind: type[Store], *names: str) -> Removing:
+        stage = await cls.begin(kind)
+        assert isinstance(stage, Removing)
+        await ensure(stage.tool, paths.TOPICS)
+        for name in names:
+            await stage.tool.create(paths.topic(name))
+        stage.removal = OffsetRemoval(stage.shard, stage.coord, stage.store, OPTIONS)
+        stage.removal.begin(lambda _: None)
+        return stage
+
+    async def after(self, seconds: float) -> None:
+        for _ in range(int(seconds / OPTIONS.interval_s)):
+            self.shard.advance(OPTIONS.interval_s)
+            await self.removal.settled()
+
+
+@pytest.fixture(params=[ZookeeperOffsets, LoggedOffsets])
+def kind(request: pytest.FixtureRequest) -> type[Store]:
+    found: type[Store] = request.param
+    return found
+
+
+async def test_offsets_without_a_group_expire_after_their_commit(kind: type[Store]) -> None:
+    stage = await Removing.with_topics(kind, "a", "b")
+    await stage.store.commit(GROUP, {tp("a-0"): CommittedOffset(1, commit_ms=NOW_MS)})
+    await stage.after(1800)
+    half = NOW_MS + 1_800_000
+    await stage.store.commit(GROUP, {tp("b-0"): CommittedOffset(2, commit_ms=half)})
+    await stage.after(1800)
+    assert await stage.fetch() == {"b-0": 2}
+    await stage.after(1800)
+    assert await stage.fetch() == {}
+    assert not [path for path in stage.tree.paths() if "/g" in path]
+    assert await stage.store.group_ids() in ([], set())
+
+
+async def test_what_only_classic_consumers_wrote_never_expires() -> None:
+    stage = await Removing.with_topics(ZookeeperOffsets, "a")
+    await stage.edit("a-0", b"5")
+    await stage.after(100_000)
+    assert await stage.fetch() == {"a-0": 5}
+
+
+@pytest.mark.parametrize("turns", range(0, 60, 2))
+async def test_a_commit_while_somebody_looks_stays(kind: type[Store], turns: int) -> None:
+    stage = await Removing.with_topics(kind, "a", "b")
+    await stage.store.commit(GROUP, {tp("a-0"): OLD, tp("b-0"): OLD})
+    stage.shard.advance(OPTIONS.interval_s)
+    now_ms = stage.shard.clock.wall_ms()
+    await loop_turns(turns)
+    await stage.store.commit(GROUP, {tp("a-0"): CommittedOffset(9, commit_ms=now_ms)})
+    await stage.removal.settled()
+    assert await stage.fetch() == {"a-0": 9}
+
+
+async def test_offsets_go_with_their_topic(kind: type[Store]) -> None:
+    stage = await Removing.with_topics(kind, "a")
+    await stage.commit(GROUP, a=1, b=2)
+    await stage.commit("h", b=3)
+    await stage.edit("b-0", b"4", "classic")
+    await stage.edit("a-0", b"4", "classic")
+    stage.removal.topics_deleted(["b"])
+    await stage.commit("new", b=5)
+    await stage.removal.settled()
+    assert await stage.fetch() == {"a-0": 1}
+    assert await stage.fetch("h") == {}
+    assert await stage.fetch("classic") == {"a-0": 4}
+    assert await stage.fetch("new") == {"b-0": 5}
+
+
+async def test_who_missed_a_deletion_makes_up_for_it(kind: type[Store]) -> None:
+    stage = await Removing.with_topics(kind, "a")
+    await stage.commit(GROUP, a=1, gone=2)
+    await stage.after(OPTIONS.interval_s)
+    assert await stage.fetch() == {"a-0": 1}
+
+
+async def test_without_zookeeper_nothing_is_removed(kind: type[Store]) -> None:
+    stage = await Removing.with_topics(kind, "a")
+    await stage.commit(GROUP, a=1)
+    stage.coord.suspend()
+    await stage.after(10_000)
+    stage.coord.resume()
+    await idle()
+    assert await stage.fetch() == {"a-0": 1}
+    await stage.after(OPTIONS.interval_s)
+    assert await stage.fetch() == {}
+
+
+async def test_after_its_end_nothing_is_removed(kind: type[Store]) -> None:
+    stage = await Removing.with_topics(kind, "a")
+    await stage.commit(GROUP, a=1)
+    stage.removal.end()
+    stage.removal.topics_deleted(["a"])
+    await stage.removal.settled()
+    assert await stage.fetch() == {"a-0": 1}

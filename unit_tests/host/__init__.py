@@ -1,0 +1,1 @@
+"""Tests of a broker as a process and its child processes."""

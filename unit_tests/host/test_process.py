@@ -1,0 +1,56 @@
+"""Threads for work that blocks, and the word that we serve."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker.host.process import READY_VARIABLE, ReadySocket, ThreadedBlocking, tell_ready
+
+
+@pytest.fixture
+def blocking() -> Iterator[ThreadedBlocking]:
+    made = ThreadedBlocking(1)
+    yield made
+    made.close()
+
+
+async def test_more_threads_work_at_once_and_what_waits_is_still_done(
+    blocking: ThreadedBlocking,
+) -> None:
+    gate = threading.Event()
+    first = blocking.run(gate.wait, 5)
+    waiting = blocking.run(lambda: "done")
+    blocking.resize(2)
+    both = threading.Barrier(2)
+    meeting = [blocking.run(both.wait, 5) for _ in range(2)]
+    assert sorted([await each for each in meeting]) == [0, 1]
+    gate.set()
+    assert await first
+    assert await waiting == "done"
+
+
+def test_readiness_is_told_to_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = ReadySocket()
+    try:
+        assert not listener.heard()
+        monkeypatch.delenv(READY_VARIABLE, raising=False)
+        tell_ready()
+        assert not listener.heard()
+        monkeypatch.setenv(READY_VARIABLE, listener.address)
+        tell_ready()
+        assert listener.heard()
+        assert not listener.heard()
+    finally:
+        listener.close()
+
+
+def test_nobody_at_the_socket_of_readiness_is_no_reason_to_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(READY_VARIABLE, str(tmp_path / "gone"))
+    tell_ready()
+    assert "readiness not told" in caplog.text

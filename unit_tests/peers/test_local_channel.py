@@ -1,0 +1,36 @@
+"""What a broker says of the commands that it carries out: one line each, not one a partition."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from pybroker.wire.api import ApiKey
+from unit_tests.handlers.bench import Bench
+from unit_tests.patience import until
+
+
+@pytest.mark.parametrize("partitions", [3, 30])
+async def test_a_command_is_one_line_however_many_partitions_it_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, partitions: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with Bench(tmp_path) as bench:
+        await bench.create("t", partitions)
+        await until(lambda: len(bench.app.replicas.partitions) == partitions)
+        await bench.ask(ApiKey.DELETE_TOPICS, 5, bench.delete_request("t"))
+        await until(lambda: not bench.app.replicas.partitions)
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name
+        in ("pybroker.peers.local_channel", "pybroker.coordinator.controller.transitions")
+    ]
+    assert f"become leader partitions={partitions} epoch=1" in lines
+    assert f"partitions deleted partitions={partitions} epoch=1" in lines
+    assert [line for line in lines if line.startswith("states_stored")] == [
+        f"states_stored partitions={partitions} reason=new-partition epoch=1"
+    ]
+    assert len(lines) == 3, lines

@@ -1,0 +1,1 @@
+"""Tests of replicas that may hold less than they have acknowledged."""

@@ -1,0 +1,124 @@
+"""What a replica says it has, when nobody is known to have everything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from pybroker.clock import SystemClock
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.claims import Claim, read_claim
+from pybroker.coordinator.zookeeper.registry import create_parents, read_incarnation
+from pybroker.coordinator.zookeeper.schemas import decode_partitions
+from pybroker.model import (
+    NO_LEADER,
+    LeaderAndIsr,
+    PartitionFacts,
+    PartitionState,
+    TopicPartition,
+)
+from pybroker.replication.health.claims import Claims
+from pybroker.replication.manager import ReplicaManager
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.handlers.bench import BROKER_ID, Bench, batch
+from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S, until
+
+KEY = TopicPartition("t", 0)
+OTHER = BROKER_ID + 1
+ORPHANED_IN = 7
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with Bench(tmp_path) as started:
+        await started.create("t")
+        await started.produce("t", batch(b"a"))
+        yield started
+
+
+async def orphan(bench: Bench) -> None:
+    """The broker is told that nobody leads, and nobody counts."""
+    replicas, epoch = bench.app.replicas, bench.app.controller.epoch
+    topic_id = replicas.partition(KEY).topic_id
+    assert topic_id is not None
+    state = PartitionState(NO_LEADER, ORPHANED_IN, (), epoch)
+    facts = PartitionFacts(KEY, topic_id, state, 3, (BROKER_ID, OTHER))
+    command = LeaderAndIsr(BROKER_ID, epoch, replicas.broker_epoch, (facts,))
+    await replicas.leader_and_isr(command)
+
+
+async def claimed(bench: Bench, incarnation: int) -> Claim:
+    """The claim, as soon as it is one of that incarnation."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = await read_claim(bench.coord, KEY, BROKER_ID)
+            if found is not None and found.incarnation == incarnation:
+                return found
+
+
+async def test_who_is_registered_anew_claims_again(bench: Bench) -> None:
+    """What was claimed before counts no more: the session may have ended with the machine."""
+    await orphan(bench)
+    before = await read_incarnation(bench.coord, BROKER_ID)
+    claim = await claimed(bench, before)
+    assert (claim.epoch, claim.end, claim.leader_epoch) == (0, 1, ORPHANED_IN)
+    epoch = bench.app.controller.epoch
+    bench.coord.expire()
+    await until(lambda: bench.app.controller.epoch > epoch and bench.app.standing.is_full)
+    await orphan(bench)
+    now = await read_incarnation(bench.coord, BROKER_ID)
+    assert now > before
+    assert (await claimed(bench, now)).end == 1
+
+
+async def test_who_is_told_the_same_again_says_nothing_new(bench: Bench) -> None:
+    await orphan(bench)
+    await claimed(bench, await read_incarnation(bench.coord, BROKER_ID))
+    path = paths.suspect(KEY, BROKER_ID)
+    node = bench.tree.node(path)
+    assert node is not None
+    await orphan(bench)
+    await idle()
+    again = bench.tree.node(path)
+    assert again is not None and again[1].version == node[1].version
+
+
+async def test_who_raises_its_own_incarnation_claims_again(bench: Bench) -> None:
+    """Another replica of it steps aside in use; this one is as it was, and not told again."""
+    await orphan(bench)
+    before = await read_incarnation(bench.coord, BROKER_ID)
+    await claimed(bench, before)
+    stat = await bench.coord.set(paths.incarnation(BROKER_ID), b"")
+    bench.app._incarnation_raised(stat.version)
+    assert stat.version > before
+    assert (await claimed(bench, stat.version)).end == 1
+
+
+async def test_no_notice_is_too_large_however_many_partitions_wait(tmp_path: Path) -> None:
+    """ZooKeeper refuses a large one, and the controller would never hear of any claim."""
+    coord = MemoryCoord(MemoryTree(SystemClock()))
+    await coord.start()
+    await create_parents(coord)
+    state = PartitionState(NO_LEADER, ORPHANED_IN, (), 1)
+    log = SimpleNamespace(latest_epoch=0, log_end_offset=1)
+    waiting = SimpleNamespace(state=state, log=log, topic_id=None)
+    keys = [TopicPartition("t" * 249, number) for number in range(2_100)]
+    replicas = SimpleNamespace(partitions=dict.fromkeys(keys, waiting), broker_id=BROKER_ID)
+    claims = Claims(coord, cast(ReplicaManager, replicas), lambda: 3)
+    for key in keys:
+        replicas.on_orphaned(SimpleNamespace(topic_partition=key))
+    claims.start()
+    await until(lambda: not claims._asked)
+    await claims.stop()
+    told: list[TopicPartition] = []
+    for name in await coord.children(paths.ISR_CHANGES):
+        path = f"{paths.ISR_CHANGES}/{name}"
+        told += decode_partitions(path, (await coord.get(path))[0])
+    assert sorted(told) == keys
+    await coord.close()

@@ -1,0 +1,464 @@
+"""Replicas with a hole: when they step aside, and what becomes of their files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from pathlib import Path
+
+import pytest
+
+from pybroker.broker.log_directory_failures import given_up
+from pybroker.clock import ManualClock
+from pybroker.coordinator.zookeeper import paths, schemas
+from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, decode_receipts
+from pybroker.coordinator.zookeeper.registry import create_parents, ensure
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment
+from pybroker.errors import ConnectionLoss, ErrorCode, MultiFailed, StorageError
+from pybroker.model import NO_LEADER, PartitionState
+from pybroker.ports import CheckOp, CoordOp, OpResult
+from pybroker.replication.health.power_loss import Left, PowerLoss
+from pybroker.replication.health.quarantine import Quarantine, stepped_aside
+from pybroker.replication.scrubber import Scrubber
+from pybroker.storage.log import Log
+from pybroker.storage.log_parts import Damage
+from pybroker.testing.coord import MemoryCoord, MemoryTree
+from unit_tests.idle_loop import idle
+from unit_tests.patience import until
+from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
+
+EVERYBODY = (1, 2, 3)
+
+
+def state(
+    leader: int, isr: tuple[int, ...], eligible: tuple[int, ...] = (), epoch: int = 4
+) -> PartitionState:
+    return PartitionState(leader, epoch, isr, 2, eligible)
+
+
+@pytest.mark.parametrize(
+    ("before", "live", "after"),
+    [
+        (state(1, (1, 2)), EVERYBODY, state(NO_LEADER, (2,), epoch=5)),
+        (state(2, (1, 2)), EVERYBODY, state(2, (2,))),
+        (state(2, (2,), (1,)), EVERYBODY, state(2, (2,))),
+        (state(1, (1,), (2,)), EVERYBODY, state(NO_LEADER, (), (2,), epoch=5)),
+        (state(2, (2,)), EVERYBODY, state(2, (2,))),
+        (state(1, (1,)), EVERYBODY, None),
+        (state(NO_LEADER, (1,)), EVERYBODY, None),
+        (state(NO_LEADER, ()), EVERYBODY, None),
+        (state(1, (1, 2)), (1, 3), None),
+    ],
+)
+def test_who_steps_aside_leaves_somebody_behind(
+    before: PartitionState, live: Container[int], after: PartitionState | None
+) -> None:
+    assert stepped_aside(before, ME, live) == after
+
+
+class Broker:
+    """Broker ME, with a log of three batches of which the second may get a hole."""
+
+    def __init__(self, home: Path) -> None:
+        self.tree = MemoryTree(ManualClock())
+        self.coord = MemoryCoord(self.tree)
+        self.replicas = Replicas(home)
+        self.live: tuple[int, ...] = EVERYBODY
+        self.told = 0
+        self.incarnations: list[int] = []
+        self.was_used: list[bool] = []
+        """Whether the replica was in use when the broker took that incarnation."""
+        self._make()
+
+    def _make(self) -> None:
+        self.quarantine = Quarantine(
+            coord=self.coord,
+            broker_id=ME,
+            logs=self.replicas.logs,
+            replicas=self.replicas.manager,
+            live=lambda: self.live,
+            changed=self._changed,
+            raised=self._raised,
+        )
+        self.scrubber = Scrubber(
+            logs=self.replicas.logs,
+            replicas=self.replicas.manager,
+            blocking=self.replicas.manager._blocking,
+            clock=self.replicas.clock,
+            bytes_per_second=2**40,
+            interval_s=1.0,
+            found=self.quarantine.found,
+        )
+
+    def _changed(self) -> None:
+        self.told += 1
+
+    def _raised(self, incarnation: int) -> None:
+        self.incarnations.append(incarnation)
+        self.was_used.append(T0 in self.replicas.manager.partitions)
+
+    async def begin(self, stored: PartitionState) -> None:
+        await self.coord.start()
+        await create_parents(self.coord)
+        await ensure(self.coord, paths.partition(T0))
+        await ensure(self.coord, paths.incarnation(ME))
+        await self.coord.create(paths.partition_state(T0), schemas.encode_state(stored))
+        await self.replicas.told(facts(isr=(ME, 2)))
+        for value in (b"a", b"b", b"c"):
+            self.replicas.append(value)
+
+    @property
+    def path(self) -> Path:
+        (found,) = (self.replicas.home / "t-0").glob("*.log")
+        return found
+
+    def flip(self) -> bytes:
+        data = bytearray(self.path.read_bytes())
+        data[len(data) // 2] ^= 1
+        self.path.write_bytes(data)
+        return bytes(data)
+
+    def killed(self) -> None:
+        """The broker is killed, and another begins with its data."""
+        self.replicas.logs.unlock()
+        self.replicas.open()
+        self._make()
+
+    async def stored(self) -> tuple[PartitionState, int]:
+        path = paths.partition_state(T0)
+        data, stat = await self.coord.get(path)
+        return schemas.decode_state(path, data), stat.version
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        await until(condition)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    made = Broker(tmp_path)
+    yield made
+    await made.scrubber.stop()
+    await made.quarantine.stop()
+    made.replicas.logs.unlock()
+    await made.coord.close()
+
+
+async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.killed()
+    damaged = broker.flip()
+    broker.killed()
+    await ensure(broker.coord, paths.incarnation(ME))
+    await broker.quarantine.settle()
+    assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
+    of_earlier_life = CheckOp(paths.incarnation(ME), 0)
+    with pytest.raises(MultiFailed):
+        await broker.coord.multi([of_earlier_life])
+    assert broker.path.read_bytes() == damaged, "set aside only when there is a leader to copy from"
+    storage = [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert await broker.replicas.told(facts(epoch=5, replicas=(ME, 2))) == storage
+    other = facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2))
+    assert await broker.replicas.told(other) == [ErrorCode.NONE]
+    aside = [name for name in broker.replicas.directories() if name.endswith("-damaged-stray")]
+    assert len(aside) == 1
+    (kept,) = (broker.replicas.home / aside[0]).glob("*.log")
+    assert kept.read_bytes() == damaged
+    assert broker.replicas.partition().log.log_end_offset == 0
+    assert T0 in broker.replicas.logs.incomplete
+    assert await broker.replicas.told(facts(epoch=7, replicas=(ME, 2))) == storage
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_who_steps_aside_in_office_becomes_another_incarnation(
+    broker: Broker, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a fetch that is still on its way brings back what the log was. Where the reply is lost,
+    its own fetches would never count again."""
+    await broker.begin(state(2, (2, ME)))
+    await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
+    write = broker.coord.multi
+
+    async def write_and_lose(ops: Sequence[CoordOp]) -> list[OpResult]:
+        await write(ops)
+        monkeypatch.undo()
+        raise ConnectionLoss("the reply is lost")
+
+    if is_lost:
+        monkeypatch.setattr(broker.coord, "multi", write_and_lose)
+    broker.quarantine.start()
+    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+    await broker.until(lambda: T0 in broker.quarantine.waiting or broker.told)
+    if is_lost:
+        await broker.until(lambda: broker.coord.multi == write)
+        broker.quarantine._wake.set()
+    await broker.until(lambda: broker.told)
+    _, stat = await broker.coord.get(paths.incarnation(ME))
+    assert stat.version == 1 + is_lost
+    assert broker.incarnations[-1] == stat.version
+    assert not broker.was_used[-1], "what it still copied would have brought it back"
+    assert (await broker.stored())[0] == state(2, (2,))
+
+
+async def test_a_disk_that_fails_meanwhile_does_not_keep_the_others_out(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an older incarnation than the stored one no replica here would join an ISR any more."""
+    await broker.begin(state(2, (2, ME)))
+    await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
+
+    def breaks(log: Log, damage: Damage) -> None:
+        error = StorageError("Input/output error")
+        log.fail(error)
+        raise error
+
+    monkeypatch.setattr(broker.replicas.logs, "give_up", breaks)
+    broker.quarantine.start()
+    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+
+    def is_over() -> bool:
+        broker.quarantine._wake.set()
+        return T0 not in broker.quarantine.waiting
+
+    await until(is_over)
+    _, stat = await broker.coord.get(paths.incarnation(ME))
+    assert stat.version == 1
+    assert broker.incarnations[-1] == stat.version
+
+
+async def test_a_disk_that_fails_behind_a_lost_reply_leaves_no_incarnation_unknown(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other replica here would join an ISR any more, and no claim of this broker would count."""
+    await broker.begin(state(2, (2, ME)))
+    await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
+    write = broker.coord.multi
+
+    async def write_and_lose(ops: Sequence[CoordOp]) -> list[OpResult]:
+        await write(ops)
+        monkeypatch.undo()
+        opened = broker.replicas.logs.log(T0)
+        assert opened is not None
+        opened.fail(StorageError("Input/output error"))
+        raise ConnectionLoss("the reply is lost")
+
+    monkeypatch.setattr(broker.coord, "multi", write_and_lose)
+    broker.quarantine.start()
+    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+    await broker.until(lambda: broker.coord.multi == write)
+    broker.quarantine._wake.set()
+    await broker.until(lambda: not broker.quarantine.waiting)
+    _, stat = await broker.coord.get(paths.incarnation(ME))
+    assert stat.version == 1
+    assert broker.incarnations[-1] == stat.version
+
+
+async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker: Broker) -> None:
+    """When another replica is there. Where it does not count it has nothing to leave."""
+    await broker.begin(state(ME, (ME, 2)))
+    topic = schemas.encode_topic(TopicAssignment({0: (ME, 2)}))
+    await broker.coord.set(paths.topic("t"), topic)
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+    await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
+    broker.live = (ME, 3)
+    unfit = broker.quarantine._unfit
+    stored = state(2, (2,))
+    await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
+    await broker.replicas.told(facts(epoch=9, replicas=(ME, 2)))
+    assert unfit.waits
+    assert not await unfit.look()
+    assert not unfit.waits, "it does not count"
+    assert (await broker.stored())[0] == stored
+    await broker.coord.set(paths.partition_state(T0), schemas.encode_state(state(ME, (ME,))))
+    await broker.replicas.told(facts(epoch=10, isr=(ME,), replicas=(ME, 2)))
+    assert not await unfit.look()
+    assert unfit.waits, "nobody who could lead is there"
+    broker.live = EVERYBODY
+    assert await unfit.look()
+    assert (await broker.stored())[0] == state(NO_LEADER, (), epoch=5)
+    assert T0 in broker.replicas.logs.incomplete
+    assert await broker.replicas.told(
+        facts(leader=NO_LEADER, epoch=11, isr=(), replicas=(ME, 2))
+    ) == [ErrorCode.NONE]
+    assert T0 not in broker.replicas.logs.incomplete
+
+
+@pytest.mark.parametrize(
+    ("stored", "left"),
+    [
+        (state(ME, (ME, 2)), state(NO_LEADER, (2,), epoch=5)),
+        (state(ME, (ME,), (2,)), state(NO_LEADER, (), (2,), epoch=5)),
+        (state(2, (2,), (ME,)), state(2, (2,))),
+    ],
+)
+async def test_a_copy_that_is_not_complete_leaves_it_to_others_who_count(
+    broker: Broker, stored: PartitionState, left: PartitionState
+) -> None:
+    """Once one of them is there; also if it has been chosen by then."""
+    await broker.begin(state(2, (ME, 2)))
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+    await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
+    await broker.replicas.told(facts(epoch=7, replicas=(ME, 2)))
+    await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
+    unfit = broker.quarantine._unfit
+    broker.live = (ME, 3)
+    assert not await unfit.look()
+    assert unfit.waits
+    assert (await broker.stored())[0] == stored
+    broker.live = EVERYBODY
+    assert await unfit.look()
+    assert not unfit.waits
+    assert (await broker.stored())[0] == left
+
+
+async def test_a_copy_in_the_place_of_what_is_lost_leaves_to_others_only(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lost directory may come back: where nobody else counts, its operator decides."""
+    await broker.begin(state(2, (ME, 2)))
+    topic = schemas.encode_topic(TopicAssignment({0: (ME, 2)}))
+    await broker.coord.set(paths.topic("t"), topic)
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+    await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
+    monkeypatch.setattr(type(broker.replicas.logs), "lost_directories", ["/gone"])
+    broker.live = EVERYBODY
+    unfit = broker.quarantine._unfit
+    left = state(NO_LEADER, (), (2,), epoch=5)
+    for epoch, (before, after) in enumerate(
+        ((state(ME, (ME,), (2,)), left), (state(ME, (ME,)), state(ME, (ME,)))), 7
+    ):
+        await broker.coord.set(paths.partition_state(T0), schemas.encode_state(before))
+        await broker.replicas.told(facts(epoch=epoch, isr=before.isr, replicas=(ME, 2)))
+        assert unfit.waits
+        assert await unfit.look() is (before != after)
+        assert not unfit.waits
+        assert (await broker.stored())[0] == after
+
+
+async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME,)))
+    broker.killed()
+    damaged = broker.flip()
+    broker.killed()
+    await broker.quarantine.settle()
+    assert await broker.stored() == (state(ME, (ME,)), 0)
+    assert await broker.replicas.told(facts(isr=(ME,), replicas=(ME, 2))) == [
+        ErrorCode.KAFKA_STORAGE_ERROR
+    ]
+    assert "pybroker.accept-loss" in broker.replicas.manager.not_opened[T0]
+    assert broker.path.read_bytes() == damaged
+
+
+async def test_the_operator_gives_up_what_lies_behind_a_hole(broker: Broker) -> None:
+    """Once: what was cut is kept beside the log, and nobody counts on this replica any more."""
+    await broker.begin(state(ME, (ME,)))
+    broker.replicas.logs.write_checkpoints({T0: 3})
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    assert broker.replicas.logs.damaged().keys() == {T0}
+    consent = broker.replicas.home / "pybroker.accept-loss"
+    consent.write_text("t-0\n")
+    for _ in range(2):  # a start that did not come to its end is no end of it
+        broker.killed()
+        logs = broker.replicas.logs
+        assert logs.accepted_losses == {T0}
+        assert not logs.damaged()
+    topic = schemas.encode_topic(TopicAssignment({0: (ME,)}))
+    await broker.coord.set(paths.topic("t"), topic)
+    lost = await given_up(broker.coord, ME, logs)
+    assert lost == {T0: Left(1, 1)}
+    await PowerLoss(broker.coord, ME, ManualClock()).step_aside(lost, ACCEPTED_LOSS)
+    receipt, _ = await broker.coord.get(paths.loss(T0))
+    assert decode_receipts("", receipt)[0].log_end == 1
+    logs.record_incarnation(7)
+    assert not consent.exists()
+    broker.killed()
+    assert not broker.replicas.logs.damaged()
+    assert await broker.replicas.told(facts()) == [ErrorCode.NONE]
+    assert broker.replicas.append(b"d").first_offset == 1
+    assert list((broker.replicas.home / "t-0").glob("*.corrupt"))
+
+
+async def test_a_leader_that_finds_a_hole_steps_down_and_begins_anew(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.quarantine.start()
+    broker.flip()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.told)
+    assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
+    assert broker.replicas.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
+    other = facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2))
+    assert await broker.replicas.told(other) == [ErrorCode.NONE]
+    assert T0 in broker.replicas.logs.incomplete
+
+
+async def test_that_it_steps_down_is_not_forgotten_by_a_restart(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.replicas.logs.write_checkpoints({T0: 3})
+    broker.quarantine.start()
+    broker.flip()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.told)
+    await broker.quarantine.stop()
+    await broker.scrubber.stop()
+    broker.killed()
+    assert broker.replicas.logs.damaged().keys() == {T0}
+
+
+async def test_a_leader_that_nobody_can_stand_in_for_leads_on(broker: Broker) -> None:
+    """Until somebody can."""
+    await broker.begin(state(ME, (ME, 2)))
+    broker.live = (ME, 3)
+    broker.quarantine.start()
+    broker.flip()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.quarantine.waiting)
+    await idle()
+    assert broker.replicas.refusal() is ErrorCode.NONE
+    assert broker.replicas.append(b"d").first_offset == 3
+    assert await broker.stored() == (state(ME, (ME, 2)), 0)
+    broker.live = EVERYBODY
+    broker.quarantine._wake.set()
+    await broker.until(lambda: broker.told)
+    assert broker.replicas.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_follower_that_is_to_join_is_not_let_in_for_what_it_had(broker: Broker) -> None:
+    """The state is written again, so that the leader's request for an older version fails."""
+    await broker.begin(state(2, (2,)))
+    broker.quarantine.start()
+    broker.flip()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.told)
+    assert await broker.stored() == (state(2, (2,)), 1)
+
+
+async def test_what_is_whole_is_left_alone(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.quarantine.start()
+    broker.scrubber.start()
+    await broker.until(lambda: broker.scrubber._looked_at)
+    assert not broker.quarantine.waiting
+    assert not broker.told
+
+
+async def test_a_reader_who_was_misled_by_an_index_makes_no_damage(broker: Broker) -> None:
+    await broker.begin(state(ME, (ME, 2)))
+    broker.quarantine.start()
+    broker.scrubber._bytes_per_second = 0
+    broker.scrubber.start()
+    broker.scrubber.suspect(T0, 1)
+    await broker.until(lambda: not broker.scrubber._suspects)
+    await idle()
+    assert not broker.quarantine.waiting and not broker.told
+    broker.flip()
+    broker.scrubber.suspect(T0, 1)
+    await broker.until(lambda: broker.told)
