@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 
 from integration_tests.broker import Broker
 from pybroker.spark import examples
+from pybroker.spark.etl.job import Job
 from pybroker.spark.etl.output import output_commits, read_dead_letters, read_output
 from pybroker.spark.examples.load import load
-from pybroker.spark.job import Job
 from unit_tests.patience import WORK_S
 
 pytestmark = pytest.mark.ours

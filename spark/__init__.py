@@ -7,12 +7,12 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pybroker.spark.job import Job
+    from pybroker.spark.etl.job import Job
     from pybroker.spark.spark_session import session
 
 __all__ = ["Job", "session"]
 
-_HOMES: Final = {"Job": "pybroker.spark.job", "session": "pybroker.spark.spark_session"}
+_HOMES: Final = {"Job": "pybroker.spark.etl.job", "session": "pybroker.spark.spark_session"}
 
 
 def __getattr__(name: str) -> object:

@@ -1,234 +1,20 @@
-"""Jobs: what topics hold, transformed and written as a table, exactly once.
-
-    from pybroker.spark import Job, session
-
-    job = Job.from_file("orders.yaml")
-    for result in job.run(session(app=job.name)):
-        print(result)
-
-`spark-submit .../pybroker/spark/job.py orders.yaml` and `python -m pybroker.spark.job orders.yaml`
-do what `pybroker etl run orders.yaml` does.
+"""Runs a job as a script: `spark-submit .../pybroker/spark/job.py orders.yaml` and
+`python -m pybroker.spark.job orders.yaml` do what `pybroker etl run orders.yaml` does.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == Path(__file__).parent:
     # Run as a script: the modules beside this one are no modules of their own.
     del sys.path[0]
 
-from pyspark.sql import SparkSession
-
-from pybroker.clock import SystemClock
 from pybroker.errors import ConfigError, PybrokerError
-from pybroker.spark.etl import job_file, proposal, sink
-from pybroker.spark.etl.exactly_once import Outcome, Runner, Write, Written
-from pybroker.spark.etl.files import OutputError
-from pybroker.spark.etl.job_model import JobFile
-from pybroker.spark.etl.layout import AttemptName
-from pybroker.spark.etl.manifest import Commit, Json, Plan
-from pybroker.spark.etl.progress import Progress, Silent
-from pybroker.spark.etl.report import RunResult, of_outcome
-from pybroker.spark.etl.run import Parts, Read, Run, prepare, read_snapshot
-from pybroker.spark.etl.store import Store
-from pybroker.spark.snapshot_model import Snapshot
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job as its file describes it. Several processes may run it at once: each run is committed
-    by one of them."""
-
-    file: JobFile
-    progress: Progress = field(default_factory=Silent)
-    read: Read = read_snapshot
-
-    @classmethod
-    def from_file(
-        cls, path: str | os.PathLike[str], environment: Mapping[str, str] | None = None
-    ) -> Job:
-        """Raises ConfigError with every fault of the file."""
-        return cls(job_file.load(path, environment))
-
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    @property
-    def store(self) -> Store:
-        return Store(self.file.sink.path)
-
-    @property
-    def runner(self) -> Runner:
-        return Runner(
-            store=self.store,
-            owner=self.file.owner,
-            places=self.file.places,
-            clock=SystemClock(),
-            count_rows=sink.count_rows,
-        )
-
-    def run_once(self, spark: SparkSession, until_ms: int | None = None) -> RunResult:
-        """One run: what an earlier one planned and did not commit, else what is new.
-
-        `until_ms`: read to the first record of this time (since 1970) or later, instead of to the
-        end of the topics.
-
-        Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError; nothing is
-        committed then, and the next run goes on from where the last commit ended.
-        """
-        parts = prepare(self.file)
-        self.progress.stage(f"{self.name}: plan")
-        started = time.monotonic()
-        with self._writable():
-            plan = self.runner.next_plan(lambda last: self._proposed(last, until_ms))
-        if plan is None:
-            return RunResult(self.name, "nothing-new")
-        self._check(plan)
-        run = self._run(spark, parts, self._before(plan.seq))
-        run.seconds["plan"] = round(time.monotonic() - started, 3)
-        return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
-
-    def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Runs until all that was there at the beginning is committed; at least one result."""
-        goal = self._goal(until_ms)
-        while True:
-            result = self.run_once(spark, until_ms)
-            yield result
-            if result.snapshot is None or goal is None or proposal.reached(goal, result.snapshot):
-                return
-
-    def replay(self, spark: SparkSession, seq: int) -> RunResult:
-        """Makes a committed run again, with the job file of now: its result takes the place of the
-        old one in one step. Raises as `run_once` does, and OutputError where the topics do not hold
-        any more what the old result was made of, whatever the job says about loss."""
-        parts = prepare(self.file)
-        old = self.committed(seq)
-        run = self._run(spark, parts, self._before(seq))
-
-        def write(plan: Plan, attempt: AttemptName) -> Written:
-            written = run.write(plan, attempt)
-            self._keep_rows(old, written)
-            return written
-
-        return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
-
-    def _keep_rows(self, old: Commit, written: Written) -> None:
-        """Raises OutputError if more is lost now than when a run was committed."""
-        known = {(topic, number): end for topic, number, _, end in old.lost}
-        gone = [
-            f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
-            for topic, number, start, end in written.lost
-            if end > known.get((topic, number), start)
-        ]
-        if gone:
-            raise OutputError(
-                f"run {old.seq} cannot be made again without losing rows that its result has: the "
-                f"topics do not hold {', '.join(gone)} any more; the old result stays"
-            )
-        if old.tombstones != written.tombstones or old.rows_read is None:
-            return  # nothing to compare with
-        if written.rows_read is not None and written.rows_read < old.rows_read:
-            raise OutputError(
-                f"run {old.seq} cannot be made again without losing rows that its result has: "
-                f"{old.rows_read} records were read then, {written.rows_read} are there now, "
-                "compaction has taken the others (see cleanup.policy); the old result stays"
-            )
-
-    def committed(self, seq: int) -> Commit:
-        """What a run gave. Raises OutputError if it is not committed."""
-        name = next((each for each in self.store.commit_names() if each.seq == seq), None)
-        if name is None:
-            raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
-        return self.store.commit(name)
-
-    def dry_run(self, until_ms: int | None = None) -> RunResult:
-        """What the next run would read. Writes nothing and needs no Spark."""
-        self.store.check(self.file.owner)
-        last = self.store.last_commit()
-        seq = last.seq + 1 if last is not None else 0
-        found = self.store.plan(seq)
-        if found is not None:
-            snapshot: Snapshot | None = proposal.snapshot_of(found.snapshot)
-        else:
-            snapshot = proposal.propose(self.file, last, until_ms)
-        if snapshot is None:
-            return RunResult(self.name, "nothing-new")
-        return RunResult(self.name, "planned", seq, snapshot=snapshot)
-
-    def drop_plan(self) -> bool:
-        """Forgets what a run planned and did not commit, so that the next one plans anew; whether
-        there was something to forget."""
-        last = self.store.last_commit()
-        return self.store.drop_plan(last.seq + 1 if last is not None else 0)
-
-    def _goal(self, until_ms: int | None) -> Snapshot | None:
-        """All that there is to read now, in however many runs."""
-        source = replace(self.file.source, max_bytes_per_run=None)
-        return proposal.propose(
-            replace(self.file, source=source), self.store.last_commit(), until_ms
-        )
-
-    def _check(self, plan: Plan) -> None:
-        """Raises OutputError for a plan that does not go on from the last commit, which can only be
-        if somebody has removed commits."""
-        last = self.store.last_commit()
-        if last is None or plan.seq <= last.seq:
-            return
-        before, after = (proposal.snapshot_of(each.snapshot) for each in (last, plan))
-        if after.parent != before.id:
-            raise OutputError(
-                f"{self.store.output}: the plan of run {plan.seq} does not go on from run "
-                f"{last.seq}; forget it with --new-plan"
-            )
-
-    def _proposed(self, last: Commit | None, until_ms: int | None) -> Json | None:
-        snapshot = proposal.propose(self.file, last, until_ms)
-        return None if snapshot is None else proposal.as_json(snapshot)
-
-    def _before(self, seq: int) -> Commit | None:
-        """The newest commit of another run."""
-        others = [name for name in self.store.commit_names() if name.seq != seq]
-        return self.store.commit(others[-1]) if others else None
-
-    @contextmanager
-    def _writable(self) -> Iterator[None]:
-        """What the system refuses is said in one line."""
-        try:
-            yield
-        except OSError as error:
-            where = error.filename or self.store.output
-            raise OutputError(f"{where}: {error.strerror or error}") from error
-
-    def _run(self, spark: SparkSession, parts: Parts, last: Commit | None) -> Run:
-        return Run(
-            spark=spark,
-            job=self.file,
-            parts=parts,
-            places=self.file.places,
-            last=last,
-            read=self.read,
-            progress=self.progress,
-        )
-
-    def _finished(
-        self, run: Run, carry_out: Callable[[Write], Outcome], snapshot: Json
-    ) -> RunResult:
-        started = time.monotonic()
-        with self._writable():
-            outcome = carry_out(run.write)
-        spent = sum(seconds for stage, seconds in run.seconds.items() if stage != "plan")
-        run.seconds["commit"] = round(time.monotonic() - started - spent, 3)
-        return of_outcome(outcome, proposal.snapshot_of(snapshot), run.seconds)
+from pybroker.spark.etl import command
 
 
 def main(words: Sequence[str]) -> int:
@@ -246,9 +32,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the report")
     parser.add_argument("--debug", action="store_true", help="leave Spark's log on")
     given = vars(parser.parse_args(words))
-    commands = importlib.import_module("pybroker.spark.etl.command")
     try:
-        commands.run(given.pop("job"), commands.RunWishes(**given))
+        command.run(given.pop("job"), command.RunWishes(**given))
     except PybrokerError as error:
         for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
             print(line, file=sys.stderr)

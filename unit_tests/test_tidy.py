@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -94,6 +95,28 @@ def imported_modules(item: Import, known: set[str]) -> str | None:
     return next((name for name in item.candidates if name in known), item.module)
 
 
+def circle(items: list[Source]) -> list[str]:
+    """The modules of a circle of imports, each imported by the one before; empty if there is none.
+
+    Imports for the type checker, those inside functions and `import_module` count. That a module
+    is loaded with its package, which may import the module, is how Python works and does not."""
+    known = {source.module for source in items}
+    graph = {
+        source.module: {
+            target
+            for item in source.outline.imports
+            if (target := imported_modules(item, known)) in known
+        }.union(source.outline.loaded)
+        for source in items
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        found: list[str] = error.args[1]
+        return found[::-1]
+    return []
+
+
 def written(module: str, text: str) -> Source:
     return Source(module, ROOT / "x.py", text)
 
@@ -144,6 +167,31 @@ def test_imports_point_down() -> None:
 
     wrong = offences(PACKAGE, upward)
     assert not wrong, f"a module may import lower layers only:{wrong}"
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from pybroker.a import x",
+        "import pybroker.a",
+        "if TYPE_CHECKING:\n    from pybroker import a",
+        "def f():\n    from pybroker.a import x",
+        'a = importlib.import_module("pybroker.a")',
+    ],
+)
+def test_a_circle_of_imports_is_seen(back: str) -> None:
+    first = written("pybroker.a", "from pybroker.b import y")
+    second = written("pybroker.b", "from pybroker import c")
+    assert circle([first, second, written("pybroker.c", "import time")]) == []
+    found = circle([first, second, written("pybroker.c", back)])
+    assert set(found) == {"pybroker.a", "pybroker.b", "pybroker.c"}
+    assert found[0] == found[-1]
+    assert "pybroker.a pybroker.b pybroker.c" in " ".join(found * 2)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    found = " imports ".join(circle(PACKAGE))
+    assert not found, f"move the definition that all need, or take a small Protocol: {found}"
 
 
 def test_no_room_imports_what_is_forbidden_to_it() -> None:

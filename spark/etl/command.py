@@ -21,12 +21,12 @@ from pyspark.sql import SparkSession
 
 from pybroker.errors import PybrokerError
 from pybroker.spark.etl import orphans, proposal, report
+from pybroker.spark.etl.job import Job
 from pybroker.spark.etl.layout import AttemptName
 from pybroker.spark.etl.moments import timestamp_ms
 from pybroker.spark.etl.orphans import Kind
 from pybroker.spark.etl.progress import Silent, for_stream
 from pybroker.spark.etl.report import RunResult, megabytes
-from pybroker.spark.job import Job
 from pybroker.spark.spark_session import session
 
 YOUNG_S: Final = 3600.0

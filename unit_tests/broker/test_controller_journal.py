@@ -14,6 +14,7 @@ from pybroker.broker.controller_journal import FILE_NAME, ControllerJournal, Ent
 from pybroker.storage.files import SystemDisk
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_faults import ProcessKilled
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.world import World
 
 T = TypeVar("T")
@@ -83,9 +84,9 @@ async def test_a_process_killed_at_any_operation_costs_only_what_was_being_writt
     was_killed, point = True, 0
     while was_killed:
         disk = SimDisk(World("1"), "m")
-        disk.of_process().make_dirs("/data")
+        DiskView(disk).make_dirs("/data")
         disk.kill_at(point, disk.process_ended, after_bytes=7)
-        journal = ControllerJournal("/data", disk.of_process(), Immediate())
+        journal = ControllerJournal("/data", DiskView(disk), Immediate())
         written = 0
         was_killed = False
         try:
@@ -97,7 +98,7 @@ async def test_a_process_killed_at_any_operation_costs_only_what_was_being_writt
             was_killed = True
         assert was_killed or written == 12
         disk.process_ended()
-        again = ControllerJournal("/data", disk.of_process(), Immediate())
+        again = ControllerJournal("/data", DiskView(disk), Immediate())
         again.note(entry(written))
         await again._flush()
         shown = [found["number"] for found in await again.read(None, 100)]

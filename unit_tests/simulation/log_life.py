@@ -18,6 +18,7 @@ from pybroker.storage.log import Log
 from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker
@@ -85,7 +86,7 @@ class LogLife:
     def start(self) -> None:
         self.manager = LogManager(
             directories=self.directories,
-            disk=self.disk.of_process(),
+            disk=DiskView(self.disk),
             clock=self.machine.clock,
             proc=self.machine,
             defaults=self.config,

@@ -19,7 +19,7 @@ from pybroker.testing.simulation.world import World
 
 def new_disk(seed: object = 1) -> tuple[SimDisk, DiskView]:
     disk = SimDisk(World(str(seed)), "m")
-    view = disk.of_process()
+    view = DiskView(disk)
     view.make_dirs("/data")
     view.sync_dir("/")
     return disk, view
@@ -34,7 +34,7 @@ def written(view: Disk, path: str, *parts: bytes) -> File:
 
 def after_power_loss(disk: SimDisk) -> DiskView:
     disk.lose_power()
-    return disk.of_process()
+    return DiskView(disk)
 
 
 # as the real one
@@ -46,7 +46,7 @@ class Twins:
     def __init__(self, home: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.real = SystemDisk()
-        self.simulated = SimDisk(World(str(seed)), "m").of_process()
+        self.simulated = DiskView(SimDisk(World(str(seed)), "m"))
         self.simulated.make_dirs(str(home))
         self.home = str(home)
         self.files: list[tuple[File, File]] = []

@@ -11,6 +11,7 @@ from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.model import is_orphaned
 from pybroker.testing.simulation import ZOOKEEPER, Simulation
 from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.links import Delay
 from pybroker.testing.simulation.upkeep import look_after
 from pybroker.testing.simulation.view import is_whole, stored_states
@@ -424,7 +425,7 @@ def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> Non
         simulation.run(produce, simulation.bootstrap, 10, b"key")
         broker = simulation.cluster.brokers[simulation.leader("orders", 0)]
         simulation.kill(broker.id)
-        path, disk = f"/broker-{broker.id}/data/orders-0/{0:020}.log", broker.disk.of_process()
+        path, disk = f"/broker-{broker.id}/data/orders-0/{0:020}.log", DiskView(broker.disk)
         data = disk.read(path)
         size = len(data) // 10
         disk.replace(path, data[: 8 * size] + data[9 * size :])

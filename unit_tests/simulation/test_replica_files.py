@@ -32,7 +32,7 @@ def batch(first: int, *values: bytes, epoch: int, producer: int = -1) -> bytes:
 @pytest.fixture
 def disk() -> DiskView:
     """Two segments of two batches."""
-    view = SimDisk(World("1"), "m").of_process()
+    view = DiskView(SimDisk(World("1"), "m"))
     view.make_dirs(FOLDER)
     view.write(f"{FOLDER}/00000000000000000000.log", batch(0, b"a", b"b", epoch=0, producer=7))
     view.write(SECOND, batch(2, b"c", epoch=1) + batch(3, b"d", epoch=1))

@@ -20,6 +20,7 @@ from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner
 from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch
 
@@ -208,7 +209,7 @@ class Bench:
 def on_simulated_disk(config: LogConfig, seed: int) -> tuple[SimDisk, Bench]:
     """A log of 60 records in many segments, all of it durable."""
     disk = SimDisk(World(str(seed)), "m")
-    bench = Bench(Path("/logs"), config, disk.of_process())
+    bench = Bench(Path("/logs"), config, DiskView(disk))
     for folder in ("/", "/logs"):
         bench.disk.sync_dir(folder)
     bench.append(*[1] * 60)

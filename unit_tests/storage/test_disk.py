@@ -14,12 +14,13 @@ from pybroker.errors import StorageError
 from pybroker.ports import Disk
 from pybroker.storage.files import SystemDisk
 from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.world import World
 from unit_tests.storage.faulty_disk import FaultyDisk
 
 
 def simulated_disk(home: Path) -> Disk:
-    disk = SimDisk(World("1"), "m").of_process()
+    disk = DiskView(SimDisk(World("1"), "m"))
     disk.make_dirs(str(home))
     return disk
 

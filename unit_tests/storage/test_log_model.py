@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pybroker.records.batch import iter_headers
 from pybroker.storage.log_config import LogConfig
 from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch
 from unit_tests.storage.bench import Bench
@@ -171,7 +172,7 @@ class LogOnSimulatedDisk(LogAgainstList):
             segment_bytes=SEGMENT_BYTES, index_interval_bytes=interval, retention_ms=1000
         )
         self.simulated = SimDisk(World("1"), "m")
-        disk = self.simulated.of_process()
+        disk = DiskView(self.simulated)
         disk.make_dirs("/data")
         disk.sync_dir("/")
         self.bench = Bench(Path("/data"), config, disk)
@@ -190,7 +191,7 @@ class LogOnSimulatedDisk(LogAgainstList):
         """Not of an empty log, whose directory may be gone: a broker allows for that."""
         self.bench.log.flush()
         self.simulated.lose_power()
-        self.bench.disk = self.simulated.of_process()
+        self.bench.disk = DiskView(self.simulated)
         self.bench.crash(recovery_point=self.bench.log.recovery_point)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from pybroker.storage.directory import make_durable
 from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.world import World
 
 HOME = "/mnt/kafka/data"
@@ -16,7 +17,7 @@ HOME = "/mnt/kafka/data"
 def test_no_directory_above_the_data_is_lost_with_the_power(seed: int, there: str) -> None:
     disk = SimDisk(World(str(seed)), "m")
     disk.writes_back = False
-    before = disk.of_process()
+    before = DiskView(disk)
     before.make_dirs(there)
     for path in ("/", "/mnt", "/mnt/kafka"):
         if before.exists(path):
@@ -24,4 +25,4 @@ def test_no_directory_above_the_data_is_lost_with_the_power(seed: int, there: st
     make_durable(before, HOME)
     before.replace(f"{HOME}/meta.properties", b"cluster.id=x")
     disk.lose_power()
-    assert disk.of_process().read(f"{HOME}/meta.properties") == b"cluster.id=x"
+    assert DiskView(disk).read(f"{HOME}/meta.properties") == b"cluster.id=x"

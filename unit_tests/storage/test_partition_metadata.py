@@ -13,6 +13,7 @@ from pybroker.records.batch import read_header
 from pybroker.storage.log import Log
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import batch
 from unit_tests.storage.bench import refused
@@ -28,12 +29,12 @@ class SimulatedHost(Host):
         super().__init__(Path("/"))
         self.simulated = SimDisk(World("1"), "m")
         self.simulated.writes_back = False
-        self.disk = self.view = self.simulated.of_process()
+        self.disk = self.view = DiskView(self.simulated)
 
     def die(self) -> LogManager:
         """Of a kill, and come back."""
         self.view.end()
-        self.disk = self.view = self.simulated.of_process()
+        self.disk = self.view = DiskView(self.simulated)
         return self.start()
 
     def lose_power(self) -> LogManager:

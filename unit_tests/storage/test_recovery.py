@@ -8,6 +8,7 @@ import pytest
 
 from pybroker.storage.log_config import LogConfig
 from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker, stamped
 from unit_tests.storage.bench import Bench, on_simulated_disk, storage_error
@@ -432,7 +433,7 @@ def test_after_a_power_loss_an_index_with_a_hole_is_not_used(tmp_path: Path, kin
 
 def simulated_bench(seed: int, config: LogConfig) -> tuple[SimDisk, Bench]:
     simulated = SimDisk(World(str(seed)), "m")
-    disk = simulated.of_process()
+    disk = DiskView(simulated)
     disk.make_dirs("/data")
     disk.sync_dir("/")
     return simulated, Bench(Path("/data"), config, disk)
@@ -444,7 +445,7 @@ def test_indexes_of_a_log_that_was_closed_are_as_durable_as_its_records() -> Non
         bench.append(*[1] * 200)
         bench.close()
         simulated.lose_power()
-        bench.disk = simulated.of_process()
+        bench.disk = DiskView(simulated)
         bench.open(clean=True, recovery_point=200)
         for offset in (100, 130, 199):
             wanted = (offset, FIRST_TIMESTAMP + offset, 0)
@@ -462,7 +463,7 @@ def test_aborted_transactions_are_as_durable_as_the_records() -> None:
         bench.log.roll()
         bench.log.flush()
         simulated.lose_power()
-        bench.disk = simulated.of_process()
+        bench.disk = DiskView(simulated)
         bench.crash(recovery_point=3)
         assert len(bench.log.aborted_transactions(0, 3)) == 1
 
@@ -477,7 +478,7 @@ def test_a_power_loss_while_retention_removes_segments_leaves_no_hole() -> None:
         if seed % 3 == 0:
             bench.log.remove_doomed(bench.now_ms + 10**9)
         disk.lose_power()
-        bench.disk = disk.of_process()
+        bench.disk = DiskView(disk)
         bench.open(recovery_point=0, log_start=0)
         assert (bench.log.damage, bench.offsets()[-1]) == (None, 59)
         kept.add(bench.log.segments.first.base_offset)

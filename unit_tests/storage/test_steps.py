@@ -25,6 +25,7 @@ from pybroker.storage.moves import ReplicaMove
 from pybroker.storage.segment import Segment
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_faults import ProcessKilled
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.world import World
 from unit_tests.patience import MOMENT_S
 from unit_tests.storage.batches import batch
@@ -142,7 +143,7 @@ def test_what_is_made_durable_right_before_a_cut_does_not_count(
 
 def lose_power(disk: SimDisk, bench: Bench, recovery_point: int) -> None:
     disk.lose_power()
-    bench.disk = disk.of_process()
+    bench.disk = DiskView(disk)
     bench.open(recovery_point=recovery_point)
 
 
@@ -163,7 +164,7 @@ def test_a_power_loss_after_a_kill_after_retention_leaves_no_hole() -> None:
         bench.log.advance_log_start(50)
         assert bench.log.delete_expired(bench.now_ms, 60) > 2
         disk.process_ended()
-        bench.disk = disk.of_process()
+        bench.disk = DiskView(disk)
         bench.open(recovery_point=60, log_start=50, same_boot=True)
         lose_power(disk, bench, 0)
         assert (bench.log.damage, bench.log.log_end_offset) == (None, 60), seed
@@ -190,7 +191,7 @@ def test_a_power_loss_while_a_log_is_cut_leaves_no_hole(monkeypatch: pytest.Monk
 def begins_anew(disk: SimDisk) -> LogManager:
     """A broker that has found the directory of A gone."""
     host = Host(Path("/"))
-    host.disk = disk.of_process()
+    host.disk = DiskView(disk)
     manager = host.start()
     gone = make(manager, A).directory
     make(manager, B)
@@ -202,7 +203,7 @@ def begins_anew(disk: SimDisk) -> LogManager:
 def killed(disk: SimDisk) -> LogManager:
     disk.process_ended()
     host = Host(Path("/"))
-    host.disk = disk.of_process()
+    host.disk = DiskView(disk)
     return host.start()
 
 

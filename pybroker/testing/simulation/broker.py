@@ -16,6 +16,7 @@ from pybroker.errors import StartupError
 from pybroker.metrics import Metrics
 from pybroker.ports import Disk
 from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.loop import LoopBlocking, ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
@@ -107,7 +108,7 @@ class SimBroker:
     ) -> None:
         config = BrokerConfig.parse(self.properties)
         machine, world = self.machine, self.machine.world
-        disk: Disk = self.disk.of_process()
+        disk: Disk = DiskView(self.disk)
         listening = self._network.listen(machine, machine.name, PORT)
         stack.callback(listening.close)
 

@@ -1,4 +1,4 @@
-"""The disk of a simulated machine, and the ports `Disk` and `File` as a process on it sees them.
+"""The disk of a simulated machine. A process on it sees it through a `DiskView`.
 
 What the process does to its files is visible at once and durable later (`inodes.py`); killing it
 loses nothing, losing power what was pending. A process can be killed at any operation that changes
@@ -13,7 +13,6 @@ from typing import Final
 
 from pybroker.ports import Clock
 from pybroker.testing.simulation.disk_faults import CrashPoint, DiskFaults, When, os_error
-from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.inodes import DirectoryNode, FileNode, Renaming, lose_names
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.world import WALL_MS_AT_START, World
@@ -49,7 +48,8 @@ class SimDisk:
         self._changes = 0
         self._flipped: dict[tuple[int, int], tuple[FileNode, int, int]] = {}
         """By file and place, what a byte was and what it is since."""
-        self._views: list[DiskView] = []
+        self.on_process_end: list[Callable[[], object]] = []
+        """Called once when the process that runs now ends, and then forgotten."""
         self.luck = world.rng(f"cache of disk {name}").random
         self._rng = world.rng(f"disk {name}")
         self._power = world.rng(f"power of disk {name}")
@@ -64,19 +64,13 @@ class SimDisk:
 
     # processes and power
 
-    def of_process(self) -> DiskView:
-        """The disk for a process that starts now."""
-        view = DiskView(self)
-        self._views.append(view)
-        return view
-
     def process_ended(self) -> None:
         """Killed or not: its locks are free, and it changes nothing any more. Where it was to die
         is forgotten."""
         self.faults.spare()
-        views, self._views = self._views, []
-        for view in views:
-            view.end()
+        ends, self.on_process_end = self.on_process_end, []
+        for end in ends:
+            end()
 
     def lose_power(self) -> None:
         """What is pending survives as far as the dice say."""

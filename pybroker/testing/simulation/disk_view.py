@@ -10,15 +10,13 @@ import contextlib
 import errno
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from pybroker.errors import DiskFull, StorageError
 from pybroker.ports import Buffer
+from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_faults import CrashPoint, ProcessKilled, os_error, refusal
 from pybroker.testing.simulation.inodes import DirectoryNode, FileNode
-
-if TYPE_CHECKING:
-    from pybroker.testing.simulation.disk import SimDisk
 
 _DIRECTORY_BYTES: Final = 4096
 
@@ -123,12 +121,13 @@ class SimFile:
 
 
 class DiskView:
-    """A `Disk`, for as long as its process lives."""
+    """A `Disk`, for a process that starts now, and for as long as that lives."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
         self.is_dead = False
         self._locked: list[FileNode] = []
+        disk.on_process_end.append(self.end)
 
     def end(self) -> None:
         """The process is gone: its locks are free, and whatever it still tries raises

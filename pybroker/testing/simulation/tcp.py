@@ -11,17 +11,15 @@ import asyncio
 import enum
 import errno
 import os
+import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 from zlib import crc32
 
-from pybroker.testing.simulation.links import Pipe
-
-if TYPE_CHECKING:
-    import random
-
-    from pybroker.testing.simulation.network import Host, Network
+from pybroker.testing.simulation.links import Links, Pipe
+from pybroker.testing.simulation.loop import ProcessLoop
+from pybroker.testing.simulation.machine import Machine
 
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 3.0
@@ -39,10 +37,42 @@ class Sign(enum.Enum):
     RESET = "reset"
 
 
+class Owner(Protocol):
+    """What a socket asks of the host that it stands on."""
+
+    machine: Machine
+    address: str
+
+    @property
+    def loop(self) -> ProcessLoop:
+        """That of the process which runs there."""
+
+    def listening(self, port: int) -> ListeningSocket | None: ...
+
+    def take_descriptor(self) -> int: ...
+
+    def keep(self, sock: ConnectedSocket) -> None: ...
+
+    def forget_connected(self, sock: ConnectedSocket) -> None: ...
+
+    def forget_listening(self, sock: ListeningSocket) -> None: ...
+
+
+class Medium(Protocol):
+    """What a connection asks of the network between its two ends."""
+
+    links: Links
+    splits: float
+    window_bytes: int
+    cut_after: dict[tuple[str, str], int]
+
+    def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None: ...
+
+
 class SocketBase:
     """What both kinds of sockets have. Options can be set and do nothing."""
 
-    def __init__(self, host: Host, port: int) -> None:
+    def __init__(self, host: Owner, port: int) -> None:
         self.host = host
         self.port = port
         self._descriptor = -1
@@ -63,7 +93,7 @@ class SocketBase:
 class ListeningSocket(SocketBase):
     """Bound; connections are let in from `listen` on."""
 
-    def __init__(self, host: Host, port: int) -> None:
+    def __init__(self, host: Owner, port: int) -> None:
         super().__init__(host, port)
         self._descriptor = host.take_descriptor()
         self._backlog = -1
@@ -128,7 +158,7 @@ class ConnectedSocket(SocketBase):
     """One end of a connection. It exists from the first packet on, and is the application's between
     `open` and `close`."""
 
-    def __init__(self, network: Network, host: Host, port: int, rng: random.Random) -> None:
+    def __init__(self, network: Medium, host: Owner, port: int, rng: random.Random) -> None:
         super().__init__(host, port)
         self.name = f"{host.machine.name}:{port}"
         self.is_gone = False
@@ -141,7 +171,7 @@ class ConnectedSocket(SocketBase):
         self.peer: ConnectedSocket
         self._out: Pipe
         self._network = network
-        self._world = network.world
+        self._world = network.links.world
         self._rng = rng
         self._listening: ListeningSocket | None = None
         """Until the handshake is over."""

@@ -11,6 +11,7 @@ from pybroker.model import TopicPartition
 from pybroker.storage.filename import ACCEPTED_LOSS
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.view import stored_states
 
 
@@ -58,5 +59,5 @@ def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
     broker.machine.kill()
     path = f"{broker.properties['log.dirs']}/{ACCEPTED_LOSS}"
     told = sorted(names)
-    broker.disk.of_process().replace(path, "\n".join(told).encode())
+    DiskView(broker.disk).replace(path, "\n".join(told).encode())
     broker.machine.world.note(f"broker {broker.id}: {', '.join(told)} given up")

@@ -13,6 +13,7 @@ from pybroker.replication.partition import Partition
 from pybroker.testing.history.model import History
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster_record import ClusterRecord
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.invariants import Invariants, ReplicaNow
 from pybroker.testing.simulation.replica_files import final_read, replica_files
 from pybroker.testing.simulation.world import World
@@ -123,7 +124,7 @@ def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
         end = max((part.high_watermark for part in found.values()), default=0)
         start = max((part.log.log_start_offset for part in found.values()), default=0)
         for broker, partition in found.items():
-            view = broker.disk.of_process()
+            view = DiskView(broker.disk)
             entries = partition.log.producers.entries.values()
             where = (view, partition.log.directory.rpartition("/")[0], broker.id, key)
             files = replica_files(*where, end, start=start, producers=entries)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.coordinator.zookeeper.limits import check_request_size
@@ -44,15 +44,13 @@ from pybroker.testing.simulation.zookeeper_wire import (
     Read,
     ReadKind,
     Request,
+    Service,
     SetWatches,
     Signal,
     Sync,
     Wire,
     Write,
 )
-
-if TYPE_CHECKING:
-    from pybroker.testing.simulation.zookeeper import ZooKeeper
 
 _BEATS_PER_SESSION: Final = 3
 _PROBES_PER_SESSION: Final = 6
@@ -77,7 +75,7 @@ class ZooKeeperSession:
 
     def __init__(
         self,
-        service: ZooKeeper,
+        service: Service,
         loop: ProcessLoop,
         machine: str,
         *,

@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.zookeeper_wire import (
     CloseSession,
     Connect,
     Granted,
+    Service,
     Signal,
     Wire,
 )
-
-if TYPE_CHECKING:
-    from pybroker.testing.simulation.zookeeper import ZooKeeper
 
 _TIMEOUT_S: Final = 2.0
 
 
 async def end_session(
-    service: ZooKeeper, loop: ProcessLoop, machine: str, session_id: int, members: Sequence[str]
+    service: Service, loop: ProcessLoop, machine: str, session_id: int, members: Sequence[str]
 ) -> bool:
     """Take the session over and close it, so that its ephemeral nodes vanish now. Tries the members
     in turn; gives whether one of them has answered."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from pybroker.errors import CoordError
 from pybroker.ports import CoordOp
 from pybroker.testing.simulation.links import Links, Pipe
+from pybroker.testing.simulation.world import World
 
 _FORGET_S: Final = 0.01
 
@@ -108,6 +109,22 @@ class Server(Protocol):
     def hear(self, wire: Wire, message: Any) -> None: ...
 
     def forget(self, wire: Wire) -> None: ...
+
+
+class Service(Protocol):
+    """All members together, as a client knows them."""
+
+    world: World
+    links: Links
+    session_ms_min: int
+    clients_made: int
+
+    @property
+    def members(self) -> Mapping[str, Server]:
+        """By their names."""
+
+    def expire(self, session_id: int) -> bool:
+        """End the session. False if it is gone, or nothing can be decided now."""
 
 
 class Wire:
