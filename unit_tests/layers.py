@@ -1,7 +1,8 @@
-"""The layers of the project as data; `test_tidy.py` holds the code to them.
+"""The rooms of the project and the order inside each; `test_tidy.py` holds the code to them.
 
-A module belongs to the longest prefix of its name in LAYERS. It may import modules of its own room
-and of lower layers only; the modules of L0 may import each other.
+A line of ORDER names a room and its floors, the lowest first. On a floor stand modules and smaller
+rooms; `*` stands for all that the line does not name. A module may import what stands on lower
+floors of its room, of the room around it, and so on, so there can be no circle.
 """
 
 from __future__ import annotations
@@ -9,126 +10,96 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-PARTS_OF_APP: Final = (
-    "pybroker.broker.start_steps",
-    "pybroker.broker.startup",
-    "pybroker.peers.broker_channel",
-    "pybroker.broker.controlled_shutdown",
-    "pybroker.broker.controller_journal",
-    "pybroker.broker.group_coordination",
-    "pybroker.broker.leader_discovery",
-    "pybroker.broker.lag_watch",
-    "pybroker.peers.leader_channel",
-    "pybroker.broker.live_config",
-    "pybroker.peers.local_channel",
-    "pybroker.broker.log_directory_failures",
-    "pybroker.broker.membership",
-    "pybroker.host.process",
-    "pybroker.broker.component_options",
-    "pybroker.host.run",
-    "pybroker.host.several_brokers",
-    "pybroker.broker.standing",
-    "pybroker.host.supervision",
-    "pybroker.host.supervisor",
-    "pybroker.broker.topic_logs",
-    "pybroker.broker.environment",
+ORDER: Final = """
+pybroker: clock errors metrics model tool_list | group_lag ports | applog wire | config records |
+    coordinator storage | replication | handlers | admin client server | classic peers spark |
+    broker | host | testing tools | __main__
+admin: families loop_watch view | config_page readiness service text_format | group_rows
+    partition_rows | exposition | http
+applog: log_levels rate_limit | output
+broker: * | component_options group_coordination leader_discovery start_steps | app | startup
+classic: assignment errors options standing subscription | claims nodes | commits reading stream |
+    kafka_offsets rebalancing | consumer
+client: * | accumulator connection leaderless options subscription | cluster | identity leader_calls
+    | batch_lookup coordinator_calls epoch_lookup offset_lookup sender | admin position_check
+    producer ranges | fetcher range_reader | groups | consumer
+client.admin: calls | cluster configs elections groups log_dirs partitions topics | group_offsets |
+    lag | admin
+client.assignors: base | balance ranges roundrobin | sticky | choice
+client.groups: decisions topics | link requests | member offsets | committer | session | group
+client.ranges: model | counts cursor standing | fetcher | options
+config: declaration kafka_options kafka_versions listeners properties | broker_options |
+    broker_config | topic_config | layered_config without_effect
+coordinator: runtime zookeeper | controller groups transactions | offsets
+coordinator.controller: election events leaders partitions placement turns writes | channel
+    decisions journal reading replicas topics | deletion growth policies retries | context |
+    failover receipts telling | transitions | office | controlled_shutdown deletions log_dirs
+    request_nodes suspects topic_changes | brokers isr_notices preferred reassignments | rebalance |
+    reign | controller
+coordinator.groups: fence gathering offset_store options room states | calls joint_multis records |
+    fenced_writes member seams | group group_nodes | delete handover heartbeat mirror overview turn
+    | rebalance | expiry join leave sync | coordinator | service
+coordinator.offsets: classic_nodes commit_watches log_records nodes storage_mark | removal
+    zookeeper_store | log_store | stores
+coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
+coordinator.zookeeper: * | first_answer link offset_details schemas session_store | config_changes
+    registry session | claims topic_nodes | config_store loss_receipts
+handlers: config_entries fetch_sessions metadata_cache metadata_view turns | context | * |
+    alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics |
+    controlled_shutdown elect_leaders fetch growth | dispatch | gate metering
+host: child_launcher java process several_brokers standard_output supervision | child_process |
+    embedded_zookeeper | run supervisor
+records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
+    columns control validate
+replication: follower isr isr_notifications purgatory reluctance | leader_state | partition | copy
+    high_watermarks opening shortening | completion | fetcher | fetchers | manager | * |
+    internal_log
+replication.health: claims power_loss | unfit | quarantine
+server: acceptor limits receive_buffer refusals request_memory | connection | listener
+spark: cuts examples failures java option_values readability | snapshot_document | snapshot_model |
+    counting planning splits | options snapshot | rows | batch_reader newest_rows | latest | reading
+    | source | spark_session | etl | job
+spark.etl: files layout moments progress yaml_file | job_names manifest | store | exactly_once |
+    job_model orphans report | decode job_file proposal | sink transform | output run | job |
+    command
+storage: * | checkpoints files index_table producer_state retention | directory epoch_file
+    offset_index producer_snapshot time_index | directory_set segment snapshot_files | half_removed
+    rolling segments | durability log_parts lookup | epoch_check log recovery | checkpointed chores
+    incomplete loader log_table scrub | ending moves | opening relocation | manager
+testing: * | cluster_parts proxy | cluster_links cluster_waits simulation | cluster | plugin
+testing.history: ops values | model | client_rules eras group_rules loader measures untold |
+    cluster_rules promises | checker
+testing.simulation: disk_faults inodes kinds planted replica_files world | links loop schedule |
+    broker_log machine plots result shrink zookeeper_wire | disk many swarm tcp workload
+    zookeeper_member zookeeper_takeover | cluster_record disk_view rates transport zookeeper_session
+    | cli invariants network zookeeper | broker | cluster watching | faults simulation view | harm
+    upkeep | nemesis | run | __main__
+testing.simulation.workload: options recorder | clients | groups producers readers topics | workload
+tools: _cli _stop _topic_lines _verifiable _without_effect _zookeeper_commands container_environment
+    start | * | _config_zookeeper _dump_indexes _election_file _group_reset consumer_perf_test
+    container delete_records producer_perf_test | _group_options configs dump_log leader_election |
+    consumer_groups preferred_replica_election
+wire: primitives source | frame schema | decoder encoder messages plain | api | codec fetch_path
+    headers produce_path | consumer_protocol
+"""
+
+_CLOCKS_AND_SYSTEM: Final = ("asyncio", "socket", "os", "time", "logging")
+_INSIDE_A_BROKER: Final = tuple(
+    f"pybroker.{room}" for room in ("storage", "coordinator", "replication", "handlers", "server")
 )
-"""Modules that the composition root is cut into; app, the tools, the test helpers and
-they themselves may import them."""
-
-LAYERS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(PARTS_OF_APP, 7),
-    "pybroker": 0,
-    "pybroker.errors": 0,
-    "pybroker.model": 0,
-    "pybroker.ports": 0,
-    "pybroker.group_lag": 0,
-    "pybroker.host.child_launcher": 0,
-    "pybroker.host.child_process": 0,
-    "pybroker.clock": 0,
-    "pybroker.metrics": 0,
-    "pybroker.applog.log_levels": 0,
-    "pybroker.applog.rate_limit": 0,
-    "pybroker.config.declaration": 0,
-    "pybroker.config.properties": 0,
-    "pybroker.tool_list": 0,
-    "pybroker.host.standard_output": 0,
-    "pybroker.config.listeners": 0,
-    "pybroker.config.kafka_options": 0,
-    "pybroker.config.kafka_versions": 0,
-    "pybroker.config.broker_options": 0,
-    "pybroker.config.broker_config": 0,
-    "pybroker.config.topic_config": 0,
-    "pybroker.config.layered_config": 0,
-    "pybroker.config.without_effect": 0,
-    "pybroker.wire": 1,
-    "pybroker.records": 2,
-    "pybroker.storage": 3,
-    "pybroker.coordinator": 3,
-    "pybroker.coordinator.runtime": 3,
-    "pybroker.coordinator.zookeeper": 3,
-    "pybroker.replication": 4,
-    "pybroker.coordinator.groups": 4,
-    "pybroker.coordinator.transactions": 4,
-    "pybroker.coordinator.controller": 4,
-    "pybroker.handlers": 5,
-    "pybroker.client": 6,
-    "pybroker.server": 6,
-    "pybroker.admin": 6,
-    "pybroker.applog.output": 6,
-    "pybroker.tools": 7,
-    "pybroker.spark": 7,
-    "pybroker.testing": 7,
-    "pybroker.testing.history": 6,
-    "pybroker.broker.app": 7,
-    "pybroker.classic": 7,
-    "pybroker.__main__": 8,
-    "pyspark_pybroker": 8,
-}
-
-SIDEWAYS: Final = frozenset(
-    (importer, imported)
-    for importer in ("pybroker.broker.app", "pybroker.tools", "pybroker.testing", *PARTS_OF_APP)
-    for imported in ("pybroker.broker.app", *PARTS_OF_APP)
-    if imported != "pybroker.broker.app"
-    or importer not in PARTS_OF_APP
-    or importer == "pybroker.broker.startup"
-) | {("pybroker.tools", "pybroker.spark")}
-"""Imports between rooms of one layer that are allowed: (importer, imported)."""
 
 FORBIDDEN: Final[Mapping[str, tuple[str, ...]]] = {
-    "pybroker.wire": ("asyncio", "socket", "os", "time", "logging"),
-    "pybroker.records": ("asyncio", "socket", "os", "time", "logging"),
+    "pybroker.wire": _CLOCKS_AND_SYSTEM,
+    "pybroker.records": _CLOCKS_AND_SYSTEM,
     "pybroker.storage": ("pybroker.wire.messages",),
-    "pybroker.coordinator": (
-        "pybroker.wire.messages",
-        "pybroker.storage",
-        "pybroker.replication",
-    ),
-    "pybroker.replication": ("pybroker.wire.messages", "pybroker.client"),
-    "pybroker.client": (
-        "pybroker.storage",
-        "pybroker.coordinator",
-        "pybroker.replication",
-        "pybroker.handlers",
-        "kazoo",
-    ),
-    "pybroker.spark": (
-        "pybroker.storage",
-        "pybroker.coordinator",
-        "pybroker.replication",
-        "pybroker.handlers",
-        "pybroker.server",
-    ),
-    "pybroker.testing.history": tuple(
-        f"pybroker.{room}"
-        for room in (
-            *("errors", "model", "ports", "wire", "records", "storage", "coordinator"),
-            *("replication", "handlers", "client", "server"),
-        )
-    ),
+    "pybroker.coordinator": ("pybroker.wire.messages",),
+    "pybroker.replication": ("pybroker.wire.messages",),
+    "pybroker.client": (*_INSIDE_A_BROKER, "kazoo"),
+    "pybroker.spark": _INSIDE_A_BROKER,
+    "pybroker.testing.history": ("pybroker",),
 }
-"""What a room may not import, beyond the order of the layers."""
+"""What a room may not import although it stands lower; its own modules aside."""
 
-TELLS_TIME: Final = frozenset({"pybroker.clock"})
-"""The only modules of L0 to L5 that read the machine's clocks."""
+TIMED_FROM: Final = "client"
+TELLS_TIME: Final = frozenset({"pybroker.clock", "pybroker.applog.output"})
+"""The only modules on floors below `client` that read the clocks of the machine."""

@@ -43,8 +43,6 @@ class Outline:
     """(name, line, length in lines) of every function."""
     calls: tuple[tuple[int, str], ...]
     """(line, dotted text) of every call of a plain dotted name."""
-    loaded: tuple[str, ...]
-    """The modules that `import_module` is told by their names."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,6 @@ class Source:
             tuple(reader.imports),
             tuple(reader.functions),
             tuple(reader.calls),
-            tuple(reader.loaded),
         )
 
 
@@ -129,7 +126,6 @@ class _Reader(ast.NodeVisitor):
         self.imports: list[Import] = []
         self.functions: list[tuple[str, int, int]] = []
         self.calls: list[tuple[int, str]] = []
-        self.loaded: list[str] = []
         self._inside_function = False
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -153,9 +149,6 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         if name := dotted(node.func):
             self.calls.append((node.lineno, name))
-            if name.endswith("import_module"):
-                named = [each.value for each in node.args if isinstance(each, ast.Constant)]
-                self.loaded += [each for each in named if isinstance(each, str)]
         self.generic_visit(node)
 
     def _note(self, line: int, module: str, name: str | None) -> None:

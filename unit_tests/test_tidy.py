@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import graphlib
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import Final
 import pytest
 
 from unit_tests import lateness, sources
-from unit_tests.layers import FORBIDDEN, LAYERS, SIDEWAYS, TELLS_TIME
+from unit_tests.layers import FORBIDDEN, ORDER, TELLS_TIME, TIMED_FROM
 from unit_tests.sources import LINKED, ROOT, Import, Source
 
 MODULE_LINES_MAX: Final = 500
@@ -49,17 +48,41 @@ COUNTS_TURNS: Final = "unit_tests/idle_loop.py"
 """The one place that counts turns of the loop, for tests that try every moment."""
 CLOCK_CALLS: Final = re.compile(r"(datetime\.)?(datetime|date)\.(now|utcnow|today)")
 
+FLOORS: Final = {
+    (room if room == "pybroker" else f"pybroker.{room}"): [
+        set(names.split()) for names in text.split("|")
+    ]
+    for room, _, text in (
+        line.partition(":") for line in ORDER.replace("\n    ", " ").strip().split("\n")
+    )
+}
+"""The floors of each room, the lowest first."""
+
 PACKAGE: Final = sources.package_sources()
 TESTS: Final = sources.other_sources()
 
 
-def room_of(module: str) -> str:
-    """The entry of LAYERS that a module belongs to."""
-    name = module
-    while name not in LAYERS:
-        name = name.rpartition(".")[0]
-        assert name != "pybroker", f"{module} has no layer: add its room to unit_tests/layers.py"
-    return name
+def floor(room: str, name: str) -> int:
+    """The floor of a module or smaller room in a room, 0 the lowest."""
+    floors = FLOORS.get(room, [{"*"}])
+    found = [number for number, names in enumerate(floors) if name in names]
+    found += [number for number, names in enumerate(floors) if "*" in names]
+    assert found, f"{room}.{name} stands on no floor: add it to ORDER in unit_tests/layers.py"
+    return found[0]
+
+
+def may_import(importer: str, imported: str) -> bool:
+    """Whether ORDER lets a module import another one."""
+    if imported in ("pybroker", importer) or imported.startswith(importer + "."):
+        return True  # the version, or what a package shows of its own modules
+    mine, theirs = importer.split("."), imported.split(".")
+    depth = next(n for n, name in enumerate(mine) if theirs[n : n + 1] != [name])
+    if depth == 0:
+        return True  # pyspark_pybroker stands outside
+    if depth == len(theirs):
+        return False  # a package that holds the importer
+    room = ".".join(mine[:depth])
+    return floor(room, theirs[depth]) < floor(room, mine[depth])
 
 
 def starts_with(module: str, prefix: str) -> bool:
@@ -69,13 +92,6 @@ def starts_with(module: str, prefix: str) -> bool:
 def offences(items: list[Source], against: Callable[[Source], list[str]]) -> str:
     """What is wrong in the files, a line each; empty if nothing is."""
     return "".join(f"\n{source.label}: {each}" for source in items for each in against(source))
-
-
-def may_import(importer: str, imported: str) -> bool:
-    mine, theirs = room_of(importer), room_of(imported)
-    if mine == theirs or LAYERS[theirs] < LAYERS[mine]:
-        return True
-    return LAYERS[mine] == LAYERS[theirs] == 0 or (mine, theirs) in SIDEWAYS
 
 
 def clock_readings(source: Source) -> list[str]:
@@ -95,28 +111,6 @@ def imported_modules(item: Import, known: set[str]) -> str | None:
     return next((name for name in item.candidates if name in known), item.module)
 
 
-def circle(items: list[Source]) -> list[str]:
-    """The modules of a circle of imports, each imported by the one before; empty if there is none.
-
-    Imports for the type checker, those inside functions and `import_module` count. That a module
-    is loaded with its package, which may import the module, is how Python works and does not."""
-    known = {source.module for source in items}
-    graph = {
-        source.module: {
-            target
-            for item in source.outline.imports
-            if (target := imported_modules(item, known)) in known
-        }.union(source.outline.loaded)
-        for source in items
-    }
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        found: list[str] = error.args[1]
-        return found[::-1]
-    return []
-
-
 def written(module: str, text: str) -> Source:
     return Source(module, ROOT / "x.py", text)
 
@@ -124,10 +118,16 @@ def written(module: str, text: str) -> Source:
 @pytest.mark.parametrize(
     ("importer", "imported", "allowed"),
     [
-        ("pybroker.model", "pybroker.errors", True),
+        ("pybroker.ports", "pybroker.errors", True),
         ("pybroker.model", "pybroker.wire.api", False),
         ("pybroker.wire.api", "pybroker.wire.schema", True),
         ("pybroker.wire.api", "pybroker.records.batch", False),
+        ("pybroker.wire.messages.fetch", "pybroker.wire.api", False),
+        ("pybroker.client.consumer", "pybroker.client.groups.member", True),
+        ("pybroker.client.groups.member", "pybroker.client.consumer", False),
+        ("pybroker.storage.log", "pybroker.storage.segment", True),
+        ("pybroker.storage.segment", "pybroker.storage.log", False),
+        ("pybroker.storage.log", "pybroker.storage", False),
         ("pybroker.storage.log", "pybroker.records.batch", True),
         ("pybroker.storage.log", "pybroker.coordinator.zookeeper.paths", False),
         ("pybroker.coordinator.controller.x", "pybroker.coordinator.zookeeper.paths", True),
@@ -169,45 +169,16 @@ def test_imports_point_down() -> None:
     assert not wrong, f"a module may import lower layers only:{wrong}"
 
 
-@pytest.mark.parametrize(
-    "back",
-    [
-        "from pybroker.a import x",
-        "import pybroker.a",
-        "if TYPE_CHECKING:\n    from pybroker import a",
-        "def f():\n    from pybroker.a import x",
-        'a = importlib.import_module("pybroker.a")',
-    ],
-)
-def test_a_circle_of_imports_is_seen(back: str) -> None:
-    first = written("pybroker.a", "from pybroker.b import y")
-    second = written("pybroker.b", "from pybroker import c")
-    assert circle([first, second, written("pybroker.c", "import time")]) == []
-    found = circle([first, second, written("pybroker.c", back)])
-    assert set(found) == {"pybroker.a", "pybroker.b", "pybroker.c"}
-    assert found[0] == found[-1]
-    assert "pybroker.a pybroker.b pybroker.c" in " ".join(found * 2)
-
-
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    found = " imports ".join(circle(PACKAGE))
-    assert not found, f"move the definition that all need, or take a small Protocol: {found}"
-
-
 def test_no_room_imports_what_is_forbidden_to_it() -> None:
     def forbidden(source: Source) -> list[str]:
-        prefixes = [
-            prefix
-            for room, prefixes in FORBIDDEN.items()
-            if starts_with(source.module, room)
-            for prefix in prefixes
-        ]
+        rooms = [room for room in FORBIDDEN if starts_with(source.module, room)]
         return [
             f"line {item.line}: {name}"
             for item in source.outline.imports
             for name in item.candidates
-            for prefix in prefixes
-            if starts_with(name, prefix)
+            for room in rooms
+            for prefix in FORBIDDEN[room]
+            if starts_with(name, prefix) and not starts_with(name, room)
         ]
 
     wrong = offences(PACKAGE, forbidden)
@@ -271,8 +242,11 @@ def test_each_module_says_why_it_exists() -> None:
 
 
 def test_time_is_read_through_the_clock() -> None:
+    timed = floor("pybroker", TIMED_FROM)
+
     def reads_it(source: Source) -> list[str]:
-        if LAYERS[room_of(source.module)] > 5 or source.module in TELLS_TIME:
+        room = source.module.split(".")[1:2]
+        if source.module in TELLS_TIME or any(floor("pybroker", each) >= timed for each in room):
             return []
         return clock_readings(source)
 
