@@ -19,9 +19,10 @@ from pybroker.host.process import SystemProc, ThreadedBlocking
 from pybroker.metrics import Metrics
 from pybroker.server.listener import Bind, bind
 from pybroker.storage.files import SystemDisk
-from pybroker.testing.coord import MemoryCoord, MemoryTree
 from pybroker.testing.loop_thread import LoopThread
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from pybroker.tools.start import broker_properties
+from unit_tests.coordinator.memory_coord import MemoryCoord
 
 LISTENER = "PLAINTEXT"
 

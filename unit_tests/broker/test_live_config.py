@@ -14,7 +14,8 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import create_parents
 from pybroker.errors import ConnectionLoss
 from pybroker.replication.manager import ReplicaManager
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 
 
 class Logs:

@@ -18,7 +18,8 @@ from pybroker.model import PartitionState, TopicPartition
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.reluctance import Reluctance
 from pybroker.storage.manager import LogManager
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.idle_loop import idle
 
 BROKEN = StorageError("broken")

@@ -13,7 +13,7 @@ from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ConnectionLoss, ErrorCode, StartupError
 from pybroker.model import Broker, LeaderAndIsr, TopicPartition
-from pybroker.testing.coord import MemoryCoord
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch, code, values_of
 from unit_tests.idle_loop import idle, loop_turns
 from unit_tests.patience import in_time, until

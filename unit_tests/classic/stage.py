@@ -17,8 +17,9 @@ from pybroker.model import Endpoint, TopicPartition
 from pybroker.ports import CoordOp, CreateOp, DeleteOp, SetOp
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.client.fake_broker import FakeBroker
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.patience import PATIENCE_S
 
 GROUP = "g"

@@ -15,8 +15,8 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import DeleteOp
-from pybroker.testing.coord import MemoryCoord
 from unit_tests.classic.stage import GROUP, Stage, stage
+from unit_tests.coordinator.memory_coord import MemoryCoord
 
 T0 = TopicPartition("t", 0)
 ME = ThreadId("g_me", 0)

@@ -27,7 +27,7 @@ from pybroker.records.record import Record, decode_records
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.manager import LogManager
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import decode_response, encode_request
 from pybroker.wire.headers import RequestHeader, encode_request_header, parse_response_header
@@ -53,6 +53,7 @@ from pybroker.wire.messages.topics import (
     DeleteTopicsRequest,
 )
 from pybroker.wire.schema import Message
+from unit_tests.coordinator.memory_coord import MemoryCoord
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ErrorCode
 from pybroker.model import Endpoint
 from pybroker.ports import CreateOp
-from pybroker.testing.coord import MemoryCoord
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pybroker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.handlers.bench import BROKER_ID, LISTENER, Bench, code, the_only
 
 OTHERS = (BROKER_ID + 1, BROKER_ID + 2)

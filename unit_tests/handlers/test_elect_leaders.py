@@ -13,7 +13,6 @@ from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_LEADER, Endpoint, UpdateMetadata
-from pybroker.testing.coord import MemoryCoord
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.control import ControlledShutdownRequest
 from pybroker.wire.messages.reassignment import (
@@ -21,6 +20,7 @@ from pybroker.wire.messages.reassignment import (
     ElectLeadersResponse,
     TopicPartitions,
 )
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.handlers.bench import BROKER_ID, LISTENER, Bench, code
 from unit_tests.patience import PATIENCE_S
 

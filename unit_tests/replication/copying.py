@@ -34,9 +34,9 @@ from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
-from pybroker.testing.leader_channel import MemoryLeaderChannel
 from unit_tests.handlers.bench import NOW_MS, FixedProc, Gate, ImmediateBlocking, batch
 from unit_tests.patience import PATIENCE_S
+from unit_tests.replication.memory_leader_channel import MemoryLeaderChannel
 from unit_tests.replication.vocabulary import T0, TOPIC_ID
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_config import LogConfig
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.patience import until
 from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID, Replicas
 

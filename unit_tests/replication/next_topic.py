@@ -16,7 +16,8 @@ from pybroker.coordinator.zookeeper.schemas import decode_topic, encode_state
 from pybroker.errors import ConnectionLoss, MalformedNode, MultiFailed
 from pybroker.model import NO_TOPIC_ID, PartitionState, TopicPartition
 from pybroker.ports import CoordOp, NodeStat, OpResult, SetOp
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 
 NEXT_ID = uuid.UUID(int=77)
 NEXT = PartitionState(leader=3, leader_epoch=0, isr=(3, 1), controller_epoch=9)

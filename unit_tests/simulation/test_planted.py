@@ -18,9 +18,10 @@ from pybroker.model import TopicPartition
 from pybroker.ports import CreateOp
 from pybroker.records.batch import read_header
 from pybroker.records.builder import BatchBuilder
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from pybroker.testing.simulation.planted import BY_NAME, PLANTED, planted
 from pybroker.wire.api import ApiKey
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.coordinator.offsets.offset_stage import Stage as OffsetStage
 from unit_tests.handlers.bench import BROKER_ID, NOW_MS, Bench, batch, code, produce_request
 from unit_tests.handlers.test_produce import shared

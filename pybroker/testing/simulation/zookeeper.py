@@ -18,9 +18,9 @@ from typing import Any, Final
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.errors import MultiFailed
 from pybroker.ports import CreateOp, DeleteOp, NodeStat, SessionEvent, SetOp
-from pybroker.testing.coord import MemoryTree
 from pybroker.testing.simulation.links import Links, Pipe
 from pybroker.testing.simulation.machine import Machine
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 from pybroker.testing.simulation.zookeeper_member import (
     Forwarded,

@@ -16,8 +16,8 @@ from typing import Any
 
 from pybroker.errors import CoordError, NoNode
 from pybroker.ports import NodeStat, WatchEvent, WatchKind
-from pybroker.testing.coord import MemoryTree
 from pybroker.testing.simulation.links import Links, Pipe
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from pybroker.testing.simulation.zookeeper_wire import (
     Answer,
     CloseSession,

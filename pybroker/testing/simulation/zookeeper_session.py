@@ -32,8 +32,8 @@ from pybroker.ports import (
     Watch,
     WatchEvent,
 )
-from pybroker.testing.coord import check_path
 from pybroker.testing.simulation.loop import ProcessLoop
+from pybroker.testing.simulation.memory_tree import check_path
 from pybroker.testing.simulation.world import Entry
 from pybroker.testing.simulation.zookeeper_takeover import end_session
 from pybroker.testing.simulation.zookeeper_wire import (

@@ -37,7 +37,8 @@ from pybroker.model import (
     decode_uuid,
 )
 from pybroker.ports import CreateOp, SetOp
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.patience import until
 
 T = TypeVar("T")

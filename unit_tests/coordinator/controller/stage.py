@@ -26,7 +26,7 @@ from pybroker.model import (
     UpdateMetadata,
 )
 from pybroker.ports import CoordOp, CreateOp, DeleteOp, NodeStat, OpResult, SetOp
-from pybroker.testing.coord import MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.controller.cluster import Cluster, Member, Note, NotingChannel, key
 
 CALM_S = 1.0

@@ -7,8 +7,8 @@ import pytest
 from pybroker.coordinator.controller.election import Lost, Won, elect, resign
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.ports import WatchEvent, WatchKind
-from pybroker.testing.coord import MemoryCoord
 from unit_tests.coordinator.controller.cluster import Cluster
+from unit_tests.coordinator.memory_coord import MemoryCoord
 
 
 async def client(cluster: Cluster) -> MemoryCoord:

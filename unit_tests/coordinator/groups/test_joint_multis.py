@@ -10,7 +10,8 @@ import pytest
 from pybroker.coordinator.groups.joint_multis import OPERATIONS_PER_MULTI_MAX, JointMultis
 from pybroker.errors import BadVersion, ConnectionLoss, MultiFailed, NoNode
 from pybroker.ports import CheckOp, CoordOp, CreateOp, OpResult, SetOp
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.idle_loop import loop_turns
 from unit_tests.patience import PATIENCE_S, until
 

@@ -19,13 +19,14 @@ from pybroker.coordinator.zookeeper.schemas import (
 )
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import CoordOp, OpResult, Watch
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from pybroker.wire.consumer_protocol import (
     Assignment,
     Subscription,
     encode_assignment,
     encode_subscription,
 )
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.coordinator.offsets.offset_stage import FENCE, GROUP, tp
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
 from unit_tests.idle_loop import idle, loop_turns

@@ -21,7 +21,8 @@ from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.errors import ErrorCode, NodeExists, NoNode
 from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
 
 Store = ZookeeperOffsets | LoggedOffsets

@@ -11,7 +11,7 @@ import pytest
 from pybroker.coordinator.offsets.zookeeper_store import EDITS_SEEN_S, ZookeeperOffsets
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
-from pybroker.testing.coord import MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.offsets import offset_stage
 from unit_tests.coordinator.offsets.offset_stage import FENCE, GROUP, LaggingCoord, Stage
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard

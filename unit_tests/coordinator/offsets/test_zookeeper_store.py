@@ -21,7 +21,7 @@ from pybroker.coordinator.zookeeper.schemas import ConsumerRegistration, encode_
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import CheckOp, KeyValue, SetOp
-from pybroker.testing.coord import MemoryCoord
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.coordinator.offsets.offset_stage import FENCE, GROUP, Stage, tp
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
 from unit_tests.idle_loop import loop_turns

@@ -18,7 +18,8 @@ from pybroker.coordinator.zookeeper.schemas import encode_state
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import PartitionLog
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, TOPIC, MemoryPartitionLog, Words
 from unit_tests.handlers.bench import ImmediateBlocking
 

@@ -16,7 +16,8 @@ from pybroker.coordinator.transactions.producer_ids import (
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import NodeStat
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 
 
 async def client(tree: MemoryTree) -> MemoryCoord:

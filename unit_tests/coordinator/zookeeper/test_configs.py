@@ -18,7 +18,8 @@ from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_confi
 from pybroker.errors import ConnectionLoss, CoordError, MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import SetOp
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_S
 from unit_tests.replication.next_topic import NextTopic

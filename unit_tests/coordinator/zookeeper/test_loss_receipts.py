@@ -24,7 +24,8 @@ from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_state
 from pybroker.errors import ConnectionLoss, MalformedNode, NoNode
 from pybroker.model import NO_EPOCH, PartitionState, TopicPartition
 from pybroker.ports import CoordOp, CreateOp, OpResult
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.replication.next_topic import NextTopic
 
 T0 = TopicPartition("orders", 0)

@@ -14,7 +14,8 @@ from pybroker.coordinator.zookeeper import paths, registry, schemas
 from pybroker.errors import StartupError
 from pybroker.model import Broker, Endpoint
 from pybroker.ports import CoordOp, OpResult
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 
 BROKER = Broker(1, (Endpoint("PLAINTEXT", "localhost", 9092),))
 

@@ -24,7 +24,8 @@ from pybroker.model import (
 )
 from pybroker.replication.health.claims import Claims
 from pybroker.replication.manager import ReplicaManager
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch
 from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_S, until

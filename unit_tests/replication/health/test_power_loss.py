@@ -16,7 +16,8 @@ from pybroker.errors import BadVersion, ConnectionLoss, MultiFailed
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition
 from pybroker.ports import CheckOp, CoordOp, OpResult
 from pybroker.replication.health.power_loss import Left, PowerLoss, SuspectReplicas, without
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.replication.vocabulary import facts
 
 T0 = TopicPartition("t", 0)

@@ -21,7 +21,8 @@ from pybroker.replication.health.quarantine import Quarantine, stepped_aside
 from pybroker.replication.scrubber import Scrubber
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
+from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.idle_loop import idle
 from unit_tests.patience import until
 from unit_tests.replication.vocabulary import ME, T0, Replicas, facts

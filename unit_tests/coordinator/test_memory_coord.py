@@ -9,7 +9,7 @@ import pytest
 from pybroker.clock import ManualClock
 from pybroker.errors import ConnectionLoss, SessionExpired
 from pybroker.ports import SessionEvent, WatchKind
-from pybroker.testing.coord import MemoryCoord, MemoryTree
+from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.coord_contract import (
     Client,
     CoordContract,
@@ -17,6 +17,7 @@ from unit_tests.coordinator.coord_contract import (
     refused,
     watch_event,
 )
+from unit_tests.coordinator.memory_coord import MemoryCoord
 
 
 class MemoryService:

@@ -1,38 +1,28 @@
-"""An in-memory twin of the coordination service, for tests that decide when sessions break.
+"""A client of ZooKeeper in memory, for tests that decide when sessions break.
 
-`MemoryTree` is the service: nodes, versions, sessions, watches. `MemoryCoord` is one client of it,
-a `Coord` with handles to break its session. Both follow what a ZooKeeper server does, held to it by
-the contract suite that runs against the two. No thread, no socket, no real time may appear here.
+`MemoryCoord` is one client of a `MemoryTree`: a `Coord` with handles to break its session. The
+contract suite that runs against a real server holds it to what that does. No thread, no socket, no
+real time may appear here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper.limits import check_request_size
 from pybroker.coordinator.zookeeper.watches import WatchTable
 from pybroker.errors import (
-    BadVersion,
     ConnectionLoss,
     CoordError,
     MultiFailed,
-    NoChildrenForEphemerals,
-    NodeExists,
-    NoNode,
-    NotEmpty,
     SessionExpired,
 )
 from pybroker.ports import (
-    CheckOp,
-    Clock,
     CoordOp,
     CreateOp,
     DeleteOp,
@@ -43,194 +33,10 @@ from pybroker.ports import (
     SetOp,
     Watch,
     WatchEvent,
-    WatchKind,
 )
+from pybroker.testing.simulation.memory_tree import MemoryTree, check_path
 
 T = TypeVar("T")
-_FIRST_SESSION_ID: Final = 0x1000_0000_0000_0001
-
-
-@dataclass(slots=True)
-class _Node:
-    data: bytes
-    czxid: int
-    mzxid: int
-    ctime_ms: int
-    mtime_ms: int
-    ephemeral_owner: int = 0
-    version: int = 0
-    children_created: int = 0
-    """Never goes back: the suffix of the next sequential child."""
-    pzxid: int = 0
-    """When a child last came or went; with mzxid it tells whether a watch was missed."""
-    children: set[str] = field(default_factory=set)
-
-    def stat(self) -> NodeStat:
-        return NodeStat(
-            czxid=self.czxid,
-            mzxid=self.mzxid,
-            version=self.version,
-            ephemeral_owner=self.ephemeral_owner,
-            ctime_ms=self.ctime_ms,
-            mtime_ms=self.mtime_ms,
-            data_length=len(self.data),
-            num_children=len(self.children),
-        )
-
-    def copied(self) -> _Node:
-        other = copy.copy(self)
-        other.children = set(self.children)
-        return other
-
-
-class MemoryTree:
-    """The state that all clients share. Every change gets one `zxid`; a multi is one change."""
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self.clock: Clock = clock or ManualClock()
-        self.zxid = 0
-        now = self.clock.wall_ms()
-        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, now, now)}
-        self._before: dict[str, _Node | None] = {}
-        self._events: list[WatchEvent] = []
-        self._next_session_id = _FIRST_SESSION_ID
-        self._clients: dict[int, MemoryCoord | None] = {}
-        self.on_event: Callable[[WatchEvent], object] | None = None
-        """Hears every change, for services that keep the watches of their clients themselves."""
-
-    def paths(self) -> list[str]:
-        """All nodes, sorted; for assertions."""
-        return sorted(self._nodes)
-
-    def node(self, path: str) -> tuple[bytes, NodeStat] | None:
-        """Look at a node without a session; for assertions."""
-        found = self._nodes.get(path)
-        return None if found is None else (found.data, found.stat())
-
-    def lookup(self, path: str) -> _Node:
-        node = self._nodes.get(check_path(path))
-        if node is None:
-            raise NoNode(path)
-        return node
-
-    def apply(self, ops: Sequence[CoordOp], session_id: int) -> list[OpResult]:
-        """Apply all of `ops` or none. Raises MultiFailed."""
-        self.zxid += 1
-        results: list[OpResult] = []
-        for index, op in enumerate(ops):
-            try:
-                results.append(self._apply_one(op, session_id))
-            except CoordError as error:
-                self._roll_back()
-                raise MultiFailed(index, error) from error
-        self._publish()
-        return results
-
-    def open_session(self, client: MemoryCoord | None) -> int:
-        session_id = self._next_session_id
-        self._next_session_id += 1
-        self._clients[session_id] = client
-        return session_id
-
-    def end_session(self, session_id: int) -> None:
-        """Remove the session and its ephemeral nodes. No error if it is gone already."""
-        if session_id not in self._clients:
-            return
-        del self._clients[session_id]
-        self.zxid += 1
-        for path in self.owned_by(session_id):
-            self._delete(DeleteOp(path))
-        self._publish()
-
-    def owned_by(self, session_id: int) -> list[str]:
-        """The ephemeral nodes of a session, sorted."""
-        return sorted(p for p, node in self._nodes.items() if node.ephemeral_owner == session_id)
-
-    def is_alive(self, session_id: int) -> bool:
-        return session_id in self._clients
-
-    def _apply_one(self, op: CoordOp, session_id: int) -> OpResult:
-        check_path(op.path)
-        match op:
-            case CreateOp():
-                return self._create(op, session_id)
-            case SetOp():
-                return self._set(op)
-            case DeleteOp():
-                self._delete(op)
-            case CheckOp():
-                _expect_version(op.path, self.lookup(op.path), op.version)
-        return None
-
-    def _create(self, op: CreateOp, session_id: int) -> str:
-        parent_path = _parent(op.path)
-        parent = self.lookup(parent_path)
-        path = f"{op.path}{parent.children_created:010d}" if op.sequence else op.path
-        if path in self._nodes:
-            raise NodeExists(path)
-        if parent.ephemeral_owner:
-            raise NoChildrenForEphemerals(path)
-        self._remember(parent_path)
-        self._remember(path)
-        now = self.clock.wall_ms()
-        owner = session_id if op.ephemeral else 0
-        self._nodes[path] = _Node(op.data, self.zxid, self.zxid, now, now, owner, pzxid=self.zxid)
-        parent.children.add(path.rpartition("/")[2])
-        parent.children_created += 1
-        parent.pzxid = self.zxid
-        self._events.append(WatchEvent(WatchKind.CREATED, path))
-        self._events.append(WatchEvent(WatchKind.CHILD, parent_path))
-        return path
-
-    def _set(self, op: SetOp) -> NodeStat:
-        node = self.lookup(op.path)
-        _expect_version(op.path, node, op.version)
-        self._remember(op.path)
-        node.data = op.data
-        node.version += 1
-        node.mzxid = self.zxid
-        node.mtime_ms = self.clock.wall_ms()
-        self._events.append(WatchEvent(WatchKind.CHANGED, op.path))
-        return node.stat()
-
-    def _delete(self, op: DeleteOp) -> None:
-        node = self.lookup(op.path)
-        _expect_version(op.path, node, op.version)
-        if node.children:
-            raise NotEmpty(op.path)
-        parent_path = _parent(op.path)
-        self._remember(parent_path)
-        self._remember(op.path)
-        del self._nodes[op.path]
-        parent = self._nodes[parent_path]
-        parent.children.discard(op.path.rpartition("/")[2])
-        parent.pzxid = self.zxid
-        self._events.append(WatchEvent(WatchKind.DELETED, op.path))
-        self._events.append(WatchEvent(WatchKind.CHILD, parent_path))
-
-    def _remember(self, path: str) -> None:
-        if path not in self._before:
-            node = self._nodes.get(path)
-            self._before[path] = None if node is None else node.copied()
-
-    def _roll_back(self) -> None:
-        for path, node in self._before.items():
-            if node is None:
-                self._nodes.pop(path, None)
-            else:
-                self._nodes[path] = node
-        self._before.clear()
-        self._events.clear()
-
-    def _publish(self) -> None:
-        self._before.clear()
-        events, self._events = self._events, []
-        for event in events:
-            if self.on_event is not None:
-                self.on_event(event)
-            for client in list(self._clients.values()):
-                if client is not None:
-                    client.node_changed(event)
 
 
 class MemoryCoord:
@@ -472,19 +278,3 @@ class MemoryCoord:
     def _soon(self, action: Callable[[], None]) -> None:
         loop = self._loop or asyncio.get_running_loop()
         loop.call_soon(action)
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0] or "/"
-
-
-def check_path(path: str) -> str:
-    """Gives the path back. Raises ValueError if no node can have it."""
-    if path != "/" and (not path.startswith("/") or any(not part for part in path[1:].split("/"))):
-        raise ValueError(f"{path!r} is not the path of a node")
-    return path
-
-
-def _expect_version(path: str, node: _Node, version: int) -> None:
-    if version not in (-1, node.version):
-        raise BadVersion(f"{path} has version {node.version}, not {version}")
