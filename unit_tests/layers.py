@@ -66,14 +66,15 @@ storage: * | checkpoints files index_table producer_state retention | directory 
     offset_index producer_snapshot time_index | directory_set segment snapshot_files | half_removed
     rolling segments | durability log_parts lookup | epoch_check log recovery | checkpointed chores
     incomplete loader log_table scrub | ending moves | opening relocation | manager
-testing: * | cluster_parts proxy | cluster_links cluster_waits simulation | cluster | plugin
+testing: cluster_view history loop_thread place relay sockets | cluster_parts proxy | cluster_links
+    cluster_waits simulation | cluster | plugin
 testing.history: ops values | model | client_rules eras group_rules loader measures untold |
     cluster_rules promises | checker
-testing.simulation: disk_faults inodes kinds planted replica_files world | links loop schedule |
+testing.simulation: disk_faults inodes kinds memory_tree replica_files world | links loop schedule |
     broker_log machine plots result shrink zookeeper_wire | disk many swarm tcp workload
-    zookeeper_member zookeeper_takeover | cluster_record disk_view rates transport zookeeper_session
-    | cli invariants network zookeeper | broker | cluster watching | faults simulation view | harm
-    upkeep | nemesis | run | __main__
+    zookeeper_member zookeeper_takeover | cli cluster_record disk_view transport zookeeper_session |
+    invariants network zookeeper | broker | cluster watching | faults simulation view | harm upkeep
+    | nemesis | run | __main__
 testing.simulation.workload: options recorder | clients | groups producers readers topics | workload
 tools: _cli _stop _topic_lines _verifiable _without_effect _zookeeper_commands container_environment
     start | * | _config_zookeeper _dump_indexes _election_file _group_reset consumer_perf_test

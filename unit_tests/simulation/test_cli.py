@@ -17,11 +17,13 @@ from click.testing import Result as Outcome
 
 from pybroker.testing.simulation import many
 from pybroker.testing.simulation.cli import command
-from pybroker.testing.simulation.planted import BY_NAME
 from pybroker.testing.simulation.result import Result, wrong
-from pybroker.testing.simulation.schedule import Schedule, parse
+from pybroker.testing.simulation.run import simulate
+from pybroker.testing.simulation.schedule import Schedule, ScheduleError, parse
 from pybroker.testing.simulation.swarm import generate
 from unit_tests.patience import MOMENT_S, PATIENCE_S, wait_until
+from unit_tests.simulation import __main__ as mutants_command
+from unit_tests.simulation.__main__ import MEANINGS
 
 
 def fake(schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False) -> Result:
@@ -34,14 +36,14 @@ def fake(schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False)
 
 
 def run(*words: str) -> Outcome:
-    return CliRunner().invoke(command(fake), list(words), standalone_mode=False)
+    return CliRunner().invoke(command(fake, MEANINGS), list(words), standalone_mode=False)
 
 
 def test_each_failure_is_told_with_the_line_that_shows_it_again() -> None:
     outcome = run("--seeds", "20", "--processes", "1", "--planted", "no-fetch-fencing")
     assert outcome.return_value == 1
     assert "seed 7: toy-rule 1 (trace 00000000-2, 0.2 s)\n  toy-rule: killed" in outcome.output
-    again = "  again: python -m pybroker.testing.simulation --seed 17 --planted no-fetch-fencing\n"
+    again = "  again: python -m unit_tests.simulation run --seed 17 --planted no-fetch-fencing\n"
     assert again in outcome.output
 
 
@@ -93,20 +95,37 @@ def test_a_failure_is_shrunk_to_a_schedule_that_can_be_run(tmp_path: Path) -> No
     assert not fake(schedule).is_clean
 
 
-def test_rates_count_the_seeds_that_find_each_planted_bug(tmp_path: Path) -> None:
-    file = str(tmp_path / "rates")
-    words = ("--processes", "1", "--planted", "all", "--rates", file)
-    run("--seeds", "1", "--first", "7", *words)
-    lines = run("--seeds", "2", "--first", "6", *words).output.splitlines()
-    for line, name in zip(lines[-len(BY_NAME) :], BY_NAME, strict=True):
+def test_rates_count_the_seeds_that_find_each_planted_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rates(*given: str) -> list[str]:
+        outcome = CliRunner().invoke(mutants_command.rates, [*given, *words])
+        assert outcome.exit_code == 0, outcome.output
+        return outcome.output.splitlines()
+
+    monkeypatch.setattr(mutants_command, "simulate_mutant", fake)
+    words = ("--processes", "1", "--file", str(tmp_path / "rates"))
+    rates("--seeds", "1", "--first", "7")
+    lines = rates("--seeds", "2", "--first", "6")
+    for line, name in zip(lines[-len(MEANINGS) :], MEANINGS, strict=True):
         assert line.startswith(f"{name:34}     2     1  50.00%")
+
+
+def test_a_schedule_with_a_bug_is_refused_where_none_can_be_planted(tmp_path: Path) -> None:
+    file = tmp_path / "schedule"
+    file.write_text("seed 5\noption planted no-fetch-fencing\n1 kill 1 until=2\n")
+    assert run("--schedule", str(file)).return_value == 0
+    plain = CliRunner().invoke(command(fake), ["--schedule", str(file)])
+    assert plain.exit_code == 1
+    assert "no bug no-fetch-fencing can be planted here" in plain.output
+    with pytest.raises(ScheduleError, match="no-fetch-fencing"):
+        simulate(parse(file.read_text()))
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (["--planted", "rust"], "there is no bug rust to plant; there are\n  no-epoch-truncation:"),
-        (["--rates", "x"], "--rates wants a bug"),
         (["--trace", "x"], "--trace wants one run"),
         (["--schedule", "no-such-file"], "no-such-file: "),
     ],

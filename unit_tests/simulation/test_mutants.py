@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.testing.simulation.planted import BY_NAME
-from pybroker.testing.simulation.run import simulate
 from pybroker.testing.simulation.schedule import Schedule, parse
+from unit_tests.simulation.mutants import BY_NAME, simulate_mutant
 
 pytestmark = pytest.mark.mutants
 
@@ -37,9 +36,9 @@ def test_a_planted_bug_is_found_and_nothing_without_it(name: str) -> None:
     schedule = parse(text)
     assert schedule.options.planted == name
     tried = itertools.islice(dice(schedule), SEEDS_MAX)
-    found = next((each for each in tried if rule in simulate(each).rules), None)
+    found = next((each for each in tried if rule in simulate_mutant(each).rules), None)
     assert found is not None, f"{SEEDS_MAX} seeds do not break {rule}"
-    clean = simulate(found.with_options(planted=""))
+    clean = simulate_mutant(found.with_options(planted=""))
     assert clean.is_clean, clean.report()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,6 @@ from typing import Final, Protocol
 import click
 
 from pybroker.testing.simulation.many import run_many
-from pybroker.testing.simulation.planted import BY_NAME, PLANTED
-from pybroker.testing.simulation.rates import ALL, measure
 from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.schedule import Schedule, ScheduleError, parse
 from pybroker.testing.simulation.shrink import shrink
@@ -39,16 +37,17 @@ class Wish:
     first: int
     seed: str | None
     schedule: str | None
-    planted: str
     processes: int
     minutes: float | None
     shrinks: bool
     trace: str | None
-    rates: str | None
+    planted: str = ""
 
 
-def command(simulate: Simulate) -> click.Command:
-    """Its exit code is 1 if a seed failed."""
+def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.Command:
+    """Its exit code is 1 if a seed failed. `bugs` are those that `simulate` can plant, each with the
+    rule that it takes away."""
+    known = bugs or {}
 
     @click.command(help="Run whole clusters under faults, each from a seed, in simulated time.")
     @click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
@@ -58,27 +57,20 @@ def command(simulate: Simulate) -> click.Command:
     @click.option("--shrink", "shrinks", is_flag=True, help="Look for a smaller way to a failure.")
     @click.option("--processes", type=int, default=os.cpu_count() or 1, help="At a time.")
     @click.option("--minutes", type=float, help="Begin no seed after so long.")
-    @click.option(
-        "--planted", default="", metavar="NAME", help=f"Plant one of {', '.join(BY_NAME)}."
-    )
-    @click.option(
-        "--rates",
-        metavar="FILE",
-        help="Count how many of the seeds find the planted bug, or each one of --planted all. What"
-        " is known stands in the file, where a later call goes on.",
-    )
     @click.option("--trace", metavar="FILE", help="Write all that happens in one seed into it.")
     @click.pass_context
     def simulation(context: click.Context, /, **given: object) -> None:
         wish = Wish(**given)  # type: ignore[arg-type]
-        _check(wish)
-        if wish.rates is not None:
-            _measure(simulate, wish, Path(wish.rates))
-            return
-        one = _the_one(wish)
+        _check(wish, known)
+        one = _the_one(wish, known)
         is_clean = _run_all(simulate, wish) if one is None else _run_one(simulate, one, wish)
         context.exit(0 if is_clean else 1)
 
+    if known:
+        help_text = f"Plant one of {', '.join(known)}."
+        simulation.params.append(
+            click.Option(["--planted"], default="", metavar="NAME", help=help_text)
+        )
     return simulation
 
 
@@ -91,30 +83,15 @@ def _run_all(simulate: Simulate, wish: Wish) -> bool:
     return not tally.failed
 
 
-def _check(wish: Wish) -> None:
-    is_known = wish.planted in ("", *BY_NAME) or (wish.planted == ALL and wish.rates)
-    if not is_known:
-        names = "\n".join(f"  {each.name}: {each.meaning}" for each in PLANTED)
+def _check(wish: Wish, bugs: Mapping[str, str]) -> None:
+    if wish.planted not in ("", *bugs):
+        names = "\n".join(f"  {name}: {meaning}" for name, meaning in bugs.items())
         raise click.UsageError(f"there is no bug {wish.planted} to plant; there are\n{names}")
-    if wish.rates and not wish.planted:
-        raise click.UsageError(f"--rates wants a bug: say --planted {ALL}, or the name of one")
     if wish.trace and wish.seed is None and wish.schedule is None:
         raise click.UsageError("--trace wants one run: say --seed or --schedule, too")
 
 
-def _measure(simulate: Simulate, wish: Wish, file: Path) -> None:
-    names = [*BY_NAME] if wish.planted == ALL else [wish.planted]
-    seeds = range(wish.first, wish.first + wish.seeds)
-    try:
-        measure(
-            *(partial(simulate, hurries=True), names, seeds, file, click.echo),
-            processes=wish.processes,
-        )
-    except (OSError, ValueError) as error:
-        raise click.ClickException(f"{file}: {error}") from error
-
-
-def _the_one(wish: Wish) -> Schedule | None:
+def _the_one(wish: Wish, bugs: Mapping[str, str]) -> Schedule | None:
     """The only schedule that is asked for, if one is. A file's own seed and bug hold, unless
     others are given."""
     if wish.schedule is not None:
@@ -128,7 +105,11 @@ def _the_one(wish: Wish) -> Schedule | None:
         schedule = generate(wish.seed)
     else:
         return None
-    return schedule.with_options(planted=wish.planted) if wish.planted else schedule
+    if wish.planted:
+        schedule = schedule.with_options(planted=wish.planted)
+    if schedule.options.planted not in ("", *bugs):
+        raise click.ClickException(f"no bug {schedule.options.planted} can be planted here")
+    return schedule
 
 
 def _schedules(wish: Wish) -> Iterator[Schedule]:

@@ -57,9 +57,9 @@ class Result:
 
 def replay_line(schedule: Schedule) -> str:
     """For a schedule as its seed gives it."""
-    line = f"python -m pybroker.testing.simulation --seed {schedule.seed}"
-    planted = schedule.options.planted
-    return f"{line} --planted {planted}" if planted else line
+    if planted := schedule.options.planted:
+        return f"python -m unit_tests.simulation run --seed {schedule.seed} --planted {planted}"
+    return f"python -m pybroker.testing.simulation --seed {schedule.seed}"
 
 
 def wrong(rule: str, text: str) -> Violation:

@@ -12,6 +12,7 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Final
 
@@ -21,7 +22,6 @@ from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.nemesis import Nemesis
-from pybroker.testing.simulation.planted import planted
 from pybroker.testing.simulation.replica_files import DamagedFile
 from pybroker.testing.simulation.result import (
     BROKER_ERROR,
@@ -31,7 +31,7 @@ from pybroker.testing.simulation.result import (
     Result,
     wrong,
 )
-from pybroker.testing.simulation.schedule import Options, Schedule
+from pybroker.testing.simulation.schedule import Options, Schedule, ScheduleError
 from pybroker.testing.simulation.upkeep import look_after
 from pybroker.testing.simulation.view import is_whole, replica, stored_states
 from pybroker.testing.simulation.watching import LiveWatch, read_files
@@ -76,9 +76,23 @@ class _Enough(Exception):
     """An invariant is broken, and nobody wants to know what else is."""
 
 
-def simulate(schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False) -> Result:
-    """Run the schedule; always with the same outcome. Changes logging, garbage collection and, with
-    a planted bug, the code of the broker for the time of the run.
+@contextmanager
+def nothing_planted(bug: str) -> Iterator[None]:
+    """The code as it is. Raises ScheduleError for a schedule that wants a bug."""
+    if bug:
+        raise ScheduleError(f"no bug {bug} can be planted here")
+    yield
+
+
+def simulate(
+    schedule: Schedule,
+    *,
+    keep_trace: bool = False,
+    hurries: bool = False,
+    planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
+) -> Result:
+    """Run the schedule; always with the same outcome. Changes logging and garbage collection, and
+    `planted` the code of the broker, for the time of the run.
 
     With `hurries` the run ends when an invariant is broken, and nothing else is judged then."""
     begun = time.process_time()

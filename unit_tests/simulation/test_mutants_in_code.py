@@ -19,7 +19,6 @@ from pybroker.ports import CreateOp
 from pybroker.records.batch import read_header
 from pybroker.records.builder import BatchBuilder
 from pybroker.testing.simulation.memory_tree import MemoryTree
-from pybroker.testing.simulation.planted import BY_NAME, PLANTED, planted
 from pybroker.wire.api import ApiKey
 from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.coordinator.offsets.offset_stage import Stage as OffsetStage
@@ -33,6 +32,7 @@ from unit_tests.replication.test_copying import behind, failed
 from unit_tests.replication.test_given_up import killed_before_a_checkpoint
 from unit_tests.replication.test_leader_state import Stage
 from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
+from unit_tests.simulation.mutants import BY_NAME, PLANTED, planted
 
 pytestmark = pytest.mark.mutants
 

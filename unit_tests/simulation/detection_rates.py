@@ -21,7 +21,6 @@ from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.schedule import Schedule
 from pybroker.testing.simulation.swarm import generate
 
-ALL: Final = "all"
 _NOTHING: Final = "-"
 _RULES_SHOWN: Final = 4
 

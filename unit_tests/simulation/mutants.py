@@ -1,4 +1,4 @@
-"""Bugs that only the simulation can switch on, to find out whether it would notice them.
+"""Mutants: bugs that are planted into the broker's code, to see whether the simulation finds them.
 
 Each takes one rule of the broker away, by replacing functions of the real code for the time of a
 run; the code itself has no switch. The same rules are taken away from the arithmetic by the model
@@ -24,6 +24,9 @@ from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.leader_state import NOBODY, LeaderState
 from pybroker.replication.partition import Partition
 from pybroker.storage.producer_state import ProducerState
+from pybroker.testing.simulation.result import Result
+from pybroker.testing.simulation.run import simulate
+from pybroker.testing.simulation.schedule import Schedule
 
 _ANY_VERSION: Final = -1
 
@@ -55,6 +58,13 @@ def planted(name: str) -> Iterator[None]:
             undo.callback(setattr, each.owner, each.name, original)
             setattr(each.owner, each.name, each.make(original))
         yield
+
+
+def simulate_mutant(
+    schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False
+) -> Result:
+    """Run the schedule with the bug that it names in the code."""
+    return simulate(schedule, keep_trace=keep_trace, hurries=hurries, planted=planted)
 
 
 # ---- what takes the place of the code
