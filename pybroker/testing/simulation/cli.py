@@ -45,7 +45,7 @@ class Wish:
 
 
 def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.Command:
-    """Its exit code is 1 if a seed failed. `bugs` are those that `simulate` can plant, each with the
+    """Its exit code is 1 if a seed failed. `bugs` has what `simulate` can plant: each name with the
     rule that it takes away."""
     known = bugs or {}
 
