@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.topic_config import effective_topic_config, usable_overrides
+from pybroker.config.topic_config import TopicConfig, usable_overrides
 from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.errors import MalformedNode
@@ -40,7 +40,7 @@ def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)
     usable, _ = usable_overrides(broker, own)
-    config = effective_topic_config(broker, usable)
+    config = TopicConfig.parse(broker, usable)
     is_read = _UNCLEAN in usable or _UNCLEAN not in own
     return Policy(config.min_insync_replicas, is_read and config.unclean_leader_election_enable)
 

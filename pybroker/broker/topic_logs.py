@@ -1,4 +1,4 @@
-"""From a topic's configuration, as operators write it, to that of its logs."""
+"""The options of logs, from what operators wrote into ZooKeeper for their topics."""
 
 from __future__ import annotations
 
@@ -8,54 +8,21 @@ from dataclasses import replace
 from typing import Final
 
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.broker_options import COMPACTION
 from pybroker.config.declaration import first_faults
-from pybroker.config.topic_config import TopicConfig, effective_topic_config, usable_overrides
+from pybroker.config.topic_config import usable_overrides
 from pybroker.config.without_effect import sentence, topic_options_without_effect
 from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.zookeeper.config_store import read_config
 from pybroker.coordinator.zookeeper.paths import config_root, decode_name, topic_entity
 from pybroker.errors import MalformedNode, NoNode
 from pybroker.ports import Coord
-from pybroker.records.batch import TimestampType
 from pybroker.storage.log_config import UNLIMITED, LogConfig
 
 log = logging.getLogger(__name__)
 
-_TIMESTAMP_TYPES = {
-    "CreateTime": TimestampType.CREATE_TIME,
-    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
-}
-
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _RETENTION: Final = (_CLEANUP_POLICY, "retention.bytes", "retention.ms")
-
-
-def log_config(config: TopicConfig) -> LogConfig:
-    """The options that a partition's log goes by."""
-    return LogConfig(
-        segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
-        segment_jitter_ms=config.segment_jitter_ms,
-        index_interval_bytes=config.index_interval_bytes,
-        index_size_bytes_max=config.segment_index_bytes,
-        retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
-        max_message_bytes=config.max_message_bytes,
-        cleanup_policies=frozenset(config.cleanup_policy),
-        timestamp_type=_TIMESTAMP_TYPES[config.message_timestamp_type],
-        message_timestamp_before_max_ms=config.timestamp_before_max_ms,
-        message_timestamp_after_max_ms=config.timestamp_after_max_ms,
-        file_delete_delay_ms=config.file_delete_delay_ms,
-        flush_messages=config.flush_messages,
-        flush_ms=config.flush_ms,
-        min_insync_replicas=config.min_insync_replicas,
-        unclean_leader_election=config.unclean_leader_election_enable,
-        compression_type=config.compression_type,
-        delete_retention_ms=config.delete_retention_ms,
-        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
-        min_compaction_lag_ms=config.min_compaction_lag_ms,
-        max_compaction_lag_ms=config.max_compaction_lag_ms,
-    )
 
 
 def topic_log_config(
@@ -67,10 +34,7 @@ def topic_log_config(
     usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
-    config = replace(
-        log_config(effective_topic_config(broker, usable)),
-        without_effect=frozenset(topic_options_without_effect(topic, usable)),
-    )
+    config = LogConfig.parse(broker, usable)
     unknown = [
         name for name in _RETENTION if overrides is None or name in overrides.keys() - usable.keys()
     ]
@@ -78,7 +42,7 @@ def topic_log_config(
         return config
     log.error("nothing is deleted topic=%s: nobody can read what its retention is", topic)
     if _CLEANUP_POLICY in unknown:  # then a gap may be what compaction has left, and no hole
-        config = replace(config, cleanup_policies=config.cleanup_policies | {"compact"})
+        config = replace(config, cleanup_policy=(*config.cleanup_policy, COMPACTION))
     return replace(config, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 
 
@@ -98,9 +62,10 @@ async def read_log_configs(
         if overrides is None and known is not None:
             return known
         config = topic_log_config(broker(), topic, overrides)
-        warned = frozenset() if known is None else known.without_effect
-        for option in sorted(config.without_effect - warned):
-            log.warning("%s", sentence(topic, option))
+        warned = [] if known is None else topic_options_without_effect(topic, known.overrides)
+        for option in sorted(topic_options_without_effect(topic, config.overrides)):
+            if option not in warned:
+                log.warning("%s", sentence(topic, option))
         return config
 
     await coord.sync(config_root("topics"))

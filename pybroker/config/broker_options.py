@@ -28,7 +28,8 @@ from pybroker.config.listeners import PROTOCOLS
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 COMPACTION: Final = "compact"
-CLEANUP_POLICIES: Final = (COMPACTION, "delete")
+DELETION: Final = "delete"
+CLEANUP_POLICIES: Final = (COMPACTION, DELETION)
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 

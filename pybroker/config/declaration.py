@@ -85,10 +85,11 @@ class Option:
 
     `excluded` are numbers within the bounds that are refused all the same; `choices` the allowed
     words (of each item, for a list); `pattern` what each item must match, described by `shape`.
-    `inherits` (topics only) are the broker's options that give the default, the strongest first,
-    and `inherited` the attribute of the broker's table that holds the result. A row that is not
-    `effective` is known, but nothing in this broker goes by it; the same holds of the words of
-    `idle_choices` in a row that is.
+    `inherits` (topics only) are the broker's options that give the default, the strongest first;
+    where there are several, `inherited` is the attribute of the broker's configuration that holds
+    the result. A row that is not `effective` is known, but nothing in this broker goes by it; the
+    same holds of the words of `idle_choices` in a row that is. `instead` (topics only) says what
+    the broker does in their place.
     """
 
     name: str
@@ -106,11 +107,19 @@ class Option:
     inherited: str | None = None
     effective: bool = True
     idle_choices: tuple[str, ...] = ()
+    instead: str = ""
 
     @property
     def attribute(self) -> str:
         """The name of the field that holds the value."""
-        return self.name.replace(".", "_")
+        return attribute_of(self.name)
+
+    @property
+    def inherited_attribute(self) -> str | None:
+        """The attribute of the broker's configuration that gives the default, if one does."""
+        if self.inherited is None and self.inherits:
+            return attribute_of(self.inherits[0])
+        return self.inherited
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -252,6 +261,11 @@ def listing(name: str, default: D, meaning: str, **rest: Any) -> D:
 def password(name: str, default: D, meaning: str, **rest: Any) -> D:
     """A row for a secret."""
     return _row(Option(name, OptionType.PASSWORD, _plain(default), meaning, **rest), default)
+
+
+def attribute_of(name: str) -> str:
+    """The name of the field that holds the value of an option."""
+    return name.replace(".", "_")
 
 
 def options_of(table: type[Any]) -> dict[str, Option]:

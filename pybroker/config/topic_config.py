@@ -2,21 +2,22 @@
 takes its default.
 
 A topic's own values ("overrides") lie as text under /config/topics in ZooKeeper. Here they are
-checked and, over the broker's options, become the typed `TopicConfig` by which a partition works.
-Nothing here knows the log or ZooKeeper.
+checked and, over the broker's options, become the typed `TopicConfig` by which a partition works;
+its log reads the same rows (`storage/log_config.py`). Nothing here knows the log or ZooKeeper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.broker_options import (
     CLEANUP_POLICIES,
     COMPACTION,
     COMPRESSION_TYPES,
+    DELETION,
     LONG_MAX,
     TIMESTAMP_TYPES,
 )
@@ -43,6 +44,9 @@ from pybroker.errors import ConfigError
 _COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _REPLICA: Final = r"\*|[0-9]+:[0-9]+"
 _REPLICA_SHAPE: Final = "PARTITION:BROKER,PARTITION:BROKER or *"
+_NOT_COMPACTED: Final = "topics are not compacted, and all records of a key stay"
+_NOT_THROTTLED: Final = "replication is not throttled"
+_USUAL_EFFORT: Final = "each codec uses its default level"
 _TIERED: Final = ("remote.", "local.retention.")
 
 
@@ -51,41 +55,50 @@ class TopicConfig:
     """All options of one topic. `TopicConfig()` is Kafka's defaults."""
 
     # fmt: off
-    cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), inherits=("log.cleanup.policy",), inherited="log_cleanup_policy")
-    compression_type: str = string("compression.type", "producer", "The codec in which batches are stored; producer keeps what came.", choices=COMPRESSION_TYPES, inherits=("compression.type",), inherited="compression_type")
-    compression_gzip_level: int = integer("compression.gzip.level", -1, "The effort of gzip, if batches are stored in that codec; -1 is the codec's own choice.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",), inherited="compression_gzip_level", effective=False)
-    compression_lz4_level: int = integer("compression.lz4.level", 9, "The effort of lz4, if batches are stored in that codec.", minimum=1, maximum=17, inherits=("compression.lz4.level",), inherited="compression_lz4_level", effective=False)
-    compression_zstd_level: int = integer("compression.zstd.level", 3, "The effort of zstd, if batches are stored in that codec.", minimum=-131_072, maximum=22, inherits=("compression.zstd.level",), inherited="compression_zstd_level", effective=False)
-    delete_retention_ms: int = long("delete.retention.ms", 86_400_000, "How long a compacted topic keeps the marks of deleted keys.", minimum=0, inherits=("log.cleaner.delete.retention.ms",), inherited="log_cleaner_delete_retention_ms", effective=False)
-    file_delete_delay_ms: int = long("file.delete.delay.ms", 60_000, "How long a deleted segment's files stay on disk under another name.", minimum=0, inherits=("log.segment.delete.delay.ms",), inherited="log_segment_delete_delay_ms")
-    flush_messages: int = long("flush.messages", LONG_MAX, "After how many records a partition is synced to disk; 1 syncs before each acknowledgement.", minimum=1, inherits=("log.flush.interval.messages",), inherited="log_flush_interval_messages")
+    cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), inherits=("log.cleanup.policy",), instead=_NOT_COMPACTED)
+    compression_type: str = string("compression.type", "producer", "The codec in which batches are stored; producer keeps what came.", choices=COMPRESSION_TYPES, inherits=("compression.type",))
+    compression_gzip_level: int = integer("compression.gzip.level", -1, "The effort of gzip, if batches are stored in that codec; -1 is the codec's own choice.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",), effective=False, instead=_USUAL_EFFORT)
+    compression_lz4_level: int = integer("compression.lz4.level", 9, "The effort of lz4, if batches are stored in that codec.", minimum=1, maximum=17, inherits=("compression.lz4.level",), effective=False, instead=_USUAL_EFFORT)
+    compression_zstd_level: int = integer("compression.zstd.level", 3, "The effort of zstd, if batches are stored in that codec.", minimum=-131_072, maximum=22, inherits=("compression.zstd.level",), effective=False, instead=_USUAL_EFFORT)
+    delete_retention_ms: int = long("delete.retention.ms", 86_400_000, "How long a compacted topic keeps the marks of deleted keys.", minimum=0, inherits=("log.cleaner.delete.retention.ms",), effective=False, instead=_NOT_COMPACTED)
+    file_delete_delay_ms: int = long("file.delete.delay.ms", 60_000, "How long a deleted segment's files stay on disk under another name.", minimum=0, inherits=("log.segment.delete.delay.ms",))
+    flush_messages: int = long("flush.messages", LONG_MAX, "After how many records a partition is synced to disk; 1 syncs before each acknowledgement.", minimum=1, inherits=("log.flush.interval.messages",))
     flush_ms: int = long("flush.ms", LONG_MAX, "The longest time that a record waits to be synced.", minimum=0, inherits=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), inherited="flush_ms")
-    follower_replication_throttled_replicas: tuple[str, ...] = listing("follower.replication.throttled.replicas", (), "The followers whose copying is slowed down by the broker's rate.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False)
-    index_interval_bytes: int = integer("index.interval.bytes", 4096, "How many bytes of the log lie between two entries of an index.", minimum=0, inherits=("log.index.interval.bytes",), inherited="log_index_interval_bytes")
-    leader_replication_throttled_replicas: tuple[str, ...] = listing("leader.replication.throttled.replicas", (), "The leaders whose copying is slowed down by the broker's rate.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False)
-    max_compaction_lag_ms: int = long("max.compaction.lag.ms", LONG_MAX, "The longest time that a record stays out of compaction.", minimum=1, inherits=("log.cleaner.max.compaction.lag.ms",), inherited="log_cleaner_max_compaction_lag_ms", effective=False)
-    max_message_bytes: int = integer("max.message.bytes", 1_048_588, "The largest record batch that is taken, as it arrives (compressed).", minimum=0, inherits=("message.max.bytes",), inherited="message_max_bytes")
-    message_downconversion_enable: bool = boolean("message.downconversion.enable", True, "Whether old clients get batches rewritten in an older format.", inherits=("log.message.downconversion.enable",), inherited="log_message_downconversion_enable", effective=False)
-    message_format_version: str = string("message.format.version", "3.0-IV1", "Without effect since Kafka 3.0: batches are always of the newest format.", pattern=VERSION, shape=VERSION_SHAPE, inherits=("log.message.format.version",), inherited="log_message_format_version", effective=False)
-    message_timestamp_after_max_ms: int = long("message.timestamp.after.max.ms", LONG_MAX, "How far in the future a record's time may lie.", minimum=0, inherits=("log.message.timestamp.after.max.ms",), inherited="log_message_timestamp_after_max_ms")
-    message_timestamp_before_max_ms: int = long("message.timestamp.before.max.ms", LONG_MAX, "How far in the past a record's time may lie.", minimum=0, inherits=("log.message.timestamp.before.max.ms",), inherited="log_message_timestamp_before_max_ms")
-    message_timestamp_difference_max_ms: int = long("message.timestamp.difference.max.ms", LONG_MAX, "The older form of message.timestamp.before.max.ms and message.timestamp.after.max.ms.", minimum=0, inherits=("log.message.timestamp.difference.max.ms",), inherited="log_message_timestamp_difference_max_ms")
-    message_timestamp_type: str = string("message.timestamp.type", "CreateTime", "Whether records keep the producer's time or get the time of their arrival.", choices=TIMESTAMP_TYPES, inherits=("log.message.timestamp.type",), inherited="log_message_timestamp_type")
-    min_cleanable_dirty_ratio: float = double("min.cleanable.dirty.ratio", 0.5, "The share of new bytes from which a compacted partition is compacted again.", minimum=0, maximum=1, inherits=("log.cleaner.min.cleanable.ratio",), inherited="log_cleaner_min_cleanable_ratio", effective=False)
-    min_compaction_lag_ms: int = long("min.compaction.lag.ms", 0, "The shortest time that a record stays out of compaction.", minimum=0, inherits=("log.cleaner.min.compaction.lag.ms",), inherited="log_cleaner_min_compaction_lag_ms", effective=False)
-    min_insync_replicas: int = integer("min.insync.replicas", 1, "With acks=all, how many replicas must be in sync for a write to be taken.", minimum=1, inherits=("min.insync.replicas",), inherited="min_insync_replicas")
-    preallocate: bool = boolean("preallocate", False, "Whether a new segment's space is taken from the disk at once.", inherits=("log.preallocate",), inherited="log_preallocate", effective=False)
-    retention_bytes: int = long("retention.bytes", -1, "The size of a partition above which its oldest segments are deleted, -1 for any.", inherits=("log.retention.bytes",), inherited="log_retention_bytes")
+    follower_replication_throttled_replicas: tuple[str, ...] = listing("follower.replication.throttled.replicas", (), "The followers whose copying is slowed down by the broker's rate.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
+    index_interval_bytes: int = integer("index.interval.bytes", 4096, "How many bytes of the log lie between two entries of an index.", minimum=0, inherits=("log.index.interval.bytes",))
+    leader_replication_throttled_replicas: tuple[str, ...] = listing("leader.replication.throttled.replicas", (), "The leaders whose copying is slowed down by the broker's rate.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
+    max_compaction_lag_ms: int = long("max.compaction.lag.ms", LONG_MAX, "The longest time that a record stays out of compaction.", minimum=1, inherits=("log.cleaner.max.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
+    max_message_bytes: int = integer("max.message.bytes", 1_048_588, "The largest record batch that is taken, as it arrives (compressed).", minimum=0, inherits=("message.max.bytes",))
+    message_downconversion_enable: bool = boolean("message.downconversion.enable", True, "Whether old clients get batches rewritten in an older format.", inherits=("log.message.downconversion.enable",), effective=False, instead="all clients get the newest format of batches")
+    message_format_version: str = string("message.format.version", "3.0-IV1", "Without effect since Kafka 3.0: batches are always of the newest format.", pattern=VERSION, shape=VERSION_SHAPE, inherits=("log.message.format.version",), effective=False, instead="batches are always of the newest format")
+    message_timestamp_after_max_ms: int = long("message.timestamp.after.max.ms", LONG_MAX, "How far in the future a record's time may lie.", minimum=0, inherits=("log.message.timestamp.after.max.ms",))
+    message_timestamp_before_max_ms: int = long("message.timestamp.before.max.ms", LONG_MAX, "How far in the past a record's time may lie.", minimum=0, inherits=("log.message.timestamp.before.max.ms",))
+    message_timestamp_difference_max_ms: int = long("message.timestamp.difference.max.ms", LONG_MAX, "The older form of message.timestamp.before.max.ms and message.timestamp.after.max.ms.", minimum=0, inherits=("log.message.timestamp.difference.max.ms",))
+    message_timestamp_type: str = string("message.timestamp.type", "CreateTime", "Whether records keep the producer's time or get the time of their arrival.", choices=TIMESTAMP_TYPES, inherits=("log.message.timestamp.type",))
+    min_cleanable_dirty_ratio: float = double("min.cleanable.dirty.ratio", 0.5, "The share of new bytes from which a compacted partition is compacted again.", minimum=0, maximum=1, inherits=("log.cleaner.min.cleanable.ratio",), effective=False, instead=_NOT_COMPACTED)
+    min_compaction_lag_ms: int = long("min.compaction.lag.ms", 0, "The shortest time that a record stays out of compaction.", minimum=0, inherits=("log.cleaner.min.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
+    min_insync_replicas: int = integer("min.insync.replicas", 1, "With acks=all, how many replicas must be in sync for a write to be taken.", minimum=1, inherits=("min.insync.replicas",))
+    preallocate: bool = boolean("preallocate", False, "Whether a new segment's space is taken from the disk at once.", inherits=("log.preallocate",), effective=False, instead="the files of a segment grow as they are written")
+    retention_bytes: int = long("retention.bytes", -1, "The size of a partition above which its oldest segments are deleted, -1 for any.", inherits=("log.retention.bytes",))
     retention_ms: int = long("retention.ms", 604_800_000, "The age at which a segment is deleted, -1 for never.", minimum=-1, inherits=("log.retention.ms", "log.retention.minutes", "log.retention.hours"), inherited="retention_ms")
-    segment_bytes: int = integer("segment.bytes", 1 << 30, "The size at which a new segment file is begun.", minimum=14, inherits=("log.segment.bytes",), inherited="log_segment_bytes")
-    segment_index_bytes: int = integer("segment.index.bytes", 10_485_760, "The largest size of an offset or time index.", minimum=4, inherits=("log.index.size.max.bytes",), inherited="log_index_size_max_bytes")
+    segment_bytes: int = integer("segment.bytes", 1 << 30, "The size at which a new segment file is begun.", minimum=14, inherits=("log.segment.bytes",))
+    segment_index_bytes: int = integer("segment.index.bytes", 10_485_760, "The largest size of an offset or time index.", minimum=4, inherits=("log.index.size.max.bytes",))
     segment_jitter_ms: int = long("segment.jitter.ms", 0, "The largest random amount by which segments roll early.", minimum=0, inherits=("log.roll.jitter.ms", "log.roll.jitter.hours"), inherited="roll_jitter_ms")
     segment_ms: int = long("segment.ms", 604_800_000, "The age at which a new segment is begun.", minimum=1, inherits=("log.roll.ms", "log.roll.hours"), inherited="roll_ms")
-    unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False, "Whether a replica that is behind may lead when no other is left, at the price of lost records.", inherits=("unclean.leader.election.enable",), inherited="unclean_leader_election_enable")
+    unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False, "Whether a replica that is behind may lead when no other is left, at the price of lost records.", inherits=("unclean.leader.election.enable",))
     # fmt: on
 
     overrides: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The topic's own options, as text."""
+
+    @classmethod
+    def parse(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> Self:
+        """The options by which a topic works. Raises ConfigError with every fault of
+        `overrides`."""
+        values, faults = _parse(broker, overrides)
+        if faults:
+            raise ConfigError(list(faults.values()))
+        return cls(**values, overrides=dict(overrides))
 
     @property
     def values(self) -> dict[str, Value]:
@@ -111,17 +124,18 @@ class TopicConfig:
             return self.message_timestamp_after_max_ms
         return self.message_timestamp_difference_max_ms
 
+    @property
+    def deletes(self) -> bool:
+        """Whether old records may be removed by age and size."""
+        return DELETION in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        return COMPACTION in self.cleanup_policy
+
 
 TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
 """Option name -> row."""
-
-
-def effective_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
-    """The options by which a topic works. Raises ConfigError with every fault of `overrides`."""
-    values, faults = _parse(broker, overrides)
-    if faults:
-        raise ConfigError(list(faults.values()))
-    return TopicConfig(**values, overrides=dict(overrides))
 
 
 def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> list[str]:
@@ -157,9 +171,9 @@ def _parse(
     for number, name in enumerate(name for name in overrides if name not in TOPIC_OPTIONS):
         faults[name] = _unknown(name, suggests=number < SUGGESTIONS_MAX)
     inherited = {
-        row.attribute: getattr(broker, row.inherited)
+        row.attribute: getattr(broker, attribute)
         for row in TOPIC_OPTIONS.values()
-        if row.inherited is not None
+        if (attribute := row.inherited_attribute) is not None
     }
     values = inherited | own
     shortest = values.get("min_compaction_lag_ms", 0)

@@ -1,8 +1,8 @@
 """Topic options that this version accepts, as Kafka does, but does not implement: finds them among
 given options, and words the warning for the operator.
 
-The rows of `topic_config.py` declare which options and values have no effect. This module adds the
-reasons. It neither logs nor prints: brokers and tools do.
+The rows of `topic_config.py` declare which options and values have no effect, and what the broker
+does instead. This module neither logs nor prints: brokers and tools do.
 """
 
 from __future__ import annotations
@@ -14,26 +14,6 @@ from pybroker.config.topic_config import TOPIC_OPTIONS
 from pybroker.model import INTERNAL_TOPICS
 
 CLEANUP_POLICY: Final = "cleanup.policy"
-
-_NOT_COMPACTED: Final = "topics are not compacted, and all records of a key stay"
-_NOT_THROTTLED: Final = "replication is not throttled"
-_USUAL_EFFORT: Final = "each codec uses its default level"
-_REASONS: Final[Mapping[str, str]] = {
-    "delete.retention.ms": _NOT_COMPACTED,
-    "max.compaction.lag.ms": _NOT_COMPACTED,
-    "min.cleanable.dirty.ratio": _NOT_COMPACTED,
-    "min.compaction.lag.ms": _NOT_COMPACTED,
-    "follower.replication.throttled.replicas": _NOT_THROTTLED,
-    "leader.replication.throttled.replicas": _NOT_THROTTLED,
-    "compression.gzip.level": _USUAL_EFFORT,
-    "compression.lz4.level": _USUAL_EFFORT,
-    "compression.zstd.level": _USUAL_EFFORT,
-    "message.downconversion.enable": "all clients get the newest format of batches",
-    "message.format.version": "batches are always of the newest format",
-    "preallocate": "the files of a segment grow as they are written",
-}
-"""Topic option -> what the broker does instead. Of cleanup.policy only the value compact has no
-effect."""
 
 
 def options_without_effect(config: Mapping[str, str]) -> list[str]:
@@ -58,6 +38,6 @@ def topic_options_without_effect(topic: str, config: Mapping[str, str]) -> list[
 
 def sentence(topic: str, option: str) -> str:
     """What an operator is told of a topic's option without effect."""
-    if option == CLEANUP_POLICY:
-        return f"topic {topic}: compact in {option} has no effect in this version: {_NOT_COMPACTED}"
-    return f"topic {topic}: {option} has no effect in this version: {_REASONS[option]}"
+    row = TOPIC_OPTIONS[option]
+    what = f"{' and '.join(row.idle_choices)} in {option}" if row.idle_choices else option
+    return f"topic {topic}: {what} has no effect in this version: {row.instead}"

@@ -12,7 +12,7 @@ from typing import Final
 from pybroker.config.broker_config import BROKER_OPTIONS
 from pybroker.config.declaration import Option, OptionType, UpdateMode, Value, can_be_told
 from pybroker.config.layered_config import LayeredConfig, Source, Synonym, is_secret, option_of
-from pybroker.config.topic_config import TOPIC_OPTIONS, effective_topic_config, usable_overrides
+from pybroker.config.topic_config import TOPIC_OPTIONS, TopicConfig, usable_overrides
 
 _UNKNOWN_TYPE: Final = 0
 _TYPES: Final[Mapping[OptionType, int]] = {
@@ -46,7 +46,7 @@ def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[C
     """Every option of a topic whose own values are `overrides`, and those of its values that
     nobody knows. A value that cannot be applied is not told, because it does not hold."""
     usable, _ = usable_overrides(layers.current, overrides)
-    values = effective_topic_config(layers.current, usable).values
+    values = TopicConfig.parse(layers.current, usable).values
     entries = [
         _entry(name, row, values[name], layers.topic_synonyms(name, usable), read_only=False)
         for name, row in TOPIC_OPTIONS.items()

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from pybroker.config.layered_config import LayeredConfig
-from pybroker.config.topic_config import effective_topic_config
+from pybroker.config.topic_config import TopicConfig
 from pybroker.coordinator.controller.growth import grow_topic
 from pybroker.coordinator.controller.topics import (
     check_assignment,
@@ -72,7 +72,7 @@ class ZooKeeperTopicAdmin:
         ZooKeeper does not answer."""
         layers = self._layers()
         try:
-            effective_topic_config(layers.current, configs)
+            TopicConfig.parse(layers.current, configs)
         except ConfigError as error:
             raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from error
         placed = self._place(partitions, replication_factor, assignment)

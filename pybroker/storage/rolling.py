@@ -39,7 +39,7 @@ def is_due(
         return True
     if batch.last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
         return True
-    if active.indexes_reach(config.index_size_bytes_max):
+    if active.indexes_reach(config.segment_index_bytes):
         return True
     first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
     if first_ms >= 0 and batch.max_timestamp >= 0:
@@ -69,8 +69,8 @@ def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
     """
     first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
     free_entries = min(
-        (config.index_size_bytes_max - active.offsets.table.size_bytes) // OFFSET_ENTRY.size,
-        (config.index_size_bytes_max - active.times.table.size_bytes) // TIME_ENTRY.size,
+        (config.segment_index_bytes - active.offsets.table.size_bytes) // OFFSET_ENTRY.size,
+        (config.segment_index_bytes - active.times.table.size_bytes) // TIME_ENTRY.size,
     )
     indexed_bytes = max(free_entries - 2, 0) * config.index_interval_bytes
     return Room(

@@ -8,7 +8,6 @@ from pybroker.config.broker_config import BROKER_OPTIONS, BrokerConfig
 from pybroker.config.topic_config import (
     TOPIC_OPTIONS,
     TopicConfig,
-    effective_topic_config,
     topic_config_faults,
     usable_overrides,
 )
@@ -22,11 +21,12 @@ def test_each_row_inherits_from_options_that_exist(name: str) -> None:
     row = TOPIC_OPTIONS[name]
     assert row.meaning.endswith(".")
     assert set(row.inherits) <= BROKER_OPTIONS.keys()
-    assert (row.inherited is None) == (not row.inherits)
+    assert (row.inherited is None) == (len(row.inherits) < 2)
+    assert row.inherited_attribute is None or hasattr(BROKER, row.inherited_attribute)
 
 
 def test_without_overrides_on_a_default_broker_all_is_kafkas_default() -> None:
-    assert effective_topic_config(BROKER, {}) == TopicConfig()
+    assert TopicConfig.parse(BROKER, {}) == TopicConfig()
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_without_overrides_on_a_default_broker_all_is_kafkas_default() -> None:
 def test_the_broker_gives_the_default_and_the_topic_overrides_it(
     broker: dict[str, str], attribute: str, value: object
 ) -> None:
-    config = effective_topic_config(BrokerConfig.parse(broker), {})
+    config = TopicConfig.parse(BrokerConfig.parse(broker), {})
     assert getattr(config, attribute) == value
     name = attribute.replace("_", ".")
     text = TOPIC_OPTIONS[name].format(TOPIC_OPTIONS[name].default)
     assert text is not None
-    overridden = effective_topic_config(BrokerConfig.parse(broker), {name: text})
+    overridden = TopicConfig.parse(BrokerConfig.parse(broker), {name: text})
     assert getattr(overridden, attribute) == TOPIC_OPTIONS[name].default
     assert overridden.overrides == {name: text}
 
@@ -73,7 +73,7 @@ def test_the_broker_gives_the_default_and_the_topic_overrides_it(
 def test_the_newer_timestamp_options_win(
     overrides: dict[str, str], before: int, after: int
 ) -> None:
-    config = effective_topic_config(BROKER, overrides)
+    config = TopicConfig.parse(BROKER, overrides)
     assert (config.timestamp_before_max_ms, config.timestamp_after_max_ms) == (before, after)
 
 
@@ -107,7 +107,7 @@ def test_a_client_is_told_what_is_wrong(name: str, text: str | None, fault: str)
 def test_the_two_compaction_lags_must_fit() -> None:
     overrides = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}
     with pytest.raises(ConfigError, match=r"max\.compaction\.lag\.ms=5"):
-        effective_topic_config(BROKER, overrides)
+        TopicConfig.parse(BROKER, overrides)
 
 
 def test_what_lies_in_zookeeper_is_used_as_far_as_it_makes_sense() -> None:
@@ -116,13 +116,13 @@ def test_what_lies_in_zookeeper_is_used_as_far_as_it_makes_sense() -> None:
     )
     assert usable == {"retention.ms": "7"}
     assert len(faults) == 2
-    assert effective_topic_config(BROKER, usable).retention_ms == 7
+    assert TopicConfig.parse(BROKER, usable).retention_ms == 7
 
 
 def test_texts_read_back_as_the_same_configuration() -> None:
-    config = effective_topic_config(BROKER, {"cleanup.policy": "compact,delete"})
+    config = TopicConfig.parse(BROKER, {"cleanup.policy": "compact,delete"})
     assert config.texts["cleanup.policy"] == "compact,delete"
-    assert effective_topic_config(BROKER, config.texts) == config
+    assert TopicConfig.parse(BROKER, config.texts) == config
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_a_topics_lag_that_does_not_go_with_the_brokers_is_left_out(
     broker = BrokerConfig.parse({"log.cleaner.min.compaction.lag.ms": "100"})
     usable, faults = usable_overrides(broker, overrides)
     assert (usable, bool(faults)) == (left, not left)
-    effective_topic_config(broker, usable)
+    TopicConfig.parse(broker, usable)

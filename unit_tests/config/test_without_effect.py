@@ -45,6 +45,7 @@ def test_each_option_without_effect_has_a_sentence(name: str) -> None:
     told = sentence("orders", name)
     assert told.startswith("topic orders: ")
     assert f"{name} has no effect in this version: " in told
+    assert TOPIC_OPTIONS[name].instead
 
 
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))

@@ -15,7 +15,7 @@ SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
 
 def test_in_a_compacted_log_a_gap_between_segments_is_no_hole(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, replace(SMALL, cleanup_policies=frozenset({"compact"})))
+    bench = Bench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
     bench.append(*[1] * 30)
     first = bench.segment(0)
     first.write_bytes(first.read_bytes()[: -len(batch(1))])
@@ -29,7 +29,7 @@ def test_in_a_compacted_log_what_a_power_loss_took_is_missed(
     tmp_path: Path, is_durable: bool
 ) -> None:
     """Whole batches from the end of a segment, of which the next one was on the disk already."""
-    bench = Bench(tmp_path, replace(SMALL, cleanup_policies=frozenset({"compact"})))
+    bench = Bench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
     bench.append(*[1] * 30)
     first, second = bench.segment(0), int(bench.segment(1).stem)
     first.write_bytes(first.read_bytes()[: -len(batch(1))])

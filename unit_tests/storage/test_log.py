@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.records.batch import TimestampType, crc_matches, read_header, stamp
+from pybroker.records.batch import crc_matches, read_header, stamp
 from pybroker.records.compression import Codec
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.segment import Segment
@@ -166,7 +166,7 @@ def test_jitter_beyond_the_age_of_segments_counts_as_that_age(bench: Bench) -> N
 
 
 def test_segments_end_when_an_index_is_full(bench: Bench) -> None:
-    bench.log.set_config(LogConfig(index_interval_bytes=0, index_size_bytes_max=36))
+    bench.log.set_config(LogConfig(index_interval_bytes=0, segment_index_bytes=36))
     bench.append(*[1] * 12)
     assert bench.log.segment_count > 2
     bench.close()
@@ -174,7 +174,7 @@ def test_segments_end_when_an_index_is_full(bench: Bench) -> None:
 
 
 def test_log_append_time_is_the_brokers(bench: Bench) -> None:
-    bench.log.set_config(LogConfig(timestamp_type=TimestampType.LOG_APPEND_TIME))
+    bench.log.set_config(LogConfig(message_timestamp_type="LogAppendTime"))
     bench.now_ms = 1_800_000_000_000
     result = bench.put(batch(3))
     data = bench.read(0)
@@ -380,8 +380,8 @@ def test_starting_over_elsewhere(segmented: Bench) -> None:
         ({"retention_ms": -1}, 40, 40),
         ({"retention_ms": -1, "retention_bytes": 20 * ONE}, 40, 24),
         ({"retention_ms": -1, "retention_bytes": 0}, 40, 0),
-        ({"retention_ms": 10, "cleanup_policies": frozenset({"compact"})}, 40, 40),
-        ({"retention_ms": 10, "cleanup_policies": frozenset({"compact", "delete"})}, 40, 0),
+        ({"retention_ms": 10, "cleanup_policy": ("compact",)}, 40, 40),
+        ({"retention_ms": 10, "cleanup_policy": ("compact", "delete")}, 40, 0),
     ],
 )
 def test_retention(
@@ -400,7 +400,7 @@ def test_retention(
 
 
 def test_a_compacted_topic_loses_only_what_was_deleted_by_request(segmented: Bench) -> None:
-    segmented.log.set_config(LogConfig(cleanup_policies=frozenset({"compact"}), retention_ms=1))
+    segmented.log.set_config(LogConfig(cleanup_policy=("compact",), retention_ms=1))
     segmented.log.advance_log_start(20)
     assert segmented.log.delete_expired(FIRST_TIMESTAMP * 2, 40) > 0
     assert segmented.offsets() == list(range(20, 40))

@@ -59,7 +59,7 @@ def test_a_bent_offset_of_the_last_batch_of_a_segment_is_damage_there(tmp_path: 
 
 
 def test_in_a_compacted_log_a_gap_before_the_last_batch_is_no_damage(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, LogConfig(cleanup_policies=frozenset({"compact"})))
+    bench = Bench(tmp_path, LogConfig(cleanup_policy=("compact",)))
     bench.append(1, 1, 1)
     bench.flip_bit(2, at=6)
     bench.crash()

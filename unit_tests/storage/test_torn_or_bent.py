@@ -43,7 +43,7 @@ def test_the_begin_of_a_batch_is_torn_wherever_it_ends(bench: Bench) -> None:
 
 
 def test_compaction_may_have_left_a_gap_before_the_last_batch(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, LogConfig(cleanup_policies=frozenset({"compact"})))
+    bench = Bench(tmp_path, LogConfig(cleanup_policy=("compact",)))
     bench.append(1)
     bench.add_tail(stamped(batch(1), 2))
     bench.crash(same_boot=True)
