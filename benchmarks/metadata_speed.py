@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from pybroker.handlers.context import BrokerOptions
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.handlers.dispatch import Dispatcher
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.model import (
@@ -74,7 +74,7 @@ def main(topics: int, partitions: int) -> None:
     controller = Controller()
     services = SimpleNamespace(
         cluster_id="cluster",
-        options=BrokerOptions(),
+        config=BrokerConfig(),
         metadata=view,
         controller=controller,
         controller_id=controller.controller_id,

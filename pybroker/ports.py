@@ -334,10 +334,10 @@ class FetchedPartition:
 class FetchLimits:
     """How much a follower asks for at a time, and how long the leader may wait for it."""
 
-    max_wait_ms: int = 500
-    min_bytes: int = 1
-    max_bytes: int = 10_485_760
-    partition_max_bytes: int = 1_048_576
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partition_max_bytes: int
 
 
 class LeaderChannel(Protocol):

@@ -32,8 +32,8 @@ class RebalanceSettings:
     """Kafka's leader.imbalance.*: the share of a broker's partitions, in percent, that others may
     lead, and how often it is looked at; for the first time `first_check_s` after taking office."""
 
-    imbalance_percentage: int = 10
-    interval_s: float = 300.0
+    imbalance_percentage: int
+    interval_s: float
     first_check_s: float = 5.0
 
 

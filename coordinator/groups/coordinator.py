@@ -80,7 +80,7 @@ class GroupCoordinator:
         self.offsets = offsets
         self.context = context
         self._membership = membership
-        self._options = surroundings.options
+        self._config = surroundings.config
         self._counters = surroundings.counters
         self._take_room = surroundings.take_room
         self._log_limit = LogLimit(context.clock, lines=NOTES_MAX)
@@ -139,11 +139,13 @@ class GroupCoordinator:
         for group_id, stored in recorded.items():
             group = self._groups[group_id] = from_record(group_id, stored, now)
             turn = self._turn()
-            if len(group.members) > self._options.size_max:
+            if len(group.members) > self._config.group_max_size:
                 rebalance.prepare(group, turn, "it has more members than a group may have")
             turn.has_new_members = True
             self._carry_out(group, turn)
-        self.context.call_later(self._options.sweep_interval_ms / 1000, self._sweep_soon)
+        self.context.call_later(
+            self._config.offsets_retention_check_interval_ms / 1000, self._sweep_soon
+        )
 
     def ended(self) -> None:
         self._has_ended = True
@@ -163,7 +165,7 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, call: Join) -> Joined:
         """Raises BrokerError."""
-        fault = join.fault_of(call, self._options)
+        fault = join.fault_of(call, self._config)
         if fault is not ErrorCode.NONE:
             return Joined(fault, call.member_id)
         group = self._groups.get(group_id)
@@ -301,7 +303,7 @@ class GroupCoordinator:
 
     def _turn(self) -> Turn:
         clock = self.context.clock
-        return Turn(clock.monotonic(), clock.wall_ms(), self._options, self._new_id)
+        return Turn(clock.monotonic(), clock.wall_ms(), self._config, self._new_id)
 
     def _new_id(self, prefix: str) -> str:
         suffix = uuid.UUID(bytes=self.context.rng.randbytes(16), version=4)
@@ -446,7 +448,9 @@ class GroupCoordinator:
 
     def _sweep_soon(self) -> None:
         self._begin(self._sweep())
-        self.context.call_later(self._options.sweep_interval_ms / 1000, self._sweep_soon)
+        self.context.call_later(
+            self._config.offsets_retention_check_interval_ms / 1000, self._sweep_soon
+        )
 
     async def _sweep(self) -> None:
         """Groups that nobody is in and that have no offsets come to an end."""

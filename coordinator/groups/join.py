@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups import handover, rebalance
 from pybroker.coordinator.groups.calls import (
     NO_MEMBER_ID,
@@ -19,16 +20,15 @@ from pybroker.coordinator.groups.options import (
     NEW_MEMBER_JOIN_TIMEOUT_S,
     PROTOCOLS_MAX,
     REASON_MAX,
-    GroupOptions,
 )
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.groups.turn import StoreReplacement, Turn
 from pybroker.errors import ErrorCode
 
 
-def fault_of(call: Join, options: GroupOptions) -> ErrorCode:
+def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
     """What is wrong with a join, whatever the group, or NONE."""
-    timeouts = range(options.session_timeout_min_ms, options.session_timeout_max_ms + 1)
+    timeouts = range(config.group_min_session_timeout_ms, config.group_max_session_timeout_ms + 1)
     if call.session_timeout_ms not in timeouts:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     size = sum(len(metadata) for _, metadata in call.protocols)
@@ -52,7 +52,7 @@ def join(group: Group, call: Join, ticket: Ticket, turn: Turn) -> None:
     """Decide about a join that `fault_of` has let pass. It is answered now or later, but it is."""
     if group.state is GroupState.DEAD:
         turn.answer(ticket, Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, call.member_id))
-    elif not _has_room(group, call, turn.options):
+    elif not _has_room(group, call, turn.config):
         _shed(group, call.member_id, turn)
         turn.answer(ticket, Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID))
     elif not group.supports(call.protocol_type, call.protocols):
@@ -66,7 +66,7 @@ def join(group: Group, call: Join, ticket: Ticket, turn: Turn) -> None:
     rebalance.try_complete(group, turn)
 
 
-def _has_room(group: Group, call: Join, options: GroupOptions) -> bool:
+def _has_room(group: Group, call: Join, config: BrokerConfig) -> bool:
     """Members of the generation have, and who takes a static member's place; while a new generation
     is made, the first to join have."""
     member = group.members.get(call.member_id)
@@ -74,8 +74,9 @@ def _has_room(group: Group, call: Join, options: GroupOptions) -> bool:
     if group.state is GroupState.EMPTY or takes_a_place:
         return True
     if group.state is GroupState.PREPARING_REBALANCE:
-        return (member is not None and member.join is not None) or group.joining < options.size_max
-    return member is not None or len(group.members) < options.size_max
+        has_joined = member is not None and member.join is not None
+        return has_joined or group.joining < config.group_max_size
+    return member is not None or len(group.members) < config.group_max_size
 
 
 def _shed(group: Group, member_id: str, turn: Turn) -> None:

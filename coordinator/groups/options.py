@@ -1,8 +1,7 @@
-"""The options by which groups decide, and the limits that no option moves."""
+"""The limits of groups that no option moves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 NEW_MEMBER_JOIN_TIMEOUT_S: Final = 300.0
@@ -20,15 +19,3 @@ REASON_MAX: Final = 255
 """Characters of a member's own words that come into the log, as in Kafka's clients."""
 NAME_PREFIX_MAX: Final = 200
 """Characters of a client id or an instance id that a member id begins with."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """The broker's options, with Kafka's defaults."""
-
-    session_timeout_min_ms: int = 6_000
-    session_timeout_max_ms: int = 1_800_000
-    size_max: int = (1 << 31) - 1
-    initial_rebalance_delay_ms: int = 3_000
-    sweep_interval_ms: int = 600_000
-    """How often groups without members and offsets are looked for."""

@@ -24,7 +24,7 @@ def prepare(group: Group, turn: Turn, why: str) -> None:
     group.is_storing = False
     timeout_s = group.rebalance_timeout_s
     if group.state is GroupState.EMPTY:
-        delay_s = turn.options.initial_rebalance_delay_ms / 1000
+        delay_s = turn.config.group_initial_rebalance_delay_ms / 1000
         group.initial_rest_s = max(timeout_s - delay_s, 0.0)
         group.was_extended = False
         group.join_deadline = turn.now + delay_s
@@ -48,7 +48,7 @@ def expired(group: Group, turn: Turn) -> None:
     """The time to join is over, or the initial delay: it goes on while newcomers come, at most
     until the rebalance timeout."""
     if group.was_extended and group.initial_rest_s:
-        delay_s = min(turn.options.initial_rebalance_delay_ms / 1000, group.initial_rest_s)
+        delay_s = min(turn.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s
         group.was_extended = False
         group.join_deadline = turn.now + delay_s

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.calls import GroupView
-from pybroker.coordinator.groups.options import GroupOptions
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import ErrorCode
 from pybroker.metrics import GroupCounters
@@ -47,7 +47,7 @@ def _has_room(size: int) -> None:
 class Surroundings:
     """What all shards of a broker share."""
 
-    options: GroupOptions = field(default_factory=GroupOptions)
+    config: BrokerConfig = field(default_factory=BrokerConfig)
     counters: GroupCounters = field(default_factory=GroupCounters)
     take_room: Callable[[int], None] = _has_room
     """Takes so many bytes of memory for members, or raises BrokerError (`room.py`)."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.calls import Joined, Synced, Ticket
 from pybroker.coordinator.groups.group import Group
 from pybroker.coordinator.groups.member import Member
-from pybroker.coordinator.groups.options import GroupOptions
 from pybroker.coordinator.groups.records import RecordedGroup
 
 
@@ -52,7 +52,7 @@ class Turn:
 
     now: float
     wall_ms: int
-    options: GroupOptions
+    config: BrokerConfig
     new_id: Callable[[str], str]
     answers: list[tuple[Ticket, Joined | Synced]] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.groups.states import GroupState
@@ -59,14 +59,6 @@ class Removable(Protocol):
         """Remove those of `keys` that were not committed since."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalOptions:
-    """The broker's options."""
-
-    retention_ms: int = 10_080 * 60_000
-    interval_s: float = 600.0
-
-
 def expired(
     offsets: Mapping[TopicPartition, CommittedOffset],
     facts: GroupFacts | None,
@@ -102,12 +94,13 @@ class OffsetRemoval:
     """Runs from `begin` to `end`; owns its tasks."""
 
     def __init__(
-        self, shard: ShardContext, coord: Coord, store: Removable, options: RemovalOptions
+        self, shard: ShardContext, coord: Coord, store: Removable, config: BrokerConfig
     ) -> None:
         self._shard = shard
         self._coord = coord
         self._store = store
-        self._options = options
+        self._interval_s = config.offsets_retention_check_interval_ms / 1000
+        self._retention_ms = config.offsets_retention_minutes * 60_000
         self._facts: Callable[[str], GroupFacts | None] = lambda _: None
         self._tasks: set[asyncio.Task[None]] = set()
         self._runs = False
@@ -142,7 +135,7 @@ class OffsetRemoval:
 
     def _look_later(self) -> None:
         if self._runs:
-            self._shard.call_later(self._options.interval_s, lambda: self._do(self._look()))
+            self._shard.call_later(self._interval_s, lambda: self._do(self._look()))
 
     # ---- expiry
 
@@ -168,7 +161,7 @@ class OffsetRemoval:
             return
         now_ms = self._shard.clock.wall_ms()
         facts = self._facts(group_id)
-        old = expired(offsets, facts, now_ms, self._options.retention_ms)
+        old = expired(offsets, facts, now_ms, self._retention_ms)
         orphaned = [key for key in offsets if key.topic not in existing]
         keys = dict.fromkeys([*old, *orphaned])
         if keys:

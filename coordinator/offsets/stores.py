@@ -6,15 +6,15 @@ and end with the shard.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.mirror import GroupMirror
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.offsets.log_store import LoggedOffsets
-from pybroker.coordinator.offsets.removal import OffsetRemoval, RemovalOptions
+from pybroker.coordinator.offsets.removal import OffsetRemoval
 from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.errors import ErrorCode
@@ -30,15 +30,6 @@ _STORES: Final[Mapping[str, Callable[..., Store]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetOptions:
-    """The broker's options, with their defaults. `storage`: zookeeper or kafka."""
-
-    storage: str = IN_ZOOKEEPER
-    commit_timeout_s: float = 5.0
-    removal: RemovalOptions = field(default_factory=RemovalOptions)
-
-
 class KeptOffsets:
     """An `OffsetStore`: the one that the options name; the `mirror` beside it, and the `removal` of
     what is not needed any more, which wants to know the `facts` of groups."""
@@ -49,17 +40,17 @@ class KeptOffsets:
         coord: Coord,
         *,
         is_mine: Callable[[str], bool],
-        options: OffsetOptions,
+        config: BrokerConfig,
         joint: JointMultis,
     ) -> None:
         """`coord` and `joint` are those of all shards of the broker."""
-        timeout_s = options.commit_timeout_s
+        timeout_s = config.offsets_commit_timeout_ms / 1000
         self.store: Store
-        self.store = _STORES[options.storage](
+        self.store = _STORES[config.offsets_storage](
             shard, coord, is_mine=is_mine, timeout_s=timeout_s, joint=joint
         )
         self.mirror = GroupMirror(shard, coord, timeout_s=timeout_s, joint=joint)
-        self.removal = OffsetRemoval(shard, coord, self.store, options.removal)
+        self.removal = OffsetRemoval(shard, coord, self.store, config)
         self.facts: Callable[[str], GroupFacts | None] = lambda _: None
 
     def replay(self, record: StoredRecord) -> None:

@@ -304,7 +304,7 @@ class BrokerApp:
             controller=self.controller,
             metadata=self.metadata,
             ask=ask,
-            settings=component_options.shutdown_settings(config),
+            config=config,
         )
 
     def _new_membership(self, lost: Callable[[str], None]) -> Membership:
@@ -371,7 +371,7 @@ class BrokerApp:
             replicas=self.replicas,
             blocking=self._world.blocking,
             clock=self._world.clock,
-            intervals=component_options.intervals(self._config),
+            config=self._config,
         )
 
     def _new_commands(self) -> LocalBrokerChannel:
@@ -403,7 +403,7 @@ class BrokerApp:
     def _new_server(self) -> Server:
         return Server(
             handle=self._metering.answer,
-            limits=component_options.server_limits(self._config),
+            config=self._config,
             clock=self._world.clock,
             metrics=self._world.metrics,
         )
@@ -431,7 +431,7 @@ class BrokerApp:
             log.info("advertised listeners=%s", ",".join(map(str, now.advertised)))
             self._broker = replace(self._broker, endpoints=self._advertised(now))
             self._membership.endpoints_changed()
-        self._server.reconfigure(component_options.server_limits(now))
+        self._server.reconfigure(now)
         self._logs.producer_id_expiration_ms = now.producer_id_expiration_ms
         self.replicas.lag_max_s = now.replica_lag_time_max_ms / 1000
         if now.background_threads != before.background_threads:
@@ -470,7 +470,7 @@ class BrokerApp:
         return Services(
             broker_id=self._broker.id,
             cluster_id=cluster_id,
-            options=component_options.request_options(config),
+            config=config,
             replicas=self.replicas,
             metadata=self.metadata,
             controller=self.controller,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from typing import Final
 
 from pybroker.client.connection import Connection
 from pybroker.client.metadata import error_code
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 from pybroker.handlers.context import ControllerView
 from pybroker.handlers.metadata_view import MetadataView
@@ -27,16 +27,6 @@ log = logging.getLogger(__name__)
 
 _TOLD_WAIT_S: Final = 1.0
 """How long it may take until we hear that others lead: until then clients are sent to us."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShutdownSettings:
-    """Kafka's controlled.shutdown.*, and how long one attempt may take."""
-
-    enable: bool = True
-    attempts_max: int = 3
-    backoff_s: float = 5.0
-    attempt_s: float = 30.0
 
 
 AskController = Callable[[Broker, int, int], Awaitable[Collection[TopicPartition]]]
@@ -56,14 +46,14 @@ class ControlledShutdown:
         controller: ControllerView,
         metadata: MetadataView,
         ask: AskController,
-        settings: ShutdownSettings,
+        config: BrokerConfig,
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._controller = controller
         self._metadata = metadata
         self._ask = ask
-        self._settings = settings
+        self._config = config
         self._connected = True
         self._attempt: asyncio.Task[Collection[TopicPartition]] | None = None
 
@@ -75,11 +65,12 @@ class ControlledShutdown:
     async def run(self) -> None:
         """Hand over what can be handed over. No failure is raised: the broker stops anyway."""
         others = self._metadata.brokers.keys() - {self._broker_id}
-        if not self._settings.enable or not others:
+        if not self._config.controlled_shutdown_enable or not others:
             return
-        for attempt in range(1, self._settings.attempts_max + 1):
+        for attempt in range(1, self._config.controlled_shutdown_max_retries + 1):
             if attempt > 1:
-                await self._metadata.wait_until(self._is_hopeless, self._settings.backoff_s)
+                pause_s = self._config.controlled_shutdown_retry_backoff_ms / 1000
+                await self._metadata.wait_until(self._is_hopeless, pause_s)
                 if self._is_hopeless():
                     break
             if self._connected and await self._try(attempt):
@@ -98,7 +89,8 @@ class ControlledShutdown:
         """Whether all that others can lead was handed over."""
         self._attempt = asyncio.ensure_future(self._ask_whoever_is_controller())
         try:
-            done, _ = await asyncio.wait([self._attempt], timeout=self._settings.attempt_s)
+            limit_s = self._config.controller_socket_timeout_ms / 1000
+            done, _ = await asyncio.wait([self._attempt], timeout=limit_s)
             if not done or self._attempt.cancelled():
                 raise TimeoutError(f"no answer; zookeeper connected: {self._connected}")
             remaining = self._attempt.result()

@@ -19,13 +19,11 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.fence import Claim, take_fence
 from pybroker.coordinator.groups.joint_multis import JointMultis
-from pybroker.coordinator.groups.options import GroupOptions
 from pybroker.coordinator.groups.room import Room
 from pybroker.coordinator.groups.seams import Surroundings
 from pybroker.coordinator.groups.service import GroupService
 from pybroker.coordinator.offsets.classic_nodes import ClassicOffsets
-from pybroker.coordinator.offsets.removal import RemovalOptions
-from pybroker.coordinator.offsets.stores import KeptOffsets, OffsetOptions
+from pybroker.coordinator.offsets.stores import KeptOffsets
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.runtime.shards import Shards
 from pybroker.handlers.context import TopicAdmin
@@ -70,7 +68,7 @@ class GroupCoordination:
         self._rooms = rooms
         self._hands_over = False
         self._surroundings = Surroundings(
-            _group_options(rooms.config), rooms.counters, Room(rooms.clock, self._size).take
+            rooms.config, rooms.counters, Room(rooms.clock, self._size).take
         )
         self.topic = InternalTopic(
             GROUP_TOPIC,
@@ -145,9 +143,9 @@ class GroupCoordination:
         def is_mine(group_id: str) -> bool:
             return self.topic.partition_of(group_id) == partition
 
-        options = _offset_options(self._rooms.config)
+        config = self._rooms.config
         offsets = KeptOffsets(
-            context, self._rooms.offsets, is_mine=is_mine, options=options, joint=self._joint
+            context, self._rooms.offsets, is_mine=is_mine, config=config, joint=self._joint
         )
         coordinator = GroupCoordinator(context, offsets, offsets.mirror, self._surroundings)
         offsets.facts = coordinator.facts
@@ -201,24 +199,3 @@ class GroupCoordination:
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
             },
         )
-
-
-def _group_options(config: BrokerConfig) -> GroupOptions:
-    return GroupOptions(
-        session_timeout_min_ms=config.group_min_session_timeout_ms,
-        session_timeout_max_ms=config.group_max_session_timeout_ms,
-        size_max=config.group_max_size,
-        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        sweep_interval_ms=config.offsets_retention_check_interval_ms,
-    )
-
-
-def _offset_options(config: BrokerConfig) -> OffsetOptions:
-    return OffsetOptions(
-        storage=config.offsets_storage,
-        commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
-        removal=RemovalOptions(
-            retention_ms=config.offsets_retention_minutes * 60_000,
-            interval_s=config.offsets_retention_check_interval_ms / 1000,
-        ),
-    )

@@ -11,6 +11,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from pybroker.applog.log_levels import parse_level
@@ -44,9 +45,12 @@ _LOGGER_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,199}")
 _ZOOKEEPER_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/,\[\]]+)(:[0-9]{1,5})?")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BrokerConfig(BrokerOptionTable):
-    """All options of one broker. `BrokerConfig()` is Kafka's defaults."""
+    """All options of one broker. `BrokerConfig()` is Kafka's defaults.
+
+    A component that needs options is given all of them, and reads its own by name. What a
+    component asks for with each request or connection is worked out once."""
 
     given: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The options that were set explicitly, as text."""
@@ -79,7 +83,7 @@ class BrokerConfig(BrokerOptionTable):
         """Option name -> value, for every row."""
         return {name: getattr(self, row.attribute) for name, row in BROKER_OPTIONS.items()}
 
-    @property
+    @cached_property
     def listener_plan(self) -> ListenerPlan:
         return plan_listeners(
             listeners=self.listeners,
@@ -102,6 +106,12 @@ class BrokerConfig(BrokerOptionTable):
     def inter_broker_listener(self) -> str:
         """The name of the listener between brokers."""
         return self.listener_plan.inter_broker
+
+    @property
+    def protected_listener(self) -> str | None:
+        """The listener between brokers, if clients use others. A broker is let in there beyond
+        max.connections."""
+        return None if len(self.bound_listeners) == 1 else self.inter_broker_listener
 
     @property
     def log_directories(self) -> tuple[str, ...]:
@@ -148,7 +158,7 @@ class BrokerConfig(BrokerOptionTable):
         interval_ms = self.log_flush_interval_ms
         return self.log_flush_scheduler_interval_ms if interval_ms is None else interval_ms
 
-    @property
+    @cached_property
     def connections_per_ip_overrides(self) -> dict[str, int]:
         """Host -> limit."""
         return connection_overrides(self.max_connections_per_ip_overrides)

@@ -6,9 +6,10 @@ import math
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pybroker.applog.rate_limit import LogLimit
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.layered_config import LayeredConfig
 from pybroker.coordinator.controller.events import Election, ElectionType
 from pybroker.coordinator.groups.service import GroupService
@@ -26,6 +27,9 @@ from pybroker.replication.certainty import LeadNow
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
 from pybroker.wire.headers import RequestHeader
+
+AUTO_CREATE_WAIT_S: Final = 1.0
+"""How long a request waits for a topic that it caused to be made."""
 
 
 class ControllerView(Protocol):
@@ -158,24 +162,6 @@ class CreatedTopic:
     configs: Sequence[ConfigEntry]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerOptions:
-    """The broker's options that handlers look at, with Kafka's defaults."""
-
-    auto_create_topics: bool = True
-    delete_topics: bool = True
-    fetch_bytes_max: int = 57_671_680
-    """fetch.max.bytes: no answer to a fetch is larger, but for a single batch that is."""
-    unsent_bytes_max: int = 256 * 1024 * 1024
-    """While peers leave that much of their answers unread, a fetch gets one batch, not more."""
-    inter_broker_listener: str | None = None
-    """Where brokers talk to each other; None: on every listener."""
-    offset_metadata_max: int = 4096
-    """offset.metadata.max.bytes; like Kafka, characters are counted."""
-    auto_create_wait_s: float = 1.0
-    """How long a Metadata request waits for a topic that it caused to be made."""
-
-
 def _nothing() -> int:
     return 0
 
@@ -186,7 +172,7 @@ class Services:
 
     broker_id: int
     cluster_id: str
-    options: BrokerOptions
+    config: BrokerConfig
     replicas: ReplicaManager
     mover: ReplicaMover
     metadata: MetadataView

@@ -54,8 +54,8 @@ async def _require_controller(services: Services, request: Request, controller_e
 def require_broker(services: Services, request: Request) -> None:
     """Raises BrokerError CLUSTER_AUTHORIZATION_FAILED unless the request came in where brokers talk
     to each other."""
-    expected = services.options.inter_broker_listener
-    if expected is not None and request.listener != expected:
+    expected = services.config.inter_broker_listener
+    if request.listener != expected:
         left_out = services.log_limit.allow("only for brokers")
         if left_out is not None:
             _logger.warning(

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.handlers.context import Request, Services
+from pybroker.handlers.context import AUTO_CREATE_WAIT_S, Request, Services
 from pybroker.wire.messages.groups import (
     Coordinator,
     FindCoordinatorRequest,
@@ -36,7 +36,7 @@ async def _settle_and_answer(
     services: Services, request: Request, message: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     try:
-        await services.group_topic.settle(services.options.auto_create_wait_s)
+        await services.group_topic.settle(AUTO_CREATE_WAIT_S)
     except BrokerError:
         pass  # each key is told below
     return _answer(services, request, message)

@@ -40,14 +40,16 @@ from pybroker.wire.messages.fetch import (
 
 _READ_COMMITTED = 1
 _DONE: Final = object()
+_UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""While peers leave that much of their answers unread, a fetch gets one batch, not more."""
 
 
 def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Answer at once if there is enough, or something to say; else wait and look again."""
-    trusted = services.options.inter_broker_listener
-    if message.replica_id >= 0 and trusted is not None and request.listener != trusted:
+    trusted = services.config.inter_broker_listener
+    if message.replica_id >= 0 and request.listener != trusted:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if message.session_epoch not in (FULL_EPOCH, FINAL_EPOCH):
         return _handle_incremental(services, request, message)
@@ -166,11 +168,10 @@ def _begin(
 ) -> Reading:
     """A pass that has read nothing yet. The first partition that has data gives at least one whole
     batch, even above the limits (KIP-74)."""
-    options = services.options
-    room_bytes = max(options.unsent_bytes_max - services.unsent_bytes(), 0)
+    room_bytes = max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0)
     budget_bytes = min(message.max_bytes, room_bytes)
     if message.replica_id < 0:
-        budget_bytes = min(budget_bytes, options.fetch_bytes_max)
+        budget_bytes = min(budget_bytes, services.config.fetch_max_bytes)
     responses: list[FetchableTopicResponse] = []
     items: list[Item] = []
     if session is None:

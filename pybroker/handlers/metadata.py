@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Final
 
 from pybroker.errors import BrokerError, CoordError, ErrorCode
-from pybroker.handlers.context import Request, Services
+from pybroker.handlers.context import AUTO_CREATE_WAIT_S, Request, Services
 from pybroker.handlers.metadata_view import TopicView
 from pybroker.model import INTERNAL_TOPICS, NO_LEADER, NO_TOPIC_ID, PartitionFacts, topic_name_fault
 from pybroker.wire.messages.cluster import (
@@ -107,7 +107,7 @@ def _wants_all(request: Request, message: MetadataRequest) -> bool:
 
 def _to_create(services: Services, request: Request, message: MetadataRequest) -> list[str]:
     """The missing topics that this request may cause to be made."""
-    if not message.topics or not services.options.auto_create_topics:
+    if not message.topics or not services.config.auto_create_topics_enable:
         return []
     if (
         request.version >= _FIRST_VERSION_WITH_AUTO_CREATION_FLAG
@@ -154,7 +154,7 @@ async def _create_and_answer(
     awaited = [name for name in names[:CREATIONS_MAX] if name not in failures]
     await services.metadata.wait_until(
         lambda: all(has_leaders(services.metadata.topic(name)) for name in awaited),
-        services.options.auto_create_wait_s,
+        AUTO_CREATE_WAIT_S,
     )
     response = _answer(services, request, message)
     asked_for = set(names)

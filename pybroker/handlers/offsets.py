@@ -90,7 +90,7 @@ def _fault_of(
 ) -> ErrorCode:
     if not services.metadata.exists(key):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if len(item.committed_metadata or "") > services.options.offset_metadata_max:
+    if len(item.committed_metadata or "") > services.config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE
 

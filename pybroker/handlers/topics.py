@@ -169,7 +169,7 @@ async def _is_gone(services: Services, name: str, deadline: float) -> bool:
 async def _delete(
     services: Services, request: Request, topic: DeleteTopicState, result: DeletableTopicResult
 ) -> None:
-    if not services.options.delete_topics:
+    if not services.config.delete_topic_enable:
         named = request.version >= _FIRST_VERSION_WITH_DELETION_DISABLED
         raise BrokerError(
             ErrorCode.TOPIC_DELETION_DISABLED if named else ErrorCode.INVALID_REQUEST,

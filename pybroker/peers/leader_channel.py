@@ -18,7 +18,6 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint, TopicPartition
 from pybroker.ports import Blocking, Clock, FetchedPartition, FetchLimits, FetchPosition
-from pybroker.replication.fetcher import FetcherOptions
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.shortening import Losses
 from pybroker.storage.incomplete import Incomplete
@@ -56,29 +55,6 @@ class Follower:
     is fetched."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelOptions:
-    """How it connects, with Kafka's options and defaults."""
-
-    timeout_ms: int = 30_000
-    """replica.socket.timeout.ms: for connecting, and beyond the wait that the leader is granted."""
-    receive_buffer_bytes: int | None = None
-    """replica.socket.receive.buffer.bytes; None lets the system choose, and grow it with need."""
-
-
-def fetcher_options(config: BrokerConfig) -> FetcherOptions:
-    """How followers of this broker fetch."""
-    return FetcherOptions(
-        limits=FetchLimits(
-            max_wait_ms=config.replica_fetch_wait_max_ms,
-            min_bytes=config.replica_fetch_min_bytes,
-            max_bytes=config.replica_fetch_response_max_bytes,
-            partition_max_bytes=config.replica_fetch_max_bytes,
-        ),
-        backoff_ms=config.replica_fetch_backoff_ms,
-    )
-
-
 def new_fetchers(
     config: BrokerConfig,
     follower: Follower,
@@ -96,25 +72,15 @@ def new_fetchers(
         broker = find(leader)
         return None if broker is None else broker.endpoint(config.inter_broker_listener)
 
-    given = "replica.socket.receive.buffer.bytes" in config.given
-    channel_options = ChannelOptions(
-        config.replica_socket_timeout_ms,
-        config.replica_socket_receive_buffer_bytes if given else None,
-    )
     return ReplicaFetchers(
-        channel=lambda leader: FollowerLeaderChannel(
-            follower, partial(endpoint, leader), channel_options
-        ),
-        options=fetcher_options(config),
+        channel=lambda leader: FollowerLeaderChannel(follower, partial(endpoint, leader), config),
+        config=config,
         incomplete=incomplete,
         losses=losses,
         blocking=blocking,
         clock=clock,
         metrics=metrics,
     )
-
-
-DEFAULTS: Final = ChannelOptions()
 
 
 class FollowerLeaderChannel:
@@ -125,13 +91,17 @@ class FollowerLeaderChannel:
         self,
         follower: Follower,
         find: Callable[[], Endpoint | None],
-        options: ChannelOptions = DEFAULTS,
+        config: BrokerConfig,
     ) -> None:
         """`find` gives the leader's inter-broker endpoint as it is known now, None if it is not;
         asked before every connect."""
         self._follower = follower
         self._find = find
-        self._options = options
+        self._timeout_ms = config.replica_socket_timeout_ms
+        is_chosen = "replica.socket.receive.buffer.bytes" in config.given
+        self._receive_buffer_bytes = (
+            config.replica_socket_receive_buffer_bytes if is_chosen else None
+        )
         self._connection: Connection | None = None
         self._partition_max_bytes = 0
         self._session: FetchSession[FetchPosition] = FetchSession(self._on_wire)
@@ -179,7 +149,7 @@ class FollowerLeaderChannel:
             _FETCH_VERSION,
             request,
             FetchResponse,
-            (limits.max_wait_ms + self._options.timeout_ms) / 1000,
+            (limits.max_wait_ms + self._timeout_ms) / 1000,
         )
         if not self._session.handle(response) and response.error_code not in _SESSION_LOST:
             raise BrokerError(error_code(response.error_code), "the leader refused the fetch")
@@ -228,7 +198,7 @@ class FollowerLeaderChannel:
                 _LIST_OFFSETS_VERSION,
                 request,
                 ListOffsetsResponse,
-                self._options.timeout_ms / 1000,
+                self._timeout_ms / 1000,
             )
         for topic in response.topics:
             for part in topic.partitions:
@@ -259,9 +229,9 @@ class FollowerLeaderChannel:
             endpoint.host,
             endpoint.port,
             client_id=f"broker-{self._follower.broker_id}-fetcher-0",
-            timeout_s=self._options.timeout_ms / 1000,
+            timeout_s=self._timeout_ms / 1000,
             response_max_bytes=RESPONSE_SIZE_MAX,
-            receive_buffer_bytes=self._options.receive_buffer_bytes,
+            receive_buffer_bytes=self._receive_buffer_bytes,
         )
         return self._connection
 

@@ -11,9 +11,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 from pybroker.metrics import FetcherCounters
 from pybroker.model import TopicPartition
@@ -75,16 +76,6 @@ _PASSING: Final = _OF_CHANGES | {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 """These, and a ZooKeeper that cannot be asked: no defect of this broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetcherOptions:
-    """How followers fetch, with Kafka's options and defaults."""
-
-    limits: FetchLimits = field(default_factory=FetchLimits)
-    """replica.fetch.wait.max.ms, .min.bytes, .response.max.bytes and .max.bytes"""
-    backoff_ms: int = 1_000
-    """replica.fetch.backoff.ms: the longest pause after a failure."""
-
-
 class Fetcher:
     """Copies from one broker, from its making until `stop`."""
 
@@ -95,7 +86,7 @@ class Fetcher:
         shortener: Shortener,
         completion: Completion,
         clock: Clock,
-        options: FetcherOptions,
+        config: BrokerConfig,
         counters: FetcherCounters,
     ) -> None:
         self.leader = leader
@@ -104,7 +95,13 @@ class Fetcher:
         self._shortener = shortener
         self._completion = completion
         self._clock = clock
-        self._options = options
+        self._limits = FetchLimits(
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            partition_max_bytes=config.replica_fetch_max_bytes,
+        )
+        self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
         self._added = asyncio.Event()
         """Partitions were added: a fetch that waits does not hold them."""
@@ -141,7 +138,7 @@ class Fetcher:
             if not positions:
                 await self._rest(due - now)
                 continue
-            limits = self._options.limits
+            limits = self._limits
             if due - now < limits.max_wait_ms / 1000:
                 until_due_ms = max(int((due - now) * 1000), _ROUND_MS_MIN)
                 limits = replace(limits, max_wait_ms=until_due_ms)
@@ -218,7 +215,7 @@ class Fetcher:
         await self._rest(pause_s)
 
     def _pause_s(self, failures: int) -> float:
-        longest_s = self._options.backoff_ms / 1000
+        longest_s = self._pause_s_max
         return min(math.ldexp(_PAUSE_FIRST_S, min(failures, 20)), longest_s)
 
     async def _take(

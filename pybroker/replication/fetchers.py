@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.metrics import FetcherCounters, Metrics
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock, LeaderChannel
 from pybroker.replication.completion import Completion
 from pybroker.replication.copy import Copy
-from pybroker.replication.fetcher import Fetcher, FetcherOptions
+from pybroker.replication.fetcher import Fetcher
 from pybroker.replication.partition import Partition
 from pybroker.replication.shortening import Failed, Losses, NoLosses, Shortener
 from pybroker.storage.incomplete import Incomplete
@@ -30,7 +31,7 @@ class ReplicaFetchers:
         incomplete: Incomplete,
         blocking: Blocking,
         clock: Clock,
-        options: FetcherOptions,
+        config: BrokerConfig,
         losses: Losses | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -38,7 +39,7 @@ class ReplicaFetchers:
         `losses` there are no unclean elections."""
         self._channel = channel
         self._clock = clock
-        self._options = options
+        self._config = config
         self._metrics = Metrics() if metrics is None else metrics
         self._shortener = Shortener(blocking, NoLosses() if losses is None else losses)
         self._completion = Completion(incomplete, blocking)
@@ -126,7 +127,7 @@ class ReplicaFetchers:
             self._shortener,
             self._completion,
             self._clock,
-            self._options,
+            self._config,
             counters,
         )
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from typing import Final
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StorageError
 from pybroker.ports import Blocking, Clock
 from pybroker.replication.manager import ReplicaManager
@@ -19,16 +20,8 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """How often each duty is due, in ms, with Kafka's option and default."""
-
-    high_watermark_checkpoint_ms: int = 5_000
-    """replica.high.watermark.checkpoint.interval.ms"""
-    retention_check_ms: int = 300_000
-    """log.retention.check.interval.ms"""
-    flush_check_ms: int = 1_000
-    """How often to look for what flush.ms, flush.messages or quiet have made due."""
+_FLUSH_CHECK_MS: Final = 1_000
+"""How often to look for what flush.ms, flush.messages or quiet have made due."""
 
 
 class Housekeeping:
@@ -41,21 +34,23 @@ class Housekeeping:
         replicas: ReplicaManager,
         blocking: Blocking,
         clock: Clock,
-        intervals: Intervals,
+        config: BrokerConfig,
+        flush_check_ms: int = _FLUSH_CHECK_MS,
     ) -> None:
         self._logs = logs
         self._replicas = replicas
         self._blocking = blocking
         self._clock = clock
-        self._intervals = intervals
+        self._config = config
+        self._flush_check_ms = flush_check_ms
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        intervals = self._intervals
+        config = self._config
         duties: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
-            ("checkpoint", intervals.high_watermark_checkpoint_ms, self._checkpoint),
-            ("retention", intervals.retention_check_ms, self._retain),
-            ("flush", intervals.flush_check_ms, self._flush_due),
+            ("checkpoint", config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint),
+            ("retention", config.log_retention_check_interval_ms, self._retain),
+            ("flush", self._flush_check_ms, self._flush_due),
             ("remove-deleted", 5_000, self._remove_deleted),
         ]
         for name, interval_ms, duty in duties:

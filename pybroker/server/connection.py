@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import CloseConnection, MalformedInput
 from pybroker.ports import Buffer, Clock
 from pybroker.server.limits import ServerLimits
@@ -56,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         *,
         listener: str,
         handle: FrameHandler,
+        config: BrokerConfig,
         limits: ServerLimits,
         clock: Clock,
         memory: RequestMemory,
@@ -66,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._listener = listener
         self._handle = handle
+        self._read_ms_max = config.pybroker_request_read_timeout_ms
         self._limits = limits
         self._clock = clock
         self._on_open = on_open
@@ -75,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._refusals = refusals
         counted = memory.is_limited
         self._buffer = ReceiveBuffer(
-            limits.request_bytes_max, SMALL_REQUEST_BYTES if counted else None
+            config.socket_request_max_bytes, SMALL_REQUEST_BYTES if counted else None
         )
         self._counts_memory = counted
         self._taken_bytes = 0
@@ -195,8 +198,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._incomplete_since is None or self.last_active != self._active_then:
             self._active_then = self.last_active
             self._incomplete_since = now
-        limits = self._limits
-        allowed_s = max(limits.read_ms_max / 1000, unread_bytes / limits.read_bytes_per_second_min)
+        fair_s = unread_bytes / self._limits.read_bytes_per_second_min
+        allowed_s = max(self._read_ms_max / 1000, fair_s)
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 from pybroker.metrics import Metrics
 from pybroker.ports import Clock
 from pybroker.server.acceptor import ANY_DESCRIPTOR, Acceptor, CreationRate
 from pybroker.server.connection import Connection, FrameHandler
-from pybroker.server.limits import SYSTEMS_CHOICE, ServerLimits
+from pybroker.server.limits import ServerLimits
 from pybroker.server.refusals import RefusalLog
 from pybroker.server.request_memory import RequestMemory
 
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _REAPER_INTERVAL_S = 10.0
 _KEPT_DESCRIPTORS_MAX = 4096
+_SYSTEMS_CHOICE = -1
+"""Leaves the size of a socket's buffer to the operating system, which adapts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,14 @@ def _descriptors_for_connections() -> int:
     return limit - min(limit // 4, _KEPT_DESCRIPTORS_MAX)
 
 
+def _backlog(config: BrokerConfig) -> int:
+    """How many connections may wait to be accepted: as many as the system allows, unless it is
+    set."""
+    if "socket.listen.backlog.size" in config.given:
+        return config.socket_listen_backlog_size
+    return socket.SOMAXCONN
+
+
 class Server:
     """All connections of one broker. Everything runs on the event loop that calls `open`."""
 
@@ -85,18 +96,20 @@ class Server:
         self,
         *,
         handle: FrameHandler,
-        limits: ServerLimits,
+        config: BrokerConfig,
         clock: Clock,
         metrics: Metrics | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self._metrics = Metrics() if metrics is None else metrics
         self._handle = handle
-        self._limits = limits
+        self._config = config
+        self._limits = limits or ServerLimits()
         self._clock = clock
         self._acceptors: list[Acceptor] = []
         self._opening: set[asyncio.Task[None]] = set()
-        self._rate = CreationRate(limits.connections_per_second_max, clock)
-        self._memory = RequestMemory(limits.request_memory_bytes_max)
+        self._rate = CreationRate(config.max_connection_creation_rate, clock)
+        self._memory = RequestMemory(config.queued_max_request_bytes)
         self._refusals = RefusalLog(clock)
         self._connections: dict[Connection, None] = {}
         """In the order in which they came, so that a run can be repeated."""
@@ -133,14 +146,14 @@ class Server:
                 descriptors_max=_descriptors_for_connections,
             )
             self._acceptors.append(acceptor)
-            acceptor.open(self._limits.backlog)
+            acceptor.open(_backlog(self._config))
         self._reaper = loop.call_later(_REAPER_INTERVAL_S, self.reap)
 
-    def reconfigure(self, limits: ServerLimits) -> None:
-        """Admit connections by these limits from now on; those that are open keep theirs."""
-        self._limits = limits
-        self._rate.set(limits.connections_per_second_max)
-        if len(self._connections) < limits.connections_max:
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Admit connections by these options from now on; those that are open keep theirs."""
+        self._config = config
+        self._rate.set(config.max_connection_creation_rate)
+        if len(self._connections) < config.max_connections:
             for acceptor in self._acceptors:
                 acceptor.place_free()
 
@@ -163,9 +176,9 @@ class Server:
 
     def _delay_s(self, listener: str) -> float | None:
         """How long the next connection of a listener has to wait; None until one is closed."""
-        limits = self._limits
+        config = self._config
         present = len(self._connections) + len(self._opening)
-        if present >= limits.connections_max and listener != limits.protected_listener:
+        if present >= config.max_connections and listener != config.protected_listener:
             return None
         return self._rate.delay_s()
 
@@ -180,6 +193,7 @@ class Server:
             return Connection(
                 listener=listener,
                 handle=self._handle,
+                config=self._config,
                 limits=self._limits,
                 clock=self._clock,
                 memory=self._memory,
@@ -205,12 +219,12 @@ class Server:
         self._metrics.accepted[listener] = self._metrics.accepted.get(listener, 0) + 1
         self._empty.clear()
         self._per_ip[host] += 1
-        limits = self._limits
-        per_ip = limits.connections_per_ip_overrides.get(host, limits.connections_per_ip_max)
+        config = self._config
+        per_ip = config.connections_per_ip_overrides.get(host, config.max_connections_per_ip)
         if self._per_ip[host] > per_ip:
             return f"max.connections.per.ip={per_ip} is reached for {host}"
-        if len(self._connections) > limits.connections_max:
-            self._make_place(limits.protected_listener)
+        if len(self._connections) > config.max_connections:
+            self._make_place(config.protected_listener)
         return None
 
     def _make_place(self, protected: str | None) -> None:
@@ -218,7 +232,7 @@ class Server:
         others = [each for each in self._connections if each.peer.listener != protected]
         if others:
             longest_silent = min(others, key=lambda each: each.last_active)
-            reason = f"max.connections={self._limits.connections_max} is reached"
+            reason = f"max.connections={self._config.max_connections} is reached"
             self._refusals.tell(logging.WARNING, "connection closed", longest_silent.peer, reason)
             longest_silent.close_reason = "limit"
             longest_silent.abort()
@@ -232,7 +246,7 @@ class Server:
             del self._per_ip[host]
         if not self._connections:
             self._empty.set()
-        if len(self._connections) < self._limits.connections_max:
+        if len(self._connections) < self._config.max_connections:
             for acceptor in self._acceptors:
                 acceptor.place_free()
 
@@ -243,7 +257,7 @@ class Server:
         """Close connections without a request for too long, and those whose request does not
         arrive; take memory back from quiet ones."""
         now = self._clock.monotonic()
-        idle_ms_max = self._limits.idle_ms_max
+        idle_ms_max = self._config.connections_max_idle_ms
         for connection in list(self._connections):
             idle_s = connection.idle_s(now)
             if connection.is_too_slow(now):
@@ -266,11 +280,10 @@ class Server:
         # its protocol, which one that was accepted does not: then an answer behind another one
         # waits for the peer's delayed acknowledgement, 40 ms on Linux.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._limits.receive_buffer_bytes != SYSTEMS_CHOICE:
-            listening.setsockopt(
-                socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.receive_buffer_bytes
-            )
-        if self._limits.send_buffer_bytes != SYSTEMS_CHOICE:
-            listening.setsockopt(
-                socket.SOL_SOCKET, socket.SO_SNDBUF, self._limits.send_buffer_bytes
-            )
+        config = self._config
+        for name, option, size in (
+            ("socket.receive.buffer.bytes", socket.SO_RCVBUF, config.socket_receive_buffer_bytes),
+            ("socket.send.buffer.bytes", socket.SO_SNDBUF, config.socket_send_buffer_bytes),
+        ):
+            if name in config.given and size != _SYSTEMS_CHOICE:
+                listening.setsockopt(socket.SOL_SOCKET, option, size)

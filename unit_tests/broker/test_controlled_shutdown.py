@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from pybroker.broker.controlled_shutdown import ControlledShutdown, ShutdownSettings
+from pybroker.broker.controlled_shutdown import ControlledShutdown
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.events import Election, ElectionType
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.metadata_view import MetadataView
@@ -86,7 +87,12 @@ class Cluster:
             controller=self,
             metadata=self.metadata,
             ask=self.ask,
-            settings=ShutdownSettings(enable, attempts, backoff_s, attempt_s=NEVER_S),
+            config=BrokerConfig(
+                controlled_shutdown_enable=enable,
+                controlled_shutdown_max_retries=attempts,
+                controlled_shutdown_retry_backoff_ms=int(backoff_s * 1000),
+                controller_socket_timeout_ms=int(NEVER_S * 1000),
+            ),
         )
 
 
@@ -199,14 +205,18 @@ async def test_without_zookeeper_nobody_can_help(
 
 
 async def test_an_answer_that_never_comes_is_not_waited_for_ever(cluster: Cluster) -> None:
-    settings = ShutdownSettings(attempts_max=2, backoff_s=0.0, attempt_s=0.01)
+    config = BrokerConfig(
+        controlled_shutdown_max_retries=2,
+        controlled_shutdown_retry_backoff_ms=0,
+        controller_socket_timeout_ms=10,
+    )
     shutdown = ControlledShutdown(
         broker_id=ME,
         broker_epoch=lambda: EPOCH,
         controller=cluster,
         metadata=cluster.metadata,
         ask=cluster.ask,
-        settings=settings,
+        config=config,
     )
     await shutdown.run()
     assert len(cluster.asked) == 2

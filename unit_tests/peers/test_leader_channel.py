@@ -7,11 +7,13 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pybroker.client.errors import ClientError
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.dispatch import Answer
 from pybroker.model import (
@@ -21,14 +23,14 @@ from pybroker.model import (
     PartitionState,
     TopicPartition,
 )
-from pybroker.peers.leader_channel import ChannelOptions, Follower, FollowerLeaderChannel
+from pybroker.peers.leader_channel import Follower, FollowerLeaderChannel
 from pybroker.ports import FetchedPartition, FetchLimits, FetchPosition
 from pybroker.records.batch import read_header
 from unit_tests.handlers.bench import BROKER_ID, LISTENER, NOW_MS, Bench, batch
 from unit_tests.replication.vocabulary import T0, T1, TOPIC_ID
 
 FOLLOWER = 2
-AT_ONCE = FetchLimits(max_wait_ms=0)
+AT_ONCE = FetchLimits(0, 1, 10_485_760, 1_048_576)
 
 
 class LeaderPort:
@@ -99,7 +101,7 @@ async def leader(tmp_path: Path) -> AsyncIterator[LeaderPort]:
 @pytest.fixture
 async def channel(leader: LeaderPort) -> AsyncIterator[FollowerLeaderChannel]:
     follower = Follower(FOLLOWER, incarnation=lambda: 7)
-    made = FollowerLeaderChannel(follower, lambda: leader.endpoint)
+    made = FollowerLeaderChannel(follower, lambda: leader.endpoint, BrokerConfig())
     yield made
     await made.close()
 
@@ -189,7 +191,7 @@ async def test_a_fetch_that_is_given_up_does_not_hold_up_the_next(
 ) -> None:
     await one(channel, at(0))
     leader.arrived.clear()
-    waiting = asyncio.create_task(one(channel, at(0), FetchLimits(max_wait_ms=3_600_000)))
+    waiting = asyncio.create_task(one(channel, at(0), replace(AT_ONCE, max_wait_ms=3_600_000)))
     await leader.arrived.wait()
     waiting.cancel()
     await asyncio.wait([waiting])
@@ -210,9 +212,9 @@ async def test_a_leader_that_comes_back_elsewhere_is_found(
 
 
 async def test_the_receive_buffer_is_as_large_as_was_asked_for(leader: LeaderPort) -> None:
-    options = ChannelOptions(receive_buffer_bytes=20_000)
+    config = BrokerConfig.parse({"replica.socket.receive.buffer.bytes": "20000"})
     follower = Follower(FOLLOWER, incarnation=lambda: 7)
-    channel = FollowerLeaderChannel(follower, lambda: leader.endpoint, options)
+    channel = FollowerLeaderChannel(follower, lambda: leader.endpoint, config)
     await one(channel, at(0))
     assert channel._connection is not None
     opened = channel._connection._writer.get_extra_info("socket")

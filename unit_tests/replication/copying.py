@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pybroker.clock import ManualClock
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.zookeeper.loss_receipts import UNCLEAN_ELECTION, LossReceipt
 from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode
 from pybroker.model import (
@@ -26,7 +27,6 @@ from pybroker.model import (
 )
 from pybroker.ports import FetchedPartition, FetchLimits, FetchPosition
 from pybroker.records.batch import read_header
-from pybroker.replication.fetcher import FetcherOptions
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.partition import Partition
@@ -144,7 +144,7 @@ class Member:
             incomplete=self.logs.incomplete,
             blocking=self.blocking,
             clock=group.clock,
-            options=group.options,
+            config=group.options,
             losses=group.receipts[self.id],
         )
         self.manager = ReplicaManager(
@@ -229,7 +229,7 @@ class Group:
     def __init__(self, home: Path, size: int = 2, config: LogConfig | None = None) -> None:
         self.clock = ManualClock(NOW_MS)
         self.config = config or LogConfig()
-        self.options = FetcherOptions()
+        self.options = BrokerConfig()
         self.asked: list[tuple[tuple[int, int], dict[TopicPartition, FetchPosition]]] = []
         self.cut: set[tuple[int, int]] = set()
         """Who does not reach whom: (follower, leader)."""

@@ -57,7 +57,7 @@ async def test_the_high_watermark_of_the_leader_waits_for_the_follower(pair: Gro
 
 
 async def test_a_partition_that_is_added_does_not_wait_for_a_fetch_that_waits(pair: Group) -> None:
-    pair.options = replace(pair.options, limits=replace(pair.options.limits, max_wait_ms=3_600_000))
+    pair.options = replace(pair.options, replica_fetch_wait_max_ms=3_600_000)
     await pair.reopen(2)
     await pair.lead(1, 0)
     await pair.until(lambda: pair.questions(2, T0) > 0)

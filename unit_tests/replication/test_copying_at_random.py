@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError
-from pybroker.ports import FetchLimits
 from pybroker.records.batch import iter_headers
 from pybroker.records.compression import Codec
-from pybroker.replication.fetcher import FetcherOptions
 from pybroker.storage.log_config import LogConfig
 from unit_tests.handlers.bench import batch
 from unit_tests.idle_loop import loop_turns
@@ -185,7 +183,7 @@ class Story:
 async def test_logs_are_the_same_in_the_end(tmp_path: Path, seed: int) -> None:
     deletes = seed % 2 == 1
     group = Group(tmp_path, len(MEMBERS), SMALL)
-    group.options = FetcherOptions(replace(FetchLimits(), max_wait_ms=10), backoff_ms=20)
+    group.options = BrokerConfig(replica_fetch_wait_max_ms=10, replica_fetch_backoff_ms=20)
     for each in MEMBERS:
         await group.reopen(each)
     story = Story(group, seed)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from pybroker.clock import SystemClock
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StorageError
-from pybroker.replication.housekeeping import Housekeeping, Intervals
+from pybroker.replication.housekeeping import Housekeeping
 from pybroker.storage.manager import LogManager
 from unit_tests.handlers.bench import ImmediateBlocking
 from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_S, in_time
 from unit_tests.replication.vocabulary import Replicas, facts
 
-OFTEN = Intervals(**{field.name: 1 for field in fields(Intervals)})
+OFTEN = BrokerConfig(
+    replica_high_watermark_checkpoint_interval_ms=1, log_retention_check_interval_ms=1
+)
 
 
 @pytest.fixture
@@ -34,7 +36,8 @@ def keeping(replicas: Replicas, blocking: ImmediateBlocking) -> Housekeeping:
         replicas=replicas.manager,
         blocking=blocking,
         clock=SystemClock(),
-        intervals=OFTEN,
+        config=OFTEN,
+        flush_check_ms=1,
     )
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 import pytest
 
 from pybroker.clock import SystemClock
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import CloseConnection, MalformedInput, StartupError
 from pybroker.host.run import _LOOP_FACTORY
 from pybroker.ports import Clock
@@ -31,9 +32,18 @@ def framed(payload: bytes) -> bytes:
 
 @asynccontextmanager
 async def serving(
-    handle: Handle, limits: ServerLimits | None = None, clock: Clock | None = None
+    handle: Handle,
+    config: BrokerConfig | None = None,
+    clock: Clock | None = None,
+    *,
+    limits: ServerLimits | None = None,
 ) -> AsyncIterator[tuple[Server, int]]:
-    server = Server(handle=handle, limits=limits or ServerLimits(), clock=clock or SystemClock())
+    server = Server(
+        handle=handle,
+        config=config or BrokerConfig(),
+        clock=clock or SystemClock(),
+        limits=limits,
+    )
     opened = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
     port = opened.getsockname()[1]
     await server.open([("PLAINTEXT", opened)])
@@ -184,7 +194,7 @@ async def test_the_frame_stays_as_it_is_while_its_request_waits() -> None:
 
 
 async def test_an_oversized_frame_closes_the_connection_and_others_live_on() -> None:
-    async with serving(echo, ServerLimits(request_bytes_max=100)) as (_, port):
+    async with serving(echo, BrokerConfig(socket_request_max_bytes=100)) as (_, port):
         good_reader, good_writer = await connect(port)
         reader, writer = await connect(port)
         writer.write(struct.pack(">i", 101))
@@ -207,7 +217,7 @@ async def test_no_response_where_there_is_none() -> None:
 
 
 async def test_connection_limits() -> None:
-    async with serving(echo, ServerLimits(connections_per_ip_max=1)) as (_, port):
+    async with serving(echo, BrokerConfig(max_connections_per_ip=1)) as (_, port):
         reader, writer = await connect(port)
         writer.write(framed(b"one"))
         assert await read_frame(reader) == b"one"
@@ -234,7 +244,7 @@ async def test_a_peer_that_leaves_cancels_its_request(how: str) -> None:
         return None
 
     limits = ServerLimits(linger_ms_max=100 if how == "closed" else 600_000)
-    async with serving(lambda frame, peer: wait_forever(), limits) as (_, port):
+    async with serving(lambda frame, peer: wait_forever(), limits=limits) as (_, port):
         _, writer = await connect(port)
         writer.write(framed(b"x"))
         await started.wait()
@@ -273,8 +283,8 @@ async def test_a_request_that_is_refused_when_its_peer_has_left_is_nobodys_fault
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
 async def test_an_address_is_the_same_on_a_listener_that_takes_ipv6_too() -> None:
-    limits = ServerLimits(connections_per_ip_overrides={"127.0.0.1": 1})
-    server = Server(handle=echo, limits=limits, clock=SystemClock())
+    config = BrokerConfig(max_connections_per_ip_overrides="127.0.0.1:1")
+    server = Server(handle=echo, config=config, clock=SystemClock())
     opened = bind(Bind("PLAINTEXT", "::", 0))
     port = opened.getsockname()[1]
     await server.open([("PLAINTEXT", opened)])
@@ -299,7 +309,7 @@ async def test_close_lets_the_request_in_flight_be_answered() -> None:
         await gate.wait()
         return [framed(b"done")]
 
-    server = Server(handle=lambda f, p: slow(), limits=ServerLimits(), clock=SystemClock())
+    server = Server(handle=lambda f, p: slow(), config=BrokerConfig(), clock=SystemClock())
     opened = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
     port = opened.getsockname()[1]
     await server.open([("PLAINTEXT", opened)])
@@ -347,7 +357,7 @@ async def test_a_peer_that_does_not_read_is_not_served_further() -> None:
         return [framed(b"r" * 100_000)]
 
     limits = ServerLimits(write_buffer_bytes_max=200_000)
-    async with serving(handle, limits) as (_, port):
+    async with serving(handle, limits=limits) as (_, port):
         reader, writer = await connect(port)
         request = framed(b"q" * 1000)
         writer.write(request * 300)
@@ -404,7 +414,7 @@ async def test_one_connection_with_many_requests_does_not_keep_the_others_waitin
         return after_the_gate() if served[-1] == b"wait" else None
 
     limits = ServerLimits(requests_per_turn_max=10)
-    async with serving(handle, limits) as (_, port):
+    async with serving(handle, limits=limits) as (_, port):
         _, busy = await connect(port)
         busy.write(framed(b"large" * 1000))  # makes the buffer large
         busy.write(framed(b"wait"))

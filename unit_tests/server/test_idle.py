@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from dataclasses import replace
 
 from pybroker.clock import ManualClock
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.server.connection import Answer, Peer
-from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Server
 from unit_tests.server.test_connection import connect, echo, framed, read_frame, serving
 from unit_tests.server.test_limits import Streams, ask_slowly, asked, is_closed
@@ -40,8 +41,8 @@ async def only(witness: Streams, server: Server) -> None:
 
 async def test_a_request_that_keeps_coming_is_not_idle() -> None:
     clock = ManualClock()
-    limits = ServerLimits(idle_ms_max=IDLE_S * 1000)
-    async with serving(echo, limits, clock) as (server, port):
+    config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
+    async with serving(echo, config, clock) as (server, port):
         reader, writer = await connect(port)
         witness = await connect(port)
         for _ in range(100):
@@ -56,9 +57,12 @@ async def test_a_request_that_keeps_coming_is_not_idle() -> None:
 
 async def test_a_peer_that_takes_its_answer_slowly_is_not_idle_until_it_stops() -> None:
     clock = ManualClock()
-    limits = ServerLimits(idle_ms_max=IDLE_S * 1000, send_buffer_bytes=SMALL_BYTES)
+    config = replace(
+        BrokerConfig.parse({"socket.send.buffer.bytes": str(SMALL_BYTES)}),
+        connections_max_idle_ms=IDLE_S * 1000,
+    )
 
-    async with serving(much, limits, clock) as (server, port):
+    async with serving(much, config, clock) as (server, port):
         loop = asyncio.get_running_loop()
         witness = await connect(port)
         with slow_reader() as slow:
@@ -86,9 +90,12 @@ async def test_a_peer_that_takes_its_answer_slowly_is_not_idle_until_it_stops() 
 async def test_a_peer_that_takes_a_byte_now_and_then_is_idle() -> None:
     """Else it could hold an answer in our memory for ever."""
     clock = ManualClock()
-    limits = ServerLimits(idle_ms_max=IDLE_S * 1000, send_buffer_bytes=SMALL_BYTES)
+    config = replace(
+        BrokerConfig.parse({"socket.send.buffer.bytes": str(SMALL_BYTES)}),
+        connections_max_idle_ms=IDLE_S * 1000,
+    )
 
-    async with serving(much, limits, clock) as (server, port):
+    async with serving(much, config, clock) as (server, port):
         loop = asyncio.get_running_loop()
         witness = await connect(port)
         with slow_reader() as slow:
@@ -108,9 +115,9 @@ async def test_a_peer_that_takes_a_byte_now_and_then_is_idle() -> None:
 async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> None:
     """While it leaves an answer unread, nobody waits for the rest of its request."""
     clock = ManualClock()
-    limits = ServerLimits(idle_ms_max=IDLE_S * 1000)
+    config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
 
-    async with serving(much, limits, clock) as (server, port):
+    async with serving(much, config, clock) as (server, port):
         witness = await connect(port)
         with socket.create_connection(("127.0.0.1", port)) as deaf:
             deaf.sendall(framed(b"much") + struct.pack(">i", 100) + b"the beginning")
@@ -126,8 +133,8 @@ async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> Non
 async def test_a_large_request_of_which_nothing_comes_any_more_is_idle() -> None:
     """Long before it would be too slow: most of it is there, and takes our memory."""
     clock = ManualClock()
-    limits = ServerLimits(idle_ms_max=IDLE_S * 1000)
-    async with serving(echo, limits, clock) as (server, port):
+    config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
+    async with serving(echo, config, clock) as (server, port):
         reader, writer = await connect(port)
         witness = await connect(port)
         writer.write(struct.pack(">i", STEP_BYTES) + bytes(STEP_BYTES - 1))
@@ -148,7 +155,10 @@ async def test_a_large_request_of_which_nothing_comes_any_more_is_idle() -> None
 
 async def test_a_peer_without_a_request_is_idle_after_its_time() -> None:
     clock = ManualClock()
-    async with serving(echo, ServerLimits(idle_ms_max=IDLE_S * 1000), clock) as (server, port):
+    async with serving(echo, BrokerConfig(connections_max_idle_ms=IDLE_S * 1000), clock) as (
+        server,
+        port,
+    ):
         reader, writer = await connect(port)
         assert await asked(reader, writer) == b"?"
         for _ in range(3):

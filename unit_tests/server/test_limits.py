@@ -14,10 +14,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from pybroker.clock import ManualClock, SystemClock
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import MalformedInput
 from pybroker.server.acceptor import RETRY_S, Acceptor, CreationRate
 from pybroker.server.connection import Answer, Peer
-from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Bind, Server, bind
 from pybroker.server.refusals import mistaken_protocol
 from pybroker.server.request_memory import SMALL_REQUEST_BYTES, RequestMemory
@@ -53,7 +53,7 @@ async def stays_silent(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_beyond_max_connections_the_next_waits_until_one_closes() -> None:
-    async with serving(echo, ServerLimits(connections_max=2)) as (server, port):
+    async with serving(echo, BrokerConfig(max_connections=2)) as (server, port):
         first, second, third = [await connect(port) for _ in range(3)]
         assert await asked(*first) == await asked(*second) == b"?"
         third[1].write(framed(b"late"))
@@ -66,12 +66,12 @@ async def test_beyond_max_connections_the_next_waits_until_one_closes() -> None:
 
 
 async def test_who_waits_for_a_place_comes_in_when_the_limit_is_raised() -> None:
-    async with serving(echo, ServerLimits(connections_max=1)) as (server, port):
+    async with serving(echo, BrokerConfig(max_connections=1)) as (server, port):
         first, second = [await connect(port) for _ in range(2)]
         assert await asked(*first) == b"?"
         second[1].write(framed(b"late"))
         assert await stays_silent(second[0])
-        server.reconfigure(ServerLimits(connections_max=2))
+        server.reconfigure(BrokerConfig(max_connections=2))
         assert await in_time(read_frame(second[0])) == b"late"
         assert await asked(*first) == b"?"
         first[1].close()
@@ -79,9 +79,10 @@ async def test_who_waits_for_a_place_comes_in_when_the_limit_is_raised() -> None
 
 
 async def test_brokers_come_in_beyond_max_connections_and_the_most_silent_client_goes() -> None:
-    limits = ServerLimits(connections_max=2, protected_listener="BROKERS")
+    names = "CLIENTS://:0,BROKERS://:1"
+    config = BrokerConfig(max_connections=2, listeners=names, inter_broker_listener_name="BROKERS")
     clock = ManualClock()
-    server = Server(handle=echo, limits=limits, clock=clock)
+    server = Server(handle=echo, config=config, clock=clock)
     sockets = {name: bind(Bind(name, "127.0.0.1", 0)) for name in ("CLIENTS", "BROKERS")}
     ports = {name: opened.getsockname()[1] for name, opened in sockets.items()}
     await server.open(list(sockets.items()))
@@ -119,7 +120,7 @@ def test_connections_are_created_at_the_allowed_rate() -> None:
 
 
 async def test_who_connects_too_fast_is_served_later_and_not_refused() -> None:
-    async with serving(echo, ServerLimits(connections_per_second_max=20)) as (_, port):
+    async with serving(echo, BrokerConfig(max_connection_creation_rate=20)) as (_, port):
         begin = asyncio.get_running_loop().time()
         peers = [await connect(port) for _ in range(26)]
         assert [await asked(*peer) for peer in peers] == [b"?"] * 26
@@ -214,7 +215,7 @@ async def test_connections_do_not_get_the_last_descriptors(
 async def test_per_address_limits_refuse_in_a_bounded_number_of_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving(echo, ServerLimits(connections_per_ip_max=0)) as (_, port):
+    async with serving(echo, BrokerConfig(max_connections_per_ip=0)) as (_, port):
         for _ in range(30):
             reader, writer = await connect(port)
             assert await is_closed(reader)
@@ -296,7 +297,10 @@ async def test_a_quiet_connection_is_closed_after_its_time_if_there_is_one(
     idle_ms: int, closes: bool
 ) -> None:
     clock = ManualClock()
-    async with serving(echo, ServerLimits(idle_ms_max=idle_ms), clock) as (server, port):
+    async with serving(echo, BrokerConfig(connections_max_idle_ms=idle_ms), clock) as (
+        server,
+        port,
+    ):
         reader, writer = await connect(port)
         assert await asked(reader, writer) == b"?"
         clock.advance(601)
@@ -379,8 +383,8 @@ def large(letter: bytes) -> bytes:
 
 async def test_large_requests_wait_while_others_take_the_memory_and_small_ones_do_not() -> None:
     gate = Gate()
-    limits = ServerLimits(request_memory_bytes_max=2 * LARGE)
-    async with serving(gate, limits) as (_, port), AsyncExitStack() as stack:
+    config = BrokerConfig(queued_max_request_bytes=2 * LARGE)
+    async with serving(gate, config) as (_, port), AsyncExitStack() as stack:
         peers = [await connect(port) for _ in range(6)]
         for _, writer in peers:
             stack.callback(writer.close)
@@ -402,7 +406,7 @@ async def test_large_requests_wait_while_others_take_the_memory_and_small_ones_d
 
 
 async def test_one_request_above_the_whole_limit_is_served_alone() -> None:
-    async with serving(echo, ServerLimits(request_memory_bytes_max=1)) as (_, port):
+    async with serving(echo, BrokerConfig(queued_max_request_bytes=1)) as (_, port):
         reader, writer = await connect(port)
         for letter in (b"a", b"b", b"c"):
             writer.write(large(letter))
@@ -411,7 +415,7 @@ async def test_one_request_above_the_whole_limit_is_served_alone() -> None:
 
 
 async def test_who_goes_while_it_waits_or_holds_memory_leaves_it_to_the_others() -> None:
-    async with serving(echo, ServerLimits(request_memory_bytes_max=LARGE)) as (_, port):
+    async with serving(echo, BrokerConfig(queued_max_request_bytes=LARGE)) as (_, port):
         holder, waiting, last = [await connect(port) for _ in range(3)]
         witness = await connect(port)
         holder[1].write(partial_frame(SMALL_REQUEST_BYTES * 2))
@@ -483,7 +487,7 @@ async def test_garbage_from_many_peers_fills_no_log(caplog: pytest.LogCaptureFix
     def refuse(frame: memoryview, peer: Peer) -> Answer:
         raise MalformedInput("garbage")
 
-    server = Server(handle=refuse, limits=ServerLimits(), clock=SystemClock())
+    server = Server(handle=refuse, config=BrokerConfig(), clock=SystemClock())
     opened = bind(Bind("PLAINTEXT", "127.0.0.1", 0))
     await server.open([("PLAINTEXT", opened)])
     port = opened.getsockname()[1]

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.server.connection import Answer, Peer
-from pybroker.server.limits import ServerLimits
 from pybroker.server.listener import Server
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.loop import ProcessLoop
@@ -54,7 +54,7 @@ class Lab:
 
     def serve(self) -> None:
         async def main(_loop: ProcessLoop) -> None:
-            self.server = Server(handle=self.echo, limits=ServerLimits(), clock=self.b.clock)
+            self.server = Server(handle=self.echo, config=BrokerConfig(), clock=self.b.clock)
             await self.server.open([(LISTENER, self.network.listen(self.b, "b", PORT))])
 
         self.start(self.b, main)

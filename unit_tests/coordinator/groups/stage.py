@@ -30,6 +30,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import cast
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.calls import (
     GroupView,
     Identity,
@@ -40,7 +41,6 @@ from pybroker.coordinator.groups.calls import (
 )
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.offset_store import CommittedOffset
-from pybroker.coordinator.groups.options import GroupOptions
 from pybroker.coordinator.groups.records import GroupKey, decode_group_value, decode_key
 from pybroker.coordinator.groups.seams import Surroundings
 from pybroker.coordinator.groups.states import GroupState
@@ -164,10 +164,10 @@ class Words:
 class Stage:
     """Plays commands. `options` are those of the broker."""
 
-    def __init__(self, options: GroupOptions | None = None) -> None:
+    def __init__(self, options: BrokerConfig | None = None) -> None:
         self.offsets = MemoryOffsets()
         self.mirror = Mirror(self._heard)
-        self.options = options or GroupOptions(size_max=3)
+        self.options = options or BrokerConfig(group_max_size=3)
         self.shard = MemoryShard()
         self.coordinator = self._host()
         self._names: dict[str, str] = {}

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.calls import Identity, Join, Joined, Sync, Synced
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.group import Group, from_record
-from pybroker.coordinator.groups.options import GroupOptions
 from pybroker.coordinator.groups.records import RecordedGroup, decode_group_value
 from pybroker.coordinator.groups.seams import NobodyElse, Surroundings
 from pybroker.coordinator.groups.states import GroupState
@@ -34,7 +34,7 @@ STEPS = 300
 PARTITIONS = 6
 LONGEST_S = 400.0
 """Longer than any deadline of a group."""
-OPTIONS = GroupOptions(size_max=5)
+OPTIONS = BrokerConfig(group_max_size=5)
 SETS = (("range", "sticky"), ("sticky", "range"), ("sticky",))
 
 
@@ -239,7 +239,7 @@ class World:
             if member.instance_id is not None
         }
         if group.state is not GroupState.PREPARING_REBALANCE:  # who is late there will go
-            assert len(group.members) - len(group.static) <= OPTIONS.size_max
+            assert len(group.members) - len(group.static) <= OPTIONS.group_max_size
         if group.state is GroupState.EMPTY:
             assert not group.members
         if group.state is not GroupState.COMPLETING_REBALANCE:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.calls import Identity, Join, Joined, Sync
 from pybroker.coordinator.groups.coordinator import NOTES_MAX, GroupCoordinator
-from pybroker.coordinator.groups.options import PENDING_MAX, GroupOptions
+from pybroker.coordinator.groups.options import PENDING_MAX
 from pybroker.coordinator.groups.records import encode_group_key
 from pybroker.coordinator.groups.room import FULL_S, Room
 from pybroker.coordinator.groups.seams import NobodyElse, Surroundings
@@ -29,7 +30,7 @@ def hosted(
     offsets: MemoryOffsets | None = None,
     take_room: Callable[[int], None] = lambda _: None,
 ) -> GroupCoordinator:
-    around = Surroundings(GroupOptions(initial_rebalance_delay_ms=0), take_room=take_room)
+    around = Surroundings(BrokerConfig(group_initial_rebalance_delay_ms=0), take_room=take_room)
     return shard.host(
         lambda context: GroupCoordinator(context, offsets or MemoryOffsets(), NobodyElse(), around)
     )

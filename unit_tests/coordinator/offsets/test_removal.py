@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.offsets.log_store import LoggedOffsets
-from pybroker.coordinator.offsets.removal import OffsetRemoval, RemovalOptions, expired
+from pybroker.coordinator.offsets.removal import OffsetRemoval, expired
 from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import ensure
@@ -17,7 +18,10 @@ from unit_tests.coordinator.runtime.vocabulary import NOW_MS
 from unit_tests.idle_loop import idle, loop_turns
 
 HOUR_MS = 3_600_000
-OPTIONS = RemovalOptions(retention_ms=HOUR_MS, interval_s=600.0)
+INTERVAL_S = 600.0
+OPTIONS = BrokerConfig(
+    offsets_retention_minutes=60, offsets_retention_check_interval_ms=int(INTERVAL_S * 1000)
+)
 READ = frozenset({"read"})
 
 
@@ -79,8 +83,8 @@ class Removing(Stage):
         return stage
 
     async def after(self, seconds: float) -> None:
-        for _ in range(int(seconds / OPTIONS.interval_s)):
-            self.shard.advance(OPTIONS.interval_s)
+        for _ in range(int(seconds / INTERVAL_S)):
+            self.shard.advance(INTERVAL_S)
             await self.removal.settled()
 
 
@@ -115,7 +119,7 @@ async def test_what_only_classic_consumers_wrote_never_expires() -> None:
 async def test_a_commit_while_somebody_looks_stays(kind: type[Store], turns: int) -> None:
     stage = await Removing.with_topics(kind, "a", "b")
     await stage.store.commit(GROUP, {tp("a-0"): OLD, tp("b-0"): OLD})
-    stage.shard.advance(OPTIONS.interval_s)
+    stage.shard.advance(INTERVAL_S)
     now_ms = stage.shard.clock.wall_ms()
     await loop_turns(turns)
     await stage.store.commit(GROUP, {tp("a-0"): CommittedOffset(9, commit_ms=now_ms)})
@@ -141,7 +145,7 @@ async def test_offsets_go_with_their_topic(kind: type[Store]) -> None:
 async def test_who_missed_a_deletion_makes_up_for_it(kind: type[Store]) -> None:
     stage = await Removing.with_topics(kind, "a")
     await stage.commit(GROUP, a=1, gone=2)
-    await stage.after(OPTIONS.interval_s)
+    await stage.after(INTERVAL_S)
     assert await stage.fetch() == {"a-0": 1}
 
 
@@ -153,7 +157,7 @@ async def test_without_zookeeper_nothing_is_removed(kind: type[Store]) -> None:
     stage.coord.resume()
     await idle()
     assert await stage.fetch() == {"a-0": 1}
-    await stage.after(OPTIONS.interval_s)
+    await stage.after(INTERVAL_S)
     assert await stage.fetch() == {}
 
 
