@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pybroker.admin.families import FAMILIES, Family
+from pybroker.admin.families import FAMILIES
+from pybroker.metrics import Family
 
 PAGE: Final = Path(__file__).parent / "metrics.rst"
 
@@ -14,7 +15,8 @@ INTRODUCTION: Final = """\
 Metrics
 =======
 
-.. This page is made by ``make docs`` from the list in ``pybroker/admin/families.py``; change that.
+.. This page is made by ``make docs`` from the rows in ``pybroker/metrics.py`` and
+   ``pybroker/admin/families.py``; change those.
 
 ``http://HOST:8090/metrics`` shows what the broker counts, in Prometheus' text format
 (``pybroker.http.listener`` says where). The names are those that dashboards for Kafka know: what

@@ -1,5 +1,8 @@
-"""Plain counters. Hot paths count here instead of logging; what the numbers are called outside is
-said in `pybroker/admin/`.
+"""Plain counters. Hot paths count here instead of logging.
+
+A field is at once the counter and a row of the page `/metrics`, with the name and the sentence that
+it declares; a field that declares none is not shown. What is looked up when the page is asked for
+has its rows in `pybroker/admin/families.py`.
 
 Attributes are raised in place (`counters.bytes_in += size`), from the event loop only, except where
 a class says otherwise. Nothing here reads a clock.
@@ -9,9 +12,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 SUB_BUCKETS: Final = 8
 """Buckets between a duration and its double: a quantile is right to an eighth."""
@@ -20,24 +25,66 @@ _NOTHING: Final = -1024
 API_KEYS: Final = 256
 """One meter for each value of the low byte of an API key, known or not."""
 
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+SUMMARY: Final = "summary"
+
+
+class Family(NamedTuple):
+    """A metric's name with its kind, its labels and a sentence."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+def counter(name: str, meaning: str, *labels: str) -> int:
+    """A row for a number that only grows."""
+    return _row(Family(name, COUNTER, labels, meaning), int)
+
+
+def counters_by(label: str, name: str, meaning: str) -> dict[str, int]:
+    """A row for such numbers by one of a few words."""
+    return _row(Family(name, COUNTER, (label,), meaning), dict)
+
+
+def gauge(name: str, meaning: str) -> int:
+    """A row for a number that goes up and down."""
+    return _row(Family(name, GAUGE, (), meaning), int)
+
+
+def summary(name: str, meaning: str, make: Callable[[], T]) -> T:
+    """A row for durations, which are shown in ms; `make` gives their meter."""
+    return _row(Family(name, SUMMARY, (), meaning), make)
+
+
+def _row(family: Family, make: Callable[[], T]) -> T:
+    made: T = field(default_factory=make, metadata={"family": family})
+    return made
+
+
+def families_of(table: type[Any]) -> dict[str, Family]:
+    """Attribute -> family, of the fields that are shown, in the order of declaration."""
+    return {
+        item.name: item.metadata["family"] for item in fields(table) if "family" in item.metadata
+    }
+
 
 @dataclass(slots=True)
 class TopicCounters:
     """What clients did with one topic since the start. Every partition of the topic has the same
     one at hand."""
 
-    messages_in: int = 0
-    """Records that were appended."""
-    bytes_in: int = 0
-    """Bytes of record batches that were appended, as they came."""
-    bytes_out: int = 0
-    """Bytes of record batches in answers to fetches."""
-    produce_requests: int = 0
-    """Batches for a partition, taken or not."""
-    failed_produce_requests: int = 0
-    fetch_requests: int = 0
-    """Reads of a partition that were answered."""
-    failed_fetch_requests: int = 0
+    # fmt: off
+    messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote; without a topic, as in all of these, the sum over all topics.", "topic")
+    bytes_in: int = counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches that producers wrote, as they came.", "topic")
+    bytes_out: int = counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches that were sent to readers.", "topic")
+    produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Writes to a partition, taken or not.", "topic")
+    failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Writes to a partition that were refused.", "topic")
+    fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Reads of a partition that were answered.", "topic")
+    failed_fetch_requests: int = counter("kafka_server_brokertopicmetrics_failedfetchrequests_total", "Reads of a partition that failed.", "topic")
+    # fmt: on
 
     def add(self, other: TopicCounters) -> None:
         for name in COUNTER_NAMES:
@@ -51,11 +98,11 @@ COUNTER_NAMES: Final = tuple(item.name for item in fields(TopicCounters))
 class FetchSessionCounters:
     """The incremental fetch sessions that a broker remembers (KIP-227)."""
 
-    sessions: int = 0
-    partitions: int = 0
-    """In all sessions together."""
-    evictions: int = 0
-    """Sessions that had to make room for others."""
+    # fmt: off
+    sessions: int = gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions that are remembered, of consumers and followers.")
+    partitions: int = gauge("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions in all fetch sessions together.")
+    evictions: int = counter("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", "Fetch sessions that had to make room for others.")
+    # fmt: on
 
 
 class TimeMeter:
@@ -135,19 +182,21 @@ def quantile_s(buckets: Mapping[int, int], share: float) -> float:
 class FetcherCounters:
     """What this broker has copied from another one since the start."""
 
-    requests: int = 0
+    # fmt: off
+    requests: int = counter("kafka_server_fetcherstats_requests_total", "Fetches from each broker that leads.", "broker")
     failures: int = 0
     """Requests that got no answer, or that were refused as a whole."""
-    bytes: int = 0
-    """Bytes of record batches that were appended."""
+    bytes: int = counter("kafka_server_fetcherstats_bytes_total", "Bytes of record batches that were copied from each.", "broker")
+    # fmt: on
 
 
 @dataclass(slots=True)
 class GroupCounters:
     """What happened in the groups that this broker coordinates, since the start."""
 
-    completed_rebalances: int = 0
-    """Generations whose leader handed over an assignment."""
+    # fmt: off
+    completed_rebalances: int = gauge("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", "Generations since the start whose leader handed over an assignment.")
+    # fmt: on
 
 
 @dataclass(slots=True)
@@ -162,26 +211,21 @@ class Metrics:
         default_factory=lambda: [RequestMeter() for _ in range(API_KEYS)]
     )
     """By API key."""
-    closed: dict[str, int] = field(default_factory=dict)
-    """Connections that this broker ended or refused: reason (one of a few words) -> count."""
-    accepted: dict[str, int] = field(default_factory=dict)
-    """Connections that were accepted: listener -> count."""
-    syncs: SharedTimeMeter = field(default_factory=SharedTimeMeter)
-    """Times of making the file of a log durable; added to by several threads."""
-    coordination: TimeMeter = field(default_factory=TimeMeter)
-    """Times of requests to ZooKeeper that were answered."""
-    elections: TimeMeter = field(default_factory=TimeMeter)
-    """Times in which this broker's controller found leaders after brokers had come or gone."""
     fetchers: dict[int, FetcherCounters] = field(default_factory=dict)
     """By the broker that is copied from."""
-    replication_bytes_out: int = 0
-    """Bytes of record batches in answers to followers."""
-    isr_shrinks: int = 0
-    isr_expands: int = 0
-    isr_update_failures: int = 0
-    """Changes of in-sync replicas that were not stored as proposed."""
     fetch_sessions: FetchSessionCounters = field(default_factory=FetchSessionCounters)
     groups: GroupCounters = field(default_factory=GroupCounters)
+    # fmt: off
+    closed: dict[str, int] = counters_by("reason", "pybroker_connections_closed_total", "Connections that ended, by who or what ended them: peer, idle, slow, limit, malformed, refused, fault, shutdown.")
+    accepted: dict[str, int] = counters_by("listener", "pybroker_connections_accepted_total", "Connections that were accepted.")
+    syncs: SharedTimeMeter = summary("kafka_log_logflushstats_logflushrateandtimems", "Times of making a log's file durable, in ms.", SharedTimeMeter)
+    coordination: TimeMeter = summary("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms", "Times of requests to ZooKeeper that were answered, in ms.", TimeMeter)
+    elections: TimeMeter = summary("kafka_controller_controllerstats_leaderelectionrateandtimems", "Times in which the controller found leaders after brokers had come or gone, in ms, until all was stored.", TimeMeter)
+    replication_bytes_out: int = counter("kafka_server_brokertopicmetrics_replicationbytesout_total", "Bytes of record batches that were sent to followers; those are not in the others.")
+    isr_shrinks: int = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that fell out of sync.")
+    isr_expands: int = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that came back in sync.")
+    isr_update_failures: int = counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of in-sync replicas that were not stored as proposed.")
+    # fmt: on
 
     def topic(self, name: str) -> TopicCounters:
         """The counters of a topic that exists here; made at the first call."""

@@ -14,10 +14,10 @@ ORDER: Final = """
 pybroker: clock errors metrics model tool_list | group_lag ports | applog wire | config records |
     coordinator storage | replication | handlers | admin client server | classic peers spark |
     broker | host | testing tools | __main__
-admin: families loop_watch view | config_page readiness service text_format | group_rows
-    partition_rows | exposition | http
+admin: loop_watch text_format view | config_page group_rows partition_rows readiness service |
+    families | exposition | http
 applog: log_levels rate_limit | output
-broker: * | component_options group_coordination leader_discovery start_steps | app | startup
+broker: * | group_coordination leader_discovery start_steps | app | startup
 classic: assignment errors options standing subscription | claims nodes | commits reading stream |
     kafka_offsets rebalancing | consumer
 client: * | accumulator connection leaderless options subscription | cluster | identity leader_calls
@@ -49,8 +49,8 @@ handlers: config_entries fetch_sessions metadata_cache metadata_view turns | con
     controlled_shutdown elect_leaders fetch growth | dispatch | gate metering
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor
-records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
-    columns control validate
+records: _pure compression crc32c | _numpy_columns batch loops refusals | builder record | columns
+    control validate
 replication: follower isr isr_notifications purgatory reluctance | leader_state | partition | copy
     high_watermarks opening shortening | completion | fetcher | fetchers | manager | * |
     internal_log

@@ -1,60 +1,74 @@
-"""What the metrics say of single groups: lines of kafka_exporter's families, and of our own."""
+"""What the metrics say of single groups: a row each, of kafka_exporter's families and of our own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
-from pybroker.admin.text_format import Line, labels
+from pybroker.admin.text_format import Line, Number, labels
 from pybroker.group_lag import GroupProgress, Lag, ProgressReport
+from pybroker.metrics import GAUGE, Family
 
-EXPORTER: Final = "kafka_consumergroup"
-OWN: Final = "pybroker_group_lag"
+_Sums = Callable[[GroupProgress], Iterable[tuple[str, int]]]
+"""Topic and number, of each partition."""
 
 
-def group_lines(report: ProgressReport | None) -> Iterator[tuple[str, list[Line]]]:
+class GroupRow(NamedTuple):
+    """A family, and what gives its lines."""
+
+    family: Family
+    lines: Callable[[ProgressReport], list[Line]]
+
+
+def group_lines(report: ProgressReport | None) -> Iterator[tuple[Family, list[Line]]]:
     """Each family with its lines; none where the groups are not known."""
-    groups = report.groups if report is not None else ()
-    yield f"{EXPORTER}_members", [(_of(group), group.members) for group in groups]
-    yield from _offsets(groups)
-    yield from _lags(groups)
-    yield f"{OWN}_age_seconds", [] if report is None else [("", round(report.age_s, 3))]
+    for row in OF_GROUPS:
+        yield row.family, [] if report is None else row.lines(report)
 
 
-def _offsets(groups: tuple[GroupProgress, ...]) -> Iterator[tuple[str, list[Line]]]:
-    lines: list[Line] = []
-    sums: list[Line] = []
-    for group in groups:
-        topics: dict[str, int] = {}
-        for (topic, number), offset in group.committed.items():
-            lines.append((_of(group, topic, number), offset))
-            topics[topic] = topics.get(topic, 0) + offset
-        sums += [(_of(group, topic), total) for topic, total in topics.items()]
-    yield f"{EXPORTER}_current_offset", lines
-    yield f"{EXPORTER}_current_offset_sum", sums
+def _by(name: str, kinds: str, meaning: str) -> Family:
+    return Family(name, GAUGE, tuple(kinds.split()), meaning)
 
 
-def _lags(groups: tuple[GroupProgress, ...]) -> Iterator[tuple[str, list[Line]]]:
-    sums: list[Line] = []
-    for group in groups:
-        topics: dict[str, int] = {}
-        for key, lag in group.lags.items():
-            topics[key.topic] = topics.get(key.topic, 0) + lag.records
-        sums += [(_of(group, topic), total) for topic, total in topics.items()]
-    facts: tuple[tuple[str, Callable[[Lag], int | float | None]], ...] = (
-        (f"{EXPORTER}_lag", lambda lag: lag.records),
-        (f"{OWN}_bytes", lambda lag: lag.bytes),
-        (f"{OWN}_seconds", lambda lag: lag.seconds),
-    )
-    for name, fact in facts:
-        lines: list[Line] = []
-        for group in groups:
-            for (topic, number), lag in group.lags.items():
-                value = fact(lag)
-                if value is not None:
-                    lines.append((_of(group, topic, number), value))
-        yield name, lines
-    yield f"{EXPORTER}_lag_sum", sums
+def _committed(report: ProgressReport) -> list[Line]:
+    return [
+        (_of(group, topic, number), offset)
+        for group in report.groups
+        for (topic, number), offset in group.committed.items()
+    ]
+
+
+def _each_lag(fact: Callable[[Lag], Number | None]) -> Callable[[ProgressReport], list[Line]]:
+    def lines(report: ProgressReport) -> list[Line]:
+        return [
+            (_of(group, topic, number), value)
+            for group in report.groups
+            for (topic, number), lag in group.lags.items()
+            if (value := fact(lag)) is not None
+        ]
+
+    return lines
+
+
+def _by_topic(numbers: _Sums) -> Callable[[ProgressReport], list[Line]]:
+    def lines(report: ProgressReport) -> list[Line]:
+        found: list[Line] = []
+        for group in report.groups:
+            topics: dict[str, int] = {}
+            for topic, number in numbers(group):
+                topics[topic] = topics.get(topic, 0) + number
+            found += [(_of(group, topic), total) for topic, total in topics.items()]
+        return found
+
+    return lines
+
+
+def _offsets(group: GroupProgress) -> Iterator[tuple[str, int]]:
+    return ((key.topic, offset) for key, offset in group.committed.items())
+
+
+def _records(group: GroupProgress) -> Iterator[tuple[str, int]]:
+    return ((key.topic, lag.records) for key, lag in group.lags.items())
 
 
 def _of(group: GroupProgress, topic: str | None = None, partition: int | None = None) -> str:
@@ -64,3 +78,17 @@ def _of(group: GroupProgress, topic: str | None = None, partition: int | None = 
     if partition is not None:
         found["partition"] = str(partition)
     return labels(found)
+
+
+# fmt: off
+OF_GROUPS: Final = (
+    GroupRow(_by("kafka_consumergroup_members", "consumergroup", "Members of the group; told, as all of these, by the group's coordinator only, and at most 10 s old."), lambda report: [(_of(group), group.members) for group in report.groups]),
+    GroupRow(_by("kafka_consumergroup_current_offset", "consumergroup topic partition", "What the group has committed: the offset of the next record that it reads."), _committed),
+    GroupRow(_by("kafka_consumergroup_current_offset_sum", "consumergroup topic", "The sum of these over the partitions of a topic."), _by_topic(_offsets)),
+    GroupRow(_by("kafka_consumergroup_lag", "consumergroup topic partition", "Offsets from what is committed to the high watermark, which is read after it; never negative."), _each_lag(lambda lag: lag.records)),
+    GroupRow(_by("kafka_consumergroup_lag_sum", "consumergroup topic", "The sum of these over the partitions of a topic."), _by_topic(_records)),
+    GroupRow(_by("pybroker_group_lag_bytes", "consumergroup topic partition", "The lag in bytes of the log, estimated as if all its offsets were of the same size. This and the next are left out where groups have committed offsets of more than 1,000 partitions here."), _each_lag(lambda lag: lag.bytes)),
+    GroupRow(_by("pybroker_group_lag_seconds", "consumergroup topic partition", "The age of the oldest record that the group has not consumed, by its timestamp; 0 if it has consumed all."), _each_lag(lambda lag: lag.seconds)),
+    GroupRow(_by("pybroker_group_lag_age_seconds", "", "How long ago the offsets of groups were read."), lambda report: [("", round(report.age_s, 3))]),
+)
+# fmt: on

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pybroker.admin.families import FAMILIES
-from pybroker.metrics import quantile_s
+from pybroker.metrics import Family, quantile_s
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
@@ -45,10 +44,14 @@ def labels(values: Mapping[str, str]) -> str:
     return f"{{{inner}}}"
 
 
-def header(name: str) -> str:
-    """What stands before the lines of a family. Raises KeyError for one that is not declared."""
-    family = FAMILIES[name]
-    return f"# HELP {name} {family.meaning}\n# TYPE {name} {family.kind}\n"
+def by_label(label: str, values: Mapping[str, Number]) -> list[Line]:
+    """A line for each value of a label, in their order."""
+    return [(labels({label: key}), value) for key, value in sorted(values.items())]
+
+
+def header(of: Family) -> str:
+    """What stands before the lines of a family."""
+    return f"# HELP {of.name} {of.meaning}\n# TYPE {of.name} {of.kind}\n"
 
 
 def rows(name: str, lines: Iterable[Line]) -> str:
@@ -56,19 +59,14 @@ def rows(name: str, lines: Iterable[Line]) -> str:
     return "".join([f"{name}{where} {value}\n" for where, value in lines])
 
 
-def family(name: str, lines: Iterable[Line]) -> str:
+def family(of: Family, lines: Iterable[Line]) -> str:
     """A whole family."""
-    return header(name) + rows(name, lines)
+    return header(of) + rows(of.name, lines)
 
 
-def single(name: str, value: Number) -> str:
-    """A family without labels."""
-    return family(name, [("", value)])
-
-
-def summary(name: str, times: Iterable[Times], unit: float) -> str:
+def summary(of: Family, times: Iterable[Times], unit: float) -> str:
     """A family of durations in `unit`s a second; without recent ones a quantile is NaN."""
-    parts = [header(name)]
+    name, parts = of.name, [header(of)]
     for item in times:
         for share in QUANTILES:
             found = quantile_s(item.recent, share) * unit if item.recent else float("nan")

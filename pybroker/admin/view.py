@@ -14,7 +14,7 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.layered_config import LayeredConfig
 from pybroker.group_lag import ProgressReport
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.metrics import Metrics
+from pybroker.metrics import Metrics, counter
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
 from pybroker.replication.manager import ReplicaManager
@@ -63,8 +63,14 @@ class SessionWatch:
     all begins connected."""
 
     state: SessionEvent = SessionEvent.CONNECTED
-    expired: int = 0
-    disconnected: int = 0
+    expired: int = counter(
+        "kafka_server_sessionexpirelistener_zookeeperexpires_total",
+        "Sessions with ZooKeeper that expired.",
+    )
+    disconnected: int = counter(
+        "kafka_server_sessionexpirelistener_zookeeperdisconnects_total",
+        "Connections with ZooKeeper that were lost.",
+    )
 
     def heard(self, event: SessionEvent) -> None:
         self.state = event
