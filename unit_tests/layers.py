@@ -49,8 +49,8 @@ handlers: config_entries fetch_sessions metadata_cache metadata_view turns | con
     controlled_shutdown elect_leaders fetch growth | dispatch | gate metering
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor
-records: _pure compression crc32c | _numpy_columns batch loops refusals | builder record | columns
-    control validate
+records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
+    columns control validate
 replication: follower isr isr_notifications purgatory reluctance | leader_state | partition | copy
     high_watermarks opening shortening | completion | fetcher | fetchers | manager | * |
     internal_log

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Self
 
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.channel import Backoff
@@ -35,6 +36,16 @@ class RebalanceSettings:
     imbalance_percentage: int
     interval_s: float
     first_check_s: float = 5.0
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> Self | None:
+        """None leaves leaders where they are."""
+        if not config.auto_leader_rebalance_enable:
+            return None
+        return cls(
+            imbalance_percentage=config.leader_imbalance_per_broker_percentage,
+            interval_s=config.leader_imbalance_check_interval_seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)

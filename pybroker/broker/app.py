@@ -15,7 +15,6 @@ from functools import partial
 
 from pybroker.admin.view import Rooms, SessionWatch
 from pybroker.applog.rate_limit import LogLimit
-from pybroker.broker import component_options
 from pybroker.broker.controlled_shutdown import ControlledShutdown, ask_controller
 from pybroker.broker.controller_journal import ControllerJournal
 from pybroker.broker.environment import World
@@ -29,7 +28,7 @@ from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_
 from pybroker.broker.topic_logs import read_log_configs
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.coordinator.controller.office import ControllerSettings
+from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.controller.policies import policy_of
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper import registry
@@ -284,7 +283,7 @@ class BrokerApp:
             channels=self._channel,
             settings=ControllerSettings(
                 delete_topic_enable=self._config.delete_topic_enable,
-                rebalance=component_options.rebalance_settings(self._config),
+                rebalance=RebalanceSettings.of(self._config),
                 journal=self.journal.note,
                 elections=self._world.metrics.elections,
                 policy_of=lambda overrides: policy_of(self.live.current, overrides),
