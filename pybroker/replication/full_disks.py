@@ -100,9 +100,9 @@ class FullDisks:
         """Say it of the replicas that are there now, and of no others."""
         full = self._full[path]
         here = {key for key in self._logs.partitions_in(path) if self._has_others(key)}
-        for key in here - full.reluctant:
+        for key in sorted(here - full.reluctant):
             self._replicas.reluctance.add(key, f"log directory {path} is full")
-        for key in full.reluctant - here:
+        for key in sorted(full.reluctant - here):
             self._replicas.reluctance.remove(key)
         full.reluctant = here
 
@@ -136,5 +136,5 @@ class FullDisks:
             self._mark(path)
 
     def _end(self, path: str) -> None:
-        for key in self._full.pop(path).reluctant:
+        for key in sorted(self._full.pop(path).reluctant):
             self._replicas.reluctance.remove(key)

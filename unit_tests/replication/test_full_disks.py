@@ -129,3 +129,19 @@ async def test_a_directory_that_fails_is_not_full_any_more(host: Host) -> None:
     await host.refuse()
     host.failed_directories["/a"] = FULL
     assert await host.look() == set()
+
+
+async def test_replicas_are_marked_and_released_in_their_order(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of a set differs between processes, and a simulation must not."""
+    keys = [TopicPartition(f"topic-{number}", 0) for number in range(9)]
+    host.homes = dict.fromkeys(reversed(keys), "/a")
+    host.partitions = {key: Replica(is_leader=True, is_replicated=True) for key in keys}
+    removed: list[TopicPartition] = []
+    monkeypatch.setattr(host.reluctance, "remove", removed.append)
+    await host.refuse()
+    assert list(host.reluctance.reasons) == keys
+    host.homes.clear()
+    await host.look()
+    assert removed == keys
