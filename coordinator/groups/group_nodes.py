@@ -51,8 +51,8 @@ async def remove_empty_topics(
 ) -> None:
     """Remove the parents of offsets where nothing is left below them, up to the group's. Raises
     CoordError."""
-    candidates = [paths.topic_offsets(group_id, name) for name in topics]
-    candidates += [paths.topic_details(group_id, name) for name in topics]
+    candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
+    candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)
     await writes.write([_gone(group_id, path) for path in empty])
     if not await children_of(coord, paths.group_offsets(group_id)):

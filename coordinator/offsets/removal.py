@@ -143,7 +143,7 @@ class OffsetRemoval:
         touched = self._store.watch()
         try:
             existing = set(await self._existing_topics())
-            for group_id in await self._store.group_ids():
+            for group_id in sorted(await self._store.group_ids()):
                 await self._look_at(group_id, existing, touched)
         except (BrokerError, CoordError) as error:
             logger.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
@@ -196,8 +196,8 @@ class OffsetRemoval:
             self._store.unwatch(touched)
 
     async def _remove_of(self, names: frozenset[str], touched: Touched) -> None:
-        for group_id in await self._store.all_group_ids():
-            keys = [key for key in await self._store.names(group_id) if key.topic in names]
+        for group_id in sorted(await self._store.all_group_ids()):
+            keys = sorted(key for key in await self._store.names(group_id) if key.topic in names)
             if keys:
                 logger.info("offsets_removed group=%s topics=%s", group_id, sorted(names))
                 await self._store.remove_untouched(group_id, keys, touched)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import AsyncMock, patch
+
 import pytest
 
 from pybroker.config.broker_config import BrokerConfig
@@ -140,6 +142,17 @@ async def test_offsets_go_with_their_topic(kind: type[Store]) -> None:
     assert await stage.fetch("h") == {}
     assert await stage.fetch("classic") == {"a-0": 4}
     assert await stage.fetch("new") == {"b-0": 5}
+
+
+async def test_offsets_of_a_deleted_topic_go_in_their_order(kind: type[Store]) -> None:
+    """The order of a set differs between processes, and a simulation must not."""
+    stage = await Removing.with_topics(kind, "a")
+    keys = [tp(f"b-{number}") for number in range(9)]
+    await stage.store.commit(GROUP, dict.fromkeys(reversed(keys), CommittedOffset(1)))
+    with patch.object(stage.store, "remove_untouched", AsyncMock()) as remove:
+        stage.removal.topics_deleted(["b"])
+        await stage.removal.settled()
+    assert [call.args[1] for call in remove.await_args_list] == [keys]
 
 
 async def test_who_missed_a_deletion_makes_up_for_it(kind: type[Store]) -> None:
