@@ -235,7 +235,7 @@ async def test_server_that_outlived_its_owner_is_ended(
 
 def _let_go(server: EmbeddedZooKeeper) -> None:
     """The server outlives its owner: lock and claim are free, and no task watches the child."""
-    assert server._supervisor is not None and server._port_claim is not None
+    assert server._port_claim is not None
     server._supervisor.cancel()
     server._port_claim.close()
     os.close(server._owner_lock)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 ORDER: Final = """
-pybroker: clock errors metrics model tool_list | group_lag ports | applog wire | config records |
+pybroker: background clock errors metrics model tool_list | group_lag ports | applog wire | config records |
     coordinator storage | replication | handlers | admin client server | classic peers spark |
     broker | host | testing tools | __main__
 admin: loop_watch text_format view | config_page group_rows partition_rows readiness service |

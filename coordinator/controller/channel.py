@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.controller.events import (
     Deposed,
     Event,
@@ -224,12 +225,12 @@ class BrokerSender:
         self._on_event = on_event
         self._backoff = backoff
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask(f"controller-to-broker-{broker.id}")
         self._later: dict[TopicPartition, asyncio.TimerHandle] = {}
         self._attempts: dict[TopicPartition, int] = {}
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"controller-to-broker-{self.broker.id}")
+        self._task.start(self._run)
 
     def wake(self) -> None:
         """Something is pending: to be called after every change of `work`."""
@@ -249,16 +250,12 @@ class BrokerSender:
         for handle in self._later.values():
             handle.cancel()
         self._later.clear()
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            for _ in range(_CLOSE_LOOKS):
-                if not task.done():
-                    await asyncio.wait([task], timeout=CLOSE_LIMIT_S / _CLOSE_LOOKS)
-            if not task.done():
-                logger.error(
-                    "channel_not_closed broker=%d after_s=%g", self.broker.id, CLOSE_LIMIT_S
-                )
+        self._task.cancel()
+        for _ in range(_CLOSE_LOOKS):
+            if self._task.runs:
+                await self._task.finish(CLOSE_LIMIT_S / _CLOSE_LOOKS)
+        if self._task.runs:
+            logger.error("channel_not_closed broker=%d after_s=%g", self.broker.id, CLOSE_LIMIT_S)
 
     async def _run(self) -> None:
         try:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.controller import election
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import (
@@ -80,7 +81,7 @@ class Controller:
         reign has begun."""
         self._session_lost = False
         self._stopping = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("controller")
         self._failures = 0
         self._unclean_before = 0
         self._awaited: set[asyncio.Future[Any]] = set()
@@ -152,8 +153,8 @@ class Controller:
     def start(self) -> None:
         """Begin to stand for election. Needs a running loop and a session; the parents of Kafka's
         nodes exist."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._consume(), name="controller")
+        if not self._task.runs:
+            self._task.start(self._consume)
             self._enqueue(ControllerChanged())
 
     def session_expired(self) -> None:
@@ -170,10 +171,7 @@ class Controller:
     async def stop(self) -> None:
         """Resign if we reign, and end; within `stop_timeout_s`. Idempotent."""
         self._stopping = True
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._task.stop()
         office = None if self._is_over() else self._office
         await self._step_down()
         if office is None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from pybroker.applog.rate_limit import LogLimit
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.runtime.refusals import (
     Superseded,
     as_told_to_clients,
@@ -86,21 +87,20 @@ class LiveShard(Generic[C]):
         self._is_open = False
         self._timers: set[_Timer] = set()
         self._committing: set[asyncio.Timeout] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask(f"load {self._key}")
         self._damaged_since: float | None = None
         self.phase = Phase.LOADING
         self.coordinator = around.make(self)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._load(), name=f"load {self._key}")
+        self._task.start(self._load)
 
     def end(self) -> None:
         """Nothing is written, called or waited for any more. Idempotent."""
         if self.phase is Phase.ENDED:
             return
         self.phase = Phase.ENDED
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+        self._task.cancel()
         for timer in list(self._timers):
             timer.cancel()
         now = asyncio.get_running_loop().time()
@@ -114,8 +114,7 @@ class LiveShard(Generic[C]):
 
     async def settled(self) -> None:
         """Wait until it is not being loaded any more."""
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.finish()
 
     # the context
 

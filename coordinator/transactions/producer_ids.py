@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import Final
 
+from pybroker.background import cancel_and_wait
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import ProducerIdBlock
 from pybroker.errors import (
@@ -64,8 +65,7 @@ class ProducerIds:
         """Idempotent."""
         task, self._reserve = self._reserve, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
 
     async def _begin_next_block(self) -> None:
         task = self._start_reserving()

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import CoordError, MalformedNode, NoNode, PybrokerError
@@ -39,7 +40,7 @@ class ConfigChanges:
         self._everything = False
         """Whether changes may have passed unseen."""
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("config-changes")
         self._stopped = False
         # Before the first read: a session that ends meanwhile takes its watch with it.
         coord.add_listener(self._on_session)
@@ -49,15 +50,12 @@ class ConfigChanges:
         then it may be called again."""
         self._everything = True
         await self._process()
-        self._task = asyncio.create_task(self._listen(), name="config-changes")
+        self._task.start(self._listen)
 
     async def stop(self) -> None:
         """Idempotent."""
         self._stopped = True
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._task.stop()
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED and not self._stopped:

@@ -15,6 +15,7 @@ import socket
 from typing import Final
 
 from pybroker.admin.view import BrokerView, Phase
+from pybroker.background import BackgroundTask
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 
@@ -72,11 +73,11 @@ class AdminService:
         self.view = view
         self._listening = listening
         self._serves = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("http")
 
     def start(self) -> None:
         """Begin to serve when it is time, in the background."""
-        self._task = asyncio.create_task(self._serve(), name="http")
+        self._task.start(self._serve)
 
     def broker_serves(self) -> None:
         """The broker accepts connections: now there is time."""
@@ -85,10 +86,7 @@ class AdminService:
 
     async def close(self) -> None:
         """Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._task.stop()
         self._listening.close()
 
     async def _serve(self) -> None:

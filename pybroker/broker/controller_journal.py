@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.errors import StorageError
 from pybroker.ports import Blocking, Disk
 
@@ -37,7 +38,7 @@ class ControllerJournal:
         self._waiting: deque[bytes] = deque(maxlen=WAITING_MAX)
         self._wake = asyncio.Event()
         self._files = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("controller-journal")
         self._refused = False
 
     def note(self, entry: Entry) -> None:
@@ -46,16 +47,12 @@ class ControllerJournal:
         self._wake.set()
 
     def start(self) -> None:
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="controller-journal")
+        self._task.start(self._run)
 
     async def stop(self) -> None:
         """Write what is left, once. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await self._flush()
+        await self._task.stop()
+        await self._flush()
 
     async def read(self, partition: str | None, limit: int) -> list[Entry]:
         """The newest entries, newest last: at most `limit`, and only those of one partition

@@ -6,13 +6,13 @@ groups together, when somebody wants to know, and not again for `FRESH_S` second
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.groups.calls import GroupOverview, GroupView
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.states import GroupState
@@ -78,16 +78,15 @@ class LagWatch:
         self._ask = ask
         self._clock = clock
         self._taken = _Taken()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("lag of groups")
 
     async def report(self) -> ProgressReport | None:
         """The groups that are coordinated here now, as they were a moment ago. None if they could
         not be looked at yet."""
         age_s = self._age_s()
-        if self._task is None and (age_s is None or age_s > FRESH_S):
-            self._task = asyncio.create_task(self._look(), name="lag of groups")
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=PATIENCE_S)
+        if age_s is None or age_s > FRESH_S:
+            self._task.start(self._look)
+        await self._task.finish(PATIENCE_S)
         age_s = self._age_s()
         if age_s is None:
             return None
@@ -95,10 +94,7 @@ class LagWatch:
 
     async def close(self) -> None:
         """Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await self._task.stop()
 
     def _age_s(self) -> float | None:
         moment = self._taken.moment
@@ -120,8 +116,6 @@ class LagWatch:
             log.warning("lag of groups not known error=%s", error)
         except Exception:
             log.exception("lag of groups not known")
-        finally:
-            self._task = None
 
     async def _progress(self) -> tuple[GroupProgress, ...]:
         """Commits first, ends after them: what is read in between is counted as a lag, never as

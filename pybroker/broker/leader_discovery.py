@@ -10,13 +10,13 @@ somebody else has is certain news, and an earlier one is none.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.broker.standing import Level
 from pybroker.client.connection import Connection
 from pybroker.config.broker_config import BrokerConfig
@@ -64,20 +64,16 @@ class Hearsay:
         self._session_s = session_s
         self._clock = clock
         self._is_wanted = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("hearsay")
         self._turn = 0
         """Whom to ask first in the next round: one who is cut off, too, has nothing to say."""
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="hearsay")
+        self._task.start(self._run)
 
     async def stop(self) -> None:
         """Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await self._task.stop()
 
     def changed(self, level: Level) -> None:
         """Who may answer all hears from the controller."""

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.controller.reading import read_states, read_topic_names, read_topics
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import LogDirEvent
@@ -92,11 +93,11 @@ class DirectoryFailures:
         self._lost = lost
         self._untold: set[LogDirEvent] = set()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("log-dir-events")
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._tell(), name="log-dir-events")
+        self._task.start(self._tell)
 
         def listen(path: str, error: StorageError) -> None:
             if not loop.is_closed():
@@ -127,10 +128,7 @@ class DirectoryFailures:
 
     async def stop(self) -> None:
         """Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._task.stop()
 
     def _on_failure(self, path: str, error: StorageError) -> None:
         self._replicas.directory_failed(path, error)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from pybroker.background import BackgroundTask, TaskOwner
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.errors import CoordError, PybrokerError
 from pybroker.model import Broker
@@ -48,8 +49,9 @@ class Membership:
         self._replicas = replicas
         self._controller = controller
         self._lost = lost
-        self._task: asyncio.Task[None] | None = None
-        self._updating: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner()
+        self._rejoining: asyncio.Task[None] | None = None
+        self._updating = BackgroundTask("registration")
         self._is_outdated = False
         """Whether the endpoints have changed since the broker last began to write them."""
         self._stopped = False
@@ -71,18 +73,15 @@ class Membership:
     def endpoints_changed(self) -> None:
         """Tell the cluster, by the registration of now or by the one that is under way."""
         self._is_outdated = True
-        if self.is_registered and self._updating is None and not self._stopped:
-            self._updating = asyncio.create_task(self._tell_endpoints(), name="registration")
+        if self.is_registered and not self._stopped:
+            self._updating.start(self._tell_endpoints)
 
     async def leave(self) -> None:
         """Stop reacting to the session; the registration is about to go. Idempotent."""
         self.is_registered = False
         self._stopped = True
-        tasks = [task for task in (self._task, self._updating) if task is not None]
-        self._task = self._updating = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
+        await self._updating.stop()
 
     def _registered(self, broker: Broker) -> None:
         self._replicas.broker_epoch = broker.epoch
@@ -91,30 +90,27 @@ class Membership:
             self.endpoints_changed()
 
     async def _tell_endpoints(self) -> None:
-        try:
-            while self._is_outdated:
-                self._is_outdated = False
-                try:
-                    await self._update()
-                except CoordError as error:
-                    log.warning("endpoints not written, trying again error=%r", error)
-                    self._is_outdated = True
-                    await asyncio.sleep(_RETRY_S)
-        finally:
-            self._updating = None
+        while self._is_outdated:
+            self._is_outdated = False
+            try:
+                await self._update()
+            except CoordError as error:
+                log.warning("endpoints not written, trying again error=%r", error)
+                self._is_outdated = True
+                await asyncio.sleep(_RETRY_S)
 
     def _on_session(self, event: SessionEvent) -> None:
         if self._stopped:
             return
         lost = event in (SessionEvent.SUSPENDED, SessionEvent.EXPIRED)
         log.log(logging.WARNING if lost else logging.INFO, "zookeeper session %s", event.value)
-        if event in (SessionEvent.EXPIRED, SessionEvent.CONNECTED) and self._task is not None:
-            self._task.cancel()  # what it registers, or has registered, is of an earlier session
+        if event in (SessionEvent.EXPIRED, SessionEvent.CONNECTED) and self._rejoining is not None:
+            self._rejoining.cancel()  # what it registers is of an earlier session
         if event is SessionEvent.EXPIRED:
             self.is_registered = False
             self._controller.session_expired()
         elif event is SessionEvent.CONNECTED:
-            self._task = asyncio.create_task(self._rejoin(), name="membership")
+            self._rejoining = self._tasks.start(self._rejoin(), "membership")
 
     async def _rejoin(self) -> None:
         generation = self._coord.generation

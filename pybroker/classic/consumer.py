@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
+from pybroker.background import TaskOwner
 from pybroker.classic.claims import Claim
 from pybroker.classic.commits import Offsets, OffsetStore
 from pybroker.classic.errors import NotOwned, RebalanceFailed
@@ -28,7 +29,6 @@ from pybroker.classic.subscription import (
 )
 from pybroker.client import defaults
 from pybroker.client.errors import ClientError, Closed, ConfigError
-from pybroker.client.tasks import TaskOwner
 from pybroker.coordinator.zookeeper.schemas import encode_consumer
 from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.errors import CoordError, PybrokerError

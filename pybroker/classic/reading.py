@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from pybroker.background import TaskOwner
 from pybroker.classic.claims import Claim
 from pybroker.classic.options import ClassicOptions
 from pybroker.client.consumer import Consumer
@@ -17,7 +18,6 @@ from pybroker.client.errors import (
     NoBrokers,
     OffsetUnavailable,
 )
-from pybroker.client.tasks import TaskOwner
 from pybroker.errors import PybrokerError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng

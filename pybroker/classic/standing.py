@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from pybroker.client.tasks import TaskOwner
+from pybroker.background import TaskOwner
 from pybroker.errors import CoordError
 from pybroker.ports import Coord, SessionEvent
 

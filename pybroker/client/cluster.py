@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from pybroker.background import TaskOwner
 from pybroker.client.addresses import format_address
 from pybroker.client.backoff import Deadline, backoff_s
 from pybroker.client.connection import Connection
@@ -26,7 +27,6 @@ from pybroker.client.errors import (
 )
 from pybroker.client.metadata import ClusterView, Node, TopicInfo, newer, view_of
 from pybroker.client.options import ClientOptions
-from pybroker.client.tasks import TaskOwner
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng

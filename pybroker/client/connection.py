@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from pybroker.background import BackgroundTask
 from pybroker.client.addresses import format_address
 from pybroker.client.errors import (
     AnswerTooLarge,
@@ -80,9 +81,8 @@ class Connection:
         self._pending: deque[_Pending] = deque()
         self._next_id = 0
         self._failure: ClientError | None = None
-        self._read_task = asyncio.get_running_loop().create_task(
-            self._read(), name=f"read {address[0]}:{address[1]}"
-        )
+        self._reading = BackgroundTask(f"read {address[0]}:{address[1]}")
+        self._reading.start(self._read)
 
     @classmethod
     async def open(
@@ -202,8 +202,7 @@ class Connection:
             pass
         finally:  # also where nobody waits for a peer that does not read
             self._writer.transport.abort()
-            self._read_task.cancel()
-        await asyncio.wait([self._read_task])
+            await self._reading.stop()
 
     def _write(self, api: Api, version: int, request: Message) -> _Pending:
         if self._writer.is_closing():  # the transport knows it before `_read` is told

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
+from pybroker.background import TaskOwner
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import HOPELESS, Cluster, leaders
 from pybroker.client.connection import Connection
@@ -29,7 +30,6 @@ from pybroker.client.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, li
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.position_check import PositionCheck
 from pybroker.client.subscription import PartitionReader, begin_data
-from pybroker.client.tasks import TaskOwner
 from pybroker.errors import CorruptionError, ErrorCode
 from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.wire.api import ApiKey

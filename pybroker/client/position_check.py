@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from pybroker.background import TaskOwner
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.epoch_lookup import EpochEnd, epoch_ends
 from pybroker.client.errors import LogTruncated
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.subscription import PartitionReader
-from pybroker.client.tasks import TaskOwner
 from pybroker.model import NO_EPOCH, TopicPartition
 
 logger = logging.getLogger(__name__)

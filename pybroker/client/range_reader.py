@@ -15,6 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
+from pybroker.background import cancel_and_wait
 from pybroker.client import defaults
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError, Closed
@@ -153,9 +154,7 @@ class RangeReader:
         readings = asyncio.all_tasks() - {asyncio.current_task()}
         if self._cluster is not None:
             await self._cluster.close()
-        for task in readings:
-            task.cancel()
-        await asyncio.gather(*readings, return_exceptions=True)
+        await cancel_and_wait(*readings)
 
 
 class Waiting:

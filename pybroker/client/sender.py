@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pybroker.background import TaskOwner
 from pybroker.client.accumulator import (
     Accumulator,
     PartitionQueue,
@@ -31,7 +32,6 @@ from pybroker.client.errors import (
 from pybroker.client.identity import ProducerIdentity
 from pybroker.client.metadata import error_code
 from pybroker.client.options import ProducerOptions
-from pybroker.client.tasks import TaskOwner
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.builder import BatchBuilder

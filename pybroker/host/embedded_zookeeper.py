@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.zookeeper.handshake import open_and_close
 from pybroker.errors import StartupError
 from pybroker.host.child_process import ended, tied_to_us
@@ -87,7 +88,7 @@ class EmbeddedZooKeeper:
         self._owner_lock = -1
         self._command: list[str] = []
         self._child: subprocess.Popen[bytes] | None = None
-        self._supervisor: asyncio.Task[None] | None = None
+        self._supervisor = BackgroundTask("embedded-zookeeper")
 
     @property
     def port(self) -> int:
@@ -139,15 +140,11 @@ class EmbeddedZooKeeper:
         except BaseException:
             await self.stop()
             raise
-        self._supervisor = asyncio.create_task(self._supervise())
+        self._supervisor.start(self._supervise)
 
     async def stop(self) -> None:
         """End the child and give the directory free. Idempotent. Takes a few seconds at most."""
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            supervisor.cancel()
-            with suppress(asyncio.CancelledError):
-                await supervisor
+        await self._supervisor.stop()
         child, self._child = self._child, None
         if child is not None and child.poll() is None:
             child.terminate()

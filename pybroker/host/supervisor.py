@@ -19,6 +19,7 @@ from functools import partial
 from typing import IO, Final
 
 from pybroker.applog.output import LogOptions, start_logging
+from pybroker.background import cancel_and_wait
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 from pybroker.host.child_process import ended, pybroker_command, pybroker_environment, tied_to_us
@@ -165,12 +166,12 @@ class Supervisor:
         """Unless everything is to end before."""
         serving = asyncio.create_task(embedded.wait_until_serving())
         finished = asyncio.create_task(self._finished.wait())
-        await asyncio.wait([serving, finished], return_when=asyncio.FIRST_COMPLETED)
-        finished.cancel()
-        if serving.done():
-            serving.result()
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        try:
+            await asyncio.wait([serving, finished], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+        finally:
+            await cancel_and_wait(serving, finished)
 
     # what is decided, and what is done
 
@@ -284,8 +285,7 @@ class Supervisor:
                 child.process.kill()
                 await ended(child.process)
             if child.watch is not None:
-                child.watch.cancel()
-                await asyncio.gather(child.watch, return_exceptions=True)
+                await cancel_and_wait(child.watch)
 
     def _complain(self) -> None:
         if self._exit_code == 0:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 from pybroker.metrics import FetcherCounters
@@ -109,7 +110,8 @@ class Fetcher:
         self._syncing = False
         """Whether something was appended that is not durable yet."""
         self._failures = 0
-        self._task = asyncio.create_task(self._run(), name=f"fetcher {leader}")
+        self._task = BackgroundTask(f"fetcher {leader}")
+        self._task.start(self._run)
 
     def add(self, copies: Sequence[Copy]) -> None:
         """Copy these from now on. A broker that could not be reached is tried at once: the
@@ -124,8 +126,7 @@ class Fetcher:
         self._wake.set()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await self._task.stop()
         await self._channel.close()
 
     async def _run(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.errors import StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
@@ -47,19 +48,16 @@ class FullDisks:
         self._full: dict[str, _Full] = {}
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("full-disks")
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._watch(), name="full-disks")
+        self._task.start(self._watch)
         self._logs.refusals.listener = self._refused
 
     async def stop(self) -> None:
         """Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._task.stop()
 
     @property
     def full(self) -> Collection[str]:
@@ -84,7 +82,7 @@ class FullDisks:
             loop.call_soon_threadsafe(self._begin, path, str(error))
 
     def _begin(self, path: str, reason: str) -> None:
-        if path in self._full or self._task is None:
+        if path in self._full or not self._task.runs:
             return
         self._full[path] = _Full(reason)
         log.error(

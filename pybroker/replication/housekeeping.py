@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from pybroker.background import TaskOwner
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StorageError
 from pybroker.ports import Blocking, Clock
@@ -43,7 +44,7 @@ class Housekeeping:
         self._clock = clock
         self._config = config
         self._flush_check_ms = flush_check_ms
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskOwner()
 
     def start(self) -> None:
         config = self._config
@@ -54,16 +55,11 @@ class Housekeeping:
             ("remove-deleted", 5_000, self._remove_deleted),
         ]
         for name, interval_ms, duty in duties:
-            self._tasks.append(
-                asyncio.create_task(self._repeat(name, interval_ms / 1000, duty), name=name)
-            )
+            self._tasks.start(self._repeat(name, interval_ms / 1000, duty), name)
 
     async def stop(self) -> None:
         """Idempotent. A duty that is running in a thread is waited for."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def _repeat(
         self, name: str, interval_s: float, duty: Callable[[], Awaitable[None]]

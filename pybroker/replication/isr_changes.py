@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from pybroker.background import TaskOwner
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import decode_state, encode_partitions, encode_state
 from pybroker.errors import CoordError, MalformedNode, MultiFailed, NoNode
@@ -78,23 +79,18 @@ class IsrChanges:
         """Set when ZooKeeper can be asked again."""
         self._untold = ChangedPartitions()
         self._tell_now = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskOwner()
         coord.add_listener(self._on_session)
 
     def start(self) -> None:
-        self._tasks = [
-            asyncio.create_task(self._write_all(), name="isr-changes"),
-            asyncio.create_task(self._watch_lag(), name="isr-lag"),
-            asyncio.create_task(self._tell_controller(), name="isr-notifications"),
-        ]
+        self._tasks.start(self._write_all(), "isr-changes")
+        self._tasks.start(self._watch_lag(), "isr-lag")
+        self._tasks.start(self._tell_controller(), "isr-notifications")
 
     async def stop(self) -> None:
         """Idempotent. What is under way may or may not be stored; the next leader epoch settles
         it."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def settled(self, keys: Collection[TopicPartition]) -> None:
         """Returns when no write of theirs that was begun can take effect any more. The state node

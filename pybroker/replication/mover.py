@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from pybroker.background import BackgroundTask
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking
@@ -45,22 +46,20 @@ class ReplicaMover:
         self._blocking = blocking
         self._changes = asyncio.Lock()
         self._turn = asyncio.Semaphore(1)
-        self._tasks: dict[asyncio.Task[None], ReplicaMove | None] = {}
+        self._resuming = BackgroundTask("resume-moves")
+        self._tasks: dict[asyncio.Task[None], ReplicaMove] = {}
 
     def start(self) -> None:
         """Go on with the moves that the last broker here did not finish."""
-        self._spawn(self._resume(), None)
+        self._resuming.start(self._resume)
 
     async def stop(self) -> None:
         """End all moves; the next start goes on with them. Idempotent."""
-        tasks = list(self._tasks)
+        await self._resuming.stop()
         for move in self._tasks.values():
-            if move is not None and not move.done:
+            if not move.done:
                 move.cancel()
-        for task in tasks:
-            if self._tasks.get(task) is None:
-                task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _resume(self) -> None:
         for partition, directory in sorted(self._logs.moves.unfinished.items()):
@@ -149,7 +148,9 @@ class ReplicaMover:
     async def _move(self, partition: TopicPartition, directory: str) -> None:
         move = await self._blocking.run(self._logs.moves.begin, partition, directory)
         if move is not None:
-            self._spawn(self._carry_out(move), move)
+            task = asyncio.create_task(self._carry_out(move), name="move-replica")
+            self._tasks[task] = move
+            task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _carry_out(self, move: ReplicaMove) -> None:
         moves, partition = self._logs.moves, move.topic_partition
@@ -175,8 +176,3 @@ class ReplicaMover:
     async def _slice(self, move: ReplicaMove) -> bool:
         async with self._turn:
             return await self._blocking.run(move.copy)
-
-    def _spawn(self, work: Coroutine[None, None, None], move: ReplicaMove | None) -> None:
-        task = asyncio.create_task(work, name="move-replica")
-        self._tasks[task] = move
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from pybroker.background import TaskOwner
 from pybroker.errors import BrokerError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
@@ -56,20 +57,17 @@ class Scrubber:
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looked_at: dict[TopicPartition, float] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskOwner()
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._tasks = [asyncio.create_task(self._look_at_suspects(), name="suspects")]
+        self._tasks.start(self._look_at_suspects(), "suspects")
         if self._bytes_per_second > 0:
-            self._tasks.append(asyncio.create_task(self._run(), name="scrubber"))
+            self._tasks.start(self._run(), "scrubber")
 
     async def stop(self) -> None:
         """Idempotent."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def suspect(self, key: TopicPartition, offset: int) -> None:
         """A reader could not be given what was written at that offset. From any thread."""

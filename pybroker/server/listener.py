@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from pybroker.background import cancel_and_wait
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 from pybroker.metrics import Metrics
@@ -163,9 +164,7 @@ class Server:
             self._reaper.cancel()
         for acceptor in self._acceptors:
             acceptor.close()
-        for task in list(self._opening):
-            task.cancel()
-        await asyncio.gather(*self._opening, return_exceptions=True)
+        await cancel_and_wait(*self._opening)
         for connection in list(self._connections):
             connection.drain()
         try:

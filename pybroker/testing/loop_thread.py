@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, ParamSpec, TypeVar
 
+from pybroker.background import cancel_and_wait
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -58,7 +60,4 @@ class LoopThread:
 
 
 async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await cancel_and_wait(*asyncio.all_tasks())

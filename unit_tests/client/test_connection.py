@@ -374,8 +374,8 @@ async def test_who_gives_up_does_not_end_a_connection_that_answers() -> None:
         await idle()
         impatient.cancel()
         assert (await ask(connection)).cluster_id == "c"
-        ended, _ = await asyncio.wait([connection._read_task], timeout=SOON_S + AT_ONCE_S)
-        assert not ended and connection.usable
+        await connection._reading.finish(SOON_S + AT_ONCE_S)
+        assert connection._reading.runs and connection.usable
         await connection.close()
 
 
@@ -395,7 +395,7 @@ async def test_a_close_that_is_cancelled_leaves_nothing_to_a_peer_that_does_not_
         with pytest.raises(asyncio.CancelledError):
             await closing
         async with asyncio.timeout(PATIENCE_S):
-            await asyncio.wait([connection._read_task])
+            await connection._reading.finish()
             await asyncio.gather(connection._writer.wait_closed(), return_exceptions=True)
 
 

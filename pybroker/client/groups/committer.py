@@ -11,13 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from pybroker.background import TaskOwner
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError, RebalanceInProgress
 from pybroker.client.groups.offsets import GroupOffsets, OffsetAndMetadata, Offsets
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.subscription import PartitionReader
-from pybroker.client.tasks import TaskOwner
 from pybroker.model import TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pybroker.background import TaskOwner
 from pybroker.client.assignors import Assignments, Assignor, make_assignor
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError, Closed, JoinRefused, UnsupportedByBroker
@@ -37,7 +38,6 @@ from pybroker.client.groups.link import GROUP_LANE, CoordinatorLink
 from pybroker.client.groups.topics import TopicMemory
 from pybroker.client.metadata import error_code
 from pybroker.client.options import ConsumerOptions
-from pybroker.client.tasks import TaskOwner
 from pybroker.errors import ErrorCode, MalformedInput
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey

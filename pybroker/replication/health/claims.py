@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.claims import Claim, write_claim
 from pybroker.coordinator.zookeeper.schemas import encode_partitions
@@ -37,18 +38,15 @@ class Claims:
         """What the controller was told last: it need not be told again."""
         self._asked: dict[TopicPartition, None] = {}
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("claims")
         replicas.on_orphaned = self._orphaned
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="claims")
+        self._task.start(self._run)
 
     async def stop(self) -> None:
         """Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._task.stop()
 
     def again(self) -> None:
         """The broker has another incarnation: what was claimed in the one before does not hold."""

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Container
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.registry import end_earlier_lives
 from pybroker.coordinator.zookeeper.schemas import decode_state, encode_state
@@ -91,7 +92,7 @@ class Quarantine:
         self._unfit = UnfitCopies(coord, broker_id, logs, live)
         replicas.on_refusal = self._refused
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("quarantine")
 
     async def settle(self) -> None:
         """Let no replica with a hole be elected. Raises CoordError: then the broker may not
@@ -106,14 +107,11 @@ class Quarantine:
                 self._damaged[key] = damage
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="quarantine")
+        self._task.start(self._run)
 
     async def stop(self) -> None:
         """Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._task.stop()
 
     @property
     def waiting(self) -> dict[TopicPartition, Damage]:
@@ -196,7 +194,7 @@ class Quarantine:
 
     async def _write(self, key: TopicPartition, damage: Damage, live: Container[int]) -> bool:
         """A lost reply is a failure like any other: what was stored is found at the next look."""
-        if self._task is not None:
+        if self._task.runs:
             await self._hear_incarnation()
         path = paths.partition_state(key)
         found = await topic_nodes.find(self._coord, path)
@@ -228,7 +226,7 @@ class Quarantine:
     async def _store(self, found: topic_nodes.Found, data: bytes) -> None:
         """A broker that has registered becomes another incarnation with it: a fetch that is still
         on its way speaks for the log that was, and must bring nobody back. Raises CoordError."""
-        if self._task is None:
+        if not self._task.runs:
             await topic_nodes.replace(self._coord, found, data)
             return
         raises = SetOp(paths.incarnation(self._broker_id), b"")

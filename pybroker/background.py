@@ -1,0 +1,117 @@
+"""Tasks in the background: each has an owner that begins it and ends it.
+
+`BackgroundTask` is for work that goes on from a component's start to its stop, `TaskOwner` for
+pieces of work that come and go. A task that ends with an exception is a defect of ours: the owner
+logs it once, when it happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+Work = Coroutine[Any, Any, None]
+
+
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel the tasks and wait for their end, however they end. The caller's own task is left out.
+    A caller that is cancelled while it waits is cancelled itself; the tasks end without it."""
+    others = _others(tasks)
+    for task in others:
+        task.cancel()
+    await _finish(others)
+    for task in others:
+        if not task.cancelled():
+            task.exception()  # else asyncio complains that nobody has asked for it
+
+
+class BackgroundTask:
+    """Owns at most one task, between `start` and `stop`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
+        """Whether the owner cancelled the task; a second time would cut short how it ends."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a task that has not ended, also while it is being cancelled."""
+        return self._task is not None and not self._task.done()
+
+    def start(self, work: Callable[[], Work]) -> None:
+        """Begin the work, unless the task runs already."""
+        if not self.runs:
+            self._task = asyncio.get_running_loop().create_task(work(), name=self._name)
+            self._task.add_done_callback(_log_failure)
+            self._is_cancelled = False
+
+    async def stop(self) -> None:
+        """Cancel the task and wait for its end. Idempotent, also without `start`. A caller that is
+        cancelled while it waits is cancelled itself, and may call again to wait on."""
+        self.cancel()
+        await self.finish()
+
+    def cancel(self) -> None:
+        """The first half of `stop`, which does not wait. Nothing where the task itself calls."""
+        if self._task is None or self._is_cancelled or self._task is asyncio.current_task():
+            return
+        self._is_cancelled = True
+        self._task.cancel()
+
+    async def finish(self, timeout_s: float | None = None) -> None:
+        """Wait until the task has ended, but not longer than that."""
+        if self._task is not None:
+            await _finish(_others([self._task]), timeout_s)
+
+
+class TaskOwner:
+    """Owns tasks from their start to their end. `on_failure` is told of one that fails, so that
+    nobody waits for ever."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
+        self._on_failure = on_failure
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """In the order of their start, in which they are ended too."""
+
+    def start(self, work: Work, name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait until all others that run have ended, but not longer than that."""
+        await _finish(_others(self._tasks), timeout_s)
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for its end. Idempotent."""
+        await cancel_and_wait(*self._tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        error = _log_failure(task)
+        if error is not None and self._on_failure is not None:
+            self._on_failure(error)
+
+
+def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        log.error("event=task-failed name=%s", task.get_name(), exc_info=error)
+    return error
+
+
+def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
+    """Without the caller's own task, which would wait for itself for ever."""
+    own = asyncio.current_task()
+    return [task for task in tasks if task is not own]
+
+
+async def _finish(tasks: Collection[asyncio.Task[Any]], timeout_s: float | None = None) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout_s)
