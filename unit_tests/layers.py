@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Final
 
 ORDER: Final = """
-pybroker: background clock errors metrics model tool_list | group_lag ports | applog wire | config records |
-    coordinator storage | replication | handlers | admin client server | classic peers spark |
-    broker | host | testing tools | __main__
+pybroker: background clock errors metrics model tool_list | group_lag ports | applog wire | config
+    records | coordinator storage | replication | handlers | admin client server | classic peers
+    spark | broker | host | testing tools | __main__
 admin: loop_watch text_format view | config_page group_rows partition_rows readiness service |
     families | exposition | http
 applog: log_levels rate_limit | output
-broker: * | group_coordination leader_discovery start_steps | app | startup
+broker: * | group_coordination leader_discovery shutdown start_steps | app | startup
 classic: assignment errors options standing subscription | claims nodes | commits reading stream |
     kafka_offsets rebalancing | consumer
 client: * | accumulator connection leaderless options subscription | cluster | identity leader_calls

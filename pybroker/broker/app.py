@@ -1,12 +1,11 @@
 """The composition root: one broker, put together from its rooms, started and stopped in order.
 
 It is given what reaches outside (a session with ZooKeeper, recovered logs, bound sockets); `run.py`
-provides the real ones. Connections are accepted last at start and closed first at stop.
+provides the real ones. What starts here stops in the reverse order, by `lifecycle.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from collections.abc import Callable, Collection, Mapping
@@ -15,14 +14,16 @@ from functools import partial
 
 from pybroker.admin.view import Rooms, SessionWatch
 from pybroker.applog.rate_limit import LogLimit
-from pybroker.broker.controlled_shutdown import ControlledShutdown, ask_controller
+from pybroker.broker.controlled_shutdown import ControlledShutdown, asking_controller
 from pybroker.broker.controller_journal import ControllerJournal
 from pybroker.broker.environment import World
 from pybroker.broker.group_coordination import CoordinationRooms, GroupCoordination
 from pybroker.broker.leader_discovery import new_hearsay
+from pybroker.broker.lifecycle import Lifecycle, Service
 from pybroker.broker.live_config import LiveConfig
 from pybroker.broker.log_directory_failures import DirectoryFailures
 from pybroker.broker.membership import Membership
+from pybroker.broker.shutdown import end_logs_last, unregister
 from pybroker.broker.standing import Level, Standing
 from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_for_topics
 from pybroker.broker.topic_logs import read_log_configs
@@ -44,7 +45,7 @@ from pybroker.handlers.metadata_view import MetadataView
 from pybroker.handlers.metering import Metering
 from pybroker.handlers.topic_admin import ZooKeeperTopicAdmin
 from pybroker.model import Broker, Endpoint
-from pybroker.peers.broker_channel import RemoteBrokerChannel
+from pybroker.peers.broker_channel import new_channel
 from pybroker.peers.leader_channel import Follower, new_fetchers
 from pybroker.peers.local_channel import LocalBrokerChannel, ProvenEpochs
 from pybroker.ports import BrokerChannel
@@ -91,10 +92,12 @@ class BrokerApp:
         self._cluster_id = cluster_id
         self._logs = logs
         self._world = world
+        self._lifecycle = Lifecycle()
         self.metadata = MetadataView()
         self._registered = self._broker
         self._fetchers = self._new_fetchers()
         self.replicas = self._new_replicas()
+        end_logs_last(self._lifecycle, logs, world.blocking, self.replicas)
         self._claims = Claims(world.coord, self.replicas, self._incarnation)
         self._isr_changes = IsrChanges(
             coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
@@ -138,74 +141,83 @@ class BrokerApp:
         until the controller has told us of it and of its topics, then answer clients.
 
         Raises StartupError if the id is taken, ZooKeeper stays away or no controller comes up."""
-        self._group_commit.start()
-        coord, limit_s = self._world.coord, self._config.zookeeper_wait_ms / 1000
-        again = partial(asked_again, clock=self._world.clock, limit_s=limit_s)
         try:
-            settle = partial(settle_replicas, coord, self._broker.id, self._world.clock)
-            existing = await again("replicas", partial(settle, self._logs, self.quarantine))
-            await again("configuration", self.live.start)
-            await self._server.open(list(sockets.items()))
-            await again("registration", self._membership.join)
-            # After the membership: it is asked whether the broker is registered still.
-            coord.add_listener(self.standing.heard)
+            existing = await self._join(sockets)
         except (CoordError, MalformedNode) as error:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
-        self.groups.start()
-        self._gate.let_brokers_in()
-        self.standing.start()
-        self._hearsay.start()
-        self.journal.start()
-        self.controller.start()
-        self._housekeeping.start()
-        self._scrubber.start()
-        self._isr_changes.start()
-        self._claims.start()
-        self._directory_failures.start()
-        self._full_disks.start()
-        self.quarantine.start()
-        self._mover.start()
+        await self._start_services()
         await wait_for_cluster(self.metadata, self.controller, self._broker.id)
-        await wait_for_topics(self.metadata, coord, existing)
+        await wait_for_topics(self.metadata, self._world.coord, existing)
         self._gate.open()
         self._metering.answering = self.dispatcher.answer
 
     async def stop(self) -> None:
-        """Leave the cluster and make the logs' state durable. Idempotent, also after a start that
-        failed half-way."""
+        """Leave the cluster and make the logs' state durable: stop what was started, the last
+        first. No failure of a component is raised. Idempotent, also after a start that failed
+        half-way."""
+        await self._lifecycle.stop()
+
+    async def _join(self, sockets: Mapping[str, socket.socket]) -> Collection[str]:
+        """Start what the broker needs to be registered, and register; gives the names of the
+        existing topics. Raises StartupError, CoordError, MalformedNode."""
+        coord, limit_s = self._world.coord, self._config.zookeeper_wait_ms / 1000
+        again = partial(asked_again, clock=self._world.clock, limit_s=limit_s)
+        start, push = self._lifecycle.start, self._lifecycle.push
+        # Begun by the first request that needs them.
+        push("offsets-session", self._offsets.close)
+        push("producer-ids", self._producer_ids.close)
+        await start("group-commit", self._group_commit.start, self._group_commit.stop)
+        settle = partial(settle_replicas, coord, self._broker.id, self._world.clock)
+        existing = await again("replicas", partial(settle, self._logs, self.quarantine))
+        follow = partial(again, "configuration", self.live.start)
+        await start("configuration", follow, self.live.stop)
+        accept = partial(self._server.open, list(sockets.items()))
+        await start("connections", accept, partial(self._server.close, DRAIN_S))
+        push("registration", partial(unregister, coord, self._broker))
+        join = partial(again, "registration", self._membership.join)
+        await start("membership", join, self._membership.leave)
+        # After the membership: it is asked whether the broker is registered still.
+        coord.add_listener(self.standing.heard)
+        return existing
+
+    async def _start_services(self) -> None:
+        """Start what goes on while the broker is registered. Nothing waits in here, so no task and
+        no request sees a part of it."""
+        services: tuple[tuple[str, Service], ...] = (
+            ("controller-journal", self.journal),
+            ("controller", self.controller),
+            # Hears of the standing.
+            ("hearsay", self._hearsay),
+            ("standing", self.standing),
+            ("directory-failures", self._directory_failures),
+            ("quarantine", self.quarantine),
+            ("full-disks", self._full_disks),
+            ("housekeeping", self._housekeeping),
+            ("scrubber", self._scrubber),
+            ("claims", self._claims),
+            ("isr-changes", self._isr_changes),
+            ("mover", self._mover),
+        )
+        start, push = self._lifecycle.start, self._lifecycle.push
+        for name, service in services:
+            await start(name, service.start, service.stop)
+        # Begun by the first command of a controller.
+        push("fetchers", self._fetchers.stop)
+        # Connections have been open since before the registration, but no request of theirs was let
+        # in. So they are closed here, before all that answers requests, and not where they opened.
+        close = partial(self._server.close, DRAIN_S)
+        await start("requests", self._gate.let_brokers_in, close)
+        # After the requests: members that wait in one are answered first, and hold up no close.
+        await start("groups", self.groups.start, self.groups.stop)
+        # The last to start, as nothing may be closed before others lead.
+        push("controlled-shutdown", self._hand_over)
+
+    async def _hand_over(self) -> None:
+        """Let others lead what this broker leads."""
         if self._membership.is_registered:
             self.groups.hand_over()
             self.replicas.reluctance.leaves = True
             await self._controlled_shutdown.run()
-        await self.groups.stop()  # whoever waits for a group is answered
-        await self._server.close(DRAIN_S)
-        await self._fetchers.stop()
-        await self._mover.stop()
-        await self._isr_changes.stop()
-        await self._claims.stop()
-        await self._scrubber.stop()
-        await self._housekeeping.stop()
-        await self._full_disks.stop()
-        await self.quarantine.stop()
-        await self._directory_failures.stop()
-        self.standing.stop()
-        await self._hearsay.stop()
-        await self._membership.leave()
-        await self.live.stop()
-        await self._producer_ids.close()
-        await self.controller.stop()
-        await self.journal.stop()
-        await self._group_commit.stop()
-        await self._offsets.close()
-        try:
-            await registry.unregister_broker(self._world.coord, self._broker)
-        except CoordError as error:
-            log.warning("registration not removed, it ends with the session error=%r", error)
-        blocking = self._world.blocking
-        shares = await blocking.run(self._logs.ending.shares)
-        await asyncio.gather(*(blocking.run(self._logs.ending.end, share) for share in shares))
-        shutdown = partial(self._logs.shutdown, broker_epoch=self.replicas.broker_epoch)
-        await blocking.run(shutdown, self.replicas.high_watermarks())
 
     def rooms(self) -> Rooms:
         """What is shown of this broker."""
@@ -236,14 +248,7 @@ class BrokerApp:
     def _channel(self, broker: Broker) -> BrokerChannel:
         if broker.id == self._broker.id:
             return self._commands
-        config = self._config
-        return RemoteBrokerChannel(
-            broker,
-            config.inter_broker_listener,
-            client_id=f"controller-{self._broker.id}",
-            timeout_s=config.controller_socket_timeout_ms / 1000,
-            connect_s=config.socket_connection_setup_timeout_ms / 1000,
-        )
+        return new_channel(self._config, self._broker.id, broker)
 
     async def _register(self) -> Broker:
         registered = await registry.register_broker(
@@ -292,17 +297,12 @@ class BrokerApp:
 
     def _new_controlled_shutdown(self) -> ControlledShutdown:
         config = self._config
-        ask = partial(
-            ask_controller,
-            listener=config.inter_broker_listener,
-            timeout_s=config.controller_socket_timeout_ms / 1000,
-        )
         return ControlledShutdown(
             broker_id=self._broker.id,
             broker_epoch=lambda: self.replicas.broker_epoch,
             controller=self.controller,
             metadata=self.metadata,
-            ask=ask,
+            ask=asking_controller(config),
             config=config,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Final
 
 from pybroker.client.connection import Connection
@@ -139,6 +140,15 @@ class ControlledShutdown:
             for facts in self._led()
             for replica in facts.replicas
         )
+
+
+def asking_controller(config: BrokerConfig) -> AskController:
+    """Asks over the network, on the listener for brokers."""
+    return partial(
+        ask_controller,
+        listener=config.inter_broker_listener,
+        timeout_s=config.controller_socket_timeout_ms / 1000,
+    )
 
 
 async def ask_controller(

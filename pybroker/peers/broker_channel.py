@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from pybroker.client.connection import Connection
 from pybroker.client.errors import ConnectFailed
 from pybroker.client.metadata import error_code
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.control import SECURITY_PROTOCOLS
 from pybroker.model import (
@@ -169,6 +170,17 @@ class RemoteBrokerChannel:
             endpoint.host, endpoint.port, client_id=self._client_id, timeout_s=self._connect_s
         )
         return self._connection
+
+
+def new_channel(config: BrokerConfig, controller: int, broker: Broker) -> RemoteBrokerChannel:
+    """From that controller to that broker, as the options say."""
+    return RemoteBrokerChannel(
+        broker,
+        config.inter_broker_listener,
+        client_id=f"controller-{controller}",
+        timeout_s=config.controller_socket_timeout_ms / 1000,
+        connect_s=config.socket_connection_setup_timeout_ms / 1000,
+    )
 
 
 def _require_none(number: int) -> None:
