@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, Self
 
@@ -122,22 +123,23 @@ class ClassicConsumer:
         self._closed = True
         for stream in self._streams:
             stream.close()
-        await self._tasks.close()
-        if self._rebalancer is not None:
-            try:
-                async with asyncio.timeout(_LEAVE_S):
-                    await self._rebalancer.leave()
-            except (CoordError, ClientError, TimeoutError) as error:
-                logger.warning(
-                    "event=not-left consumer=%s reason=%r; its partitions are free when its session"
-                    " has expired", self.consumer_id, error,
-                )  # fmt: skip
-        if self._standing is not None:
-            await self._standing.close()
-        if self._reader is not None:
-            await self._reader.close()
-        if self._own_coord is not None:
-            await self._own_coord.close()
+        async with AsyncExitStack() as last:  # each whatever becomes of the one before
+            for each in (self._own_coord, self._reader, self._standing):
+                if each is not None:
+                    last.push_async_callback(each.close)
+            await self._tasks.close()
+            if self._rebalancer is not None:
+                await self._leave(self._rebalancer)
+
+    async def _leave(self, rebalancer: Rebalancer) -> None:
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await rebalancer.leave()
+        except (CoordError, ClientError, TimeoutError) as error:
+            logger.warning(
+                "event=not-left consumer=%s reason=%r; its partitions are free when its session"
+                " has expired", self.consumer_id, error,
+            )  # fmt: skip
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -89,10 +89,12 @@ class Reader:
 
     async def close(self) -> None:
         """Idempotent."""
-        await self._tasks.close()
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await consumer.close()
+        try:
+            await self._tasks.close()
+        finally:
+            consumer, self._consumer = self._consumer, None
+            if consumer is not None:
+                await consumer.close()
 
     def read(self, claims: Mapping[TopicPartition, Claim], new: Iterable[Claim]) -> None:
         """Read exactly these from now on; the `new` ones from where their group was, the others go

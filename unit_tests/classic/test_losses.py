@@ -14,6 +14,7 @@ from pybroker.errors import CoordError
 from pybroker.model import TopicPartition
 from pybroker.ports import CreateOp, DeleteOp
 from unit_tests.classic.stage import GROUP, only, read, stage, values
+from unit_tests.idle_loop import idle, loop_turns
 from unit_tests.patience import PATIENCE_S, until
 
 T0 = TopicPartition("t", 0)
@@ -250,3 +251,22 @@ async def test_a_listener_hears_what_went_with_the_session() -> None:
         await only(diary.member)
         coord.expire()
         await until(lambda: diary.entries == ["+ t-0 t-1", "x t-0 t-1", "+ t-0 t-1"])
+
+
+async def test_close_that_is_cancelled_leaves_no_task_and_no_session() -> None:
+    async with stage(t=1) as scene:
+        for turns in range(1, 40):
+            before = asyncio.all_tasks()
+            coord = await scene.session()
+            member = await scene.member(f"m{turns}", coord=coord)
+            member._own_coord = coord  # type: ignore[assignment] # as if it had opened it
+            await only(member)
+            closing = asyncio.ensure_future(member.close())
+            await loop_turns(turns)
+            closing.cancel()
+            await asyncio.wait([closing])
+            await idle()
+            left = [task.get_name() for task in asyncio.all_tasks() - before]
+            assert not [name for name in left if "classic consumer" in name]
+            assert not {"consumer fetcher", "metadata"} & {*left}
+            assert coord.session_id == 0
