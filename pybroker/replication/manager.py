@@ -442,9 +442,7 @@ class ReplicaManager:
         if self._fetchers is None:
             return
         copied = [self._partitions[key] for key in keys]
-        self._fetchers.follow(
-            each for each in copied if each.state is not None and each.state.leader >= 0
-        )
+        self._fetchers.follow(each for each in copied if self.reluctance.may_copy(each.state))
         self._fetchers.end_idle()
 
     async def _let_go(self, keys: Iterable[TopicPartition]) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from pybroker.errors import ErrorCode
-from pybroker.model import PartitionFacts, TopicPartition
+from pybroker.model import PartitionFacts, PartitionState, TopicPartition
 from pybroker.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,13 @@ class Reluctance:
             log.info("replica may lead again partition=%s", key)
             self._over_s[key] = self._clock.monotonic()
             self.on_change()
+
+    def may_copy(self, state: PartitionState | None) -> bool:
+        """Whether there is a leader to copy from. A broker that is about to stop does not catch up
+        where it has left the ISR: the leader would let it in again just before it is gone."""
+        if state is None or state.leader < 0:
+            return False
+        return not self.leaves or self._broker_id in state.isr
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:
         """To a command that was carried out."""
