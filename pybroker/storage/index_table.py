@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from pybroker.errors import CorruptionError
+from pybroker.errors import CorruptionError, StorageError
 from pybroker.ports import Buffer, Disk, File
 from pybroker.storage.reading import fetch
 
@@ -27,10 +27,13 @@ class IndexTable:
     Methods with `cached_only` raise NotCached where they would have to wait for the disk.
     """
 
-    __slots__ = ("_disk", "_entry", "_file", "_state", "path")
+    __slots__ = ("_disk", "_entry", "_file", "_state", "is_durable", "path")
 
     def __init__(self, path: str, entry: struct.Struct, disk: Disk) -> None:
         self.path = path
+        self.is_durable = False
+        """Whether all that was written is known to be on the disk; set from outside where the log
+        was closed properly."""
         self._entry = entry
         self._disk = disk
         self._file: File | None = None
@@ -41,7 +44,9 @@ class IndexTable:
     def _loaded(self) -> tuple[int, bytearray]:
         state = self._state
         if state[0] < 0:
-            size = self._disk.size(self.path) if self._disk.exists(self.path) else 0
+            is_there = self._disk.exists(self.path)
+            self.is_durable |= not is_there
+            size = self._disk.size(self.path) if is_there else 0
             state = self._state = (size // self._entry.size, state[1])
         return state
 
@@ -77,10 +82,12 @@ class IndexTable:
     def spill(self) -> None:
         """Write what is only in memory. The file exists afterwards."""
         written, tail = self._loaded()
-        file = self._opened()
         if tail:
-            file.append(bytes(tail))
+            self._opened().append(bytes(tail))
+            self.is_durable = False
             self._state = (written + len(tail) // self._entry.size, bytearray())
+        elif self._file is None and not self._disk.exists(self.path):
+            self._opened()
 
     def get(self, number: int, *, cached_only: bool = False) -> tuple[int, ...]:
         """The entry of that number, from 0."""
@@ -148,17 +155,26 @@ class IndexTable:
             self._state = (written, tail[: (count - written) * self._entry.size])
             return
         self._opened().truncate(count * self._entry.size)
+        self.is_durable = False
         self._state = (count, bytearray())
 
     def clear(self) -> None:
         """Remove all entries, also half ones at the end of the file."""
         if self._file is not None or self._disk.exists(self.path):
             self._opened().truncate(0)
+            self.is_durable = False
         self._state = (0, bytearray())
 
     def sync(self) -> None:
-        """Make what has been written durable."""
-        self._opened().sync()
+        """Make what has been written durable, unless it is."""
+        if self.is_durable:
+            return
+        self.is_durable = True  # first: what is written while the disk works is not covered
+        try:
+            self._opened().sync()
+        except StorageError:
+            self.is_durable = False
+            raise
 
     def close(self) -> None:
         """Release the handle; what is only in memory is not written."""

@@ -276,6 +276,8 @@ class _Loader:
         known = self._known
         segments = self._segments()
         if known.clean and not (known.accepts_loss or known.checks_all):
+            for segment in segments:
+                segment.offsets.table.is_durable = segment.times.table.is_durable = True
             try:
                 segments[-1].load_end(self._config.index_interval_bytes)
                 end = segments[-1].next_offset

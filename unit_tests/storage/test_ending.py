@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pybroker.model import TopicPartition
 from pybroker.storage.ending import SHARES_MAX
-from pybroker.storage.filename import CLEAN_MARK
+from pybroker.storage.filename import CLEAN_MARK, SegmentFile, segment_file
 from pybroker.storage.manager import LogManager
 from unit_tests.storage.faulty_disk import FaultyDisk
-from unit_tests.storage.test_manager import A, Host, existing, fill, make
+from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, Host, existing, fill, make
 
-SYNCS_PER_LOG = 4
-"""Its records, two indexes, and the names of its files."""
+ORDERS = TopicPartition("orders", 0)
+SYNCS_PER_LOG = 3
+"""Its records, the time index, and the names of its files; the offset index is empty."""
 
 
 class WatchedDisk(FaultyDisk):
@@ -82,6 +84,34 @@ def test_logs_that_ended_in_threads_are_as_they_were(host: Host) -> None:
     end(again)
     assert isinstance(host.disk, WatchedDisk)
     assert len(host.disk.faults.syncs) == syncs_before, "nothing has changed"
+
+
+def test_a_file_without_changes_since_a_clean_stop_is_not_synced(host: Host) -> None:
+    manager, disk = with_logs(host, 0)
+    make(manager, ORDERS, 1)
+    end(manager)
+    again = host.start()
+    fill(existing(again, ORDERS))
+    disk.faults.syncs.clear()
+    for share in again.ending.shares():
+        again.ending.end(share)
+    synced = [Path(path).name for path in disk.faults.syncs]
+    assert synced == [segment_file(0, SegmentFile.LOG)]
+
+
+def test_indexes_that_a_killed_broker_has_written_are_synced(host: Host) -> None:
+    """The system has them in memory, and nobody knows what is on the disk."""
+    manager, disk = with_logs(host, 0)
+    log = manager.create(ORDERS, replace(SMALL, index_interval_bytes=0), TOPIC_ID)
+    fill(log, 3)
+    log.segments.active.seal()
+    manager.unlock()
+    again = host.start()
+    disk.faults.syncs.clear()
+    for share in again.ending.shares():
+        again.ending.end(share)
+    synced = {Path(path).suffix for path in disk.faults.syncs}
+    assert {".log", ".index", ".timeindex"} <= synced
 
 
 def test_a_log_that_is_in_no_share_is_ended_all_the_same(host: Host) -> None:
