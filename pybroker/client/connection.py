@@ -175,17 +175,23 @@ class Connection:
         pending = self._write(APIS[key], chosen, request)
         return self._receive(pending, answer, timeout_s)
 
-    def tell(self, key: ApiKey, request: Message) -> None:
-        """Write a request that is never answered (Produce with acks=0). Raises NotConnected."""
+    async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
+        """Write a request that is never answered (Produce with acks=0), at once, and wait until the
+        system has taken all of it. Raises NotConnected, ConnectionLost, RequestTimedOut."""
+        self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for the last byte
         pending = self._write(APIS[key], self.version_of(key), request)
         self._pending.remove(pending)
-
-    async def drained(self) -> None:
-        """Wait until little enough of what was written is still in our memory."""
         try:
-            await self._writer.drain()
+            async with asyncio.timeout(timeout_s):
+                await self._writer.drain()
+        except TimeoutError:
+            text = f"{key.name} not taken within {timeout_s:g} s"
+            self._fail(ConnectionLost(f"given up: {text}"))
+            raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
         except OSError as error:
             self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
+        if self._failure is not None:
+            raise ConnectionLost(f"{format_address(*self.address)}: {self._failure}")
 
     async def close(self, *, flush: bool = True) -> None:
         """Write out what is buffered (unless `flush` is False), then end the connection; whoever

@@ -228,18 +228,16 @@ class Sender:
     ) -> None:
         """Written in the order in which the loop started it: a new task's first step comes before
         that of any later one."""
+        timeout_s = self._options.request_timeout_ms / 1_000
         try:
             if self._options.acks == 0:
-                connection.tell(ApiKey.PRODUCE, request)
+                # As Apache's client: the record is delivered when the system has taken it.
+                await connection.tell(ApiKey.PRODUCE, request, timeout_s=timeout_s)
                 for queue, batch in chosen:
                     self._settle(queue, batch, NEVER_ACKNOWLEDGED)
-                await connection.drained()
                 return
             response = await connection.send(
-                ApiKey.PRODUCE,
-                request,
-                ProduceResponse,
-                timeout_s=self._options.request_timeout_ms / 1_000,
+                ApiKey.PRODUCE, request, ProduceResponse, timeout_s=timeout_s
             )
         except ClientError as error:
             self._cluster.request_refresh()

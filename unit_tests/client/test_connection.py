@@ -388,7 +388,10 @@ async def test_a_close_that_is_cancelled_leaves_nothing_to_a_peer_that_does_not_
     async with serving(peer) as port:
         connection = await connect(port)
         large = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 30_000)] * 1_000)
-        connection.tell(ApiKey.METADATA, large)
+        telling = asyncio.ensure_future(
+            connection.tell(ApiKey.METADATA, large, timeout_s=PATIENCE_S)
+        )
+        await idle()
         closing = asyncio.ensure_future(connection.close())
         await idle()
         closing.cancel()
@@ -397,6 +400,32 @@ async def test_a_close_that_is_cancelled_leaves_nothing_to_a_peer_that_does_not_
         async with asyncio.timeout(PATIENCE_S):
             await connection._reading.finish()
             await asyncio.gather(connection._writer.wait_closed(), return_exceptions=True)
+            with pytest.raises(ConnectionLost):
+                await telling
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_request_without_an_answer_fails_if_the_peer_does_not_take_it(leaves: bool) -> None:
+    leave = asyncio.Event()
+
+    async def peer(wire: Wire) -> None:
+        await wire.handshake()
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await leave.wait()
+        wire.writer.transport.abort()
+
+    async with serving(peer) as port:
+        connection = await connect(port)
+        large = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 30_000)] * 1_000)
+        limit_s = PATIENCE_S if leaves else AT_ONCE_S
+        telling = asyncio.ensure_future(connection.tell(ApiKey.METADATA, large, timeout_s=limit_s))
+        await idle()
+        if leaves:
+            leave.set()
+        with pytest.raises(ConnectionLost if leaves else RequestTimedOut):
+            await telling
+        assert not connection.usable
+        await connection.close()
 
 
 # Agreeing on versions

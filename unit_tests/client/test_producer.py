@@ -45,6 +45,8 @@ QUICK: dict[str, Any] = {
     "reconnect_backoff_max_ms": 5,
 }
 ONE_RECORD_A_BATCH = {"batch_size": 0}
+LARGER_THAN_SOCKETS = 15 * 2**20
+"""Bytes that the buffers of the system do not hold for a peer that does not read."""
 
 
 def producer(broker: FakeBroker, **options: Any) -> Producer:
@@ -226,6 +228,34 @@ async def test_acks_0_is_not_answered() -> None:
             assert await send_all(target, [b"later"]) == [-1]
             await broker.until(lambda: len(broker.partition().values()) == 6)
         assert broker.partition().values() == [*numbered(5), b"later"]
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+async def test_acks_0_counts_when_the_system_has_taken_the_record(breaks: bool) -> None:
+    """As in Apache's client. Until then a connection that breaks takes nothing along."""
+    large = bytes(LARGER_THAN_SOCKETS)
+    limits = {"max_request_size": 2 * len(large), "buffer_memory": 2 * len(large)}
+    async with FakeBroker({"t": 1}) as broker, producer(broker, acks=0, **limits) as target:
+        reads_on = asyncio.Event()
+        store = broker.handlers[ApiKey.PRODUCE]
+
+        async def held(request: Message) -> Message:
+            await reads_on.wait()
+            answer = store(request)
+            assert isinstance(answer, Message)
+            return answer
+
+        broker.handlers[ApiKey.PRODUCE] = held
+        assert await send_all(target, [b"small"]) == [-1]
+        delivery = await target.send("t", large)
+        await idle()
+        assert not delivery.done()
+        if breaks:
+            broker.drop_connections()
+        reads_on.set()
+        assert (await delivery).offset == -1
+        await broker.until(lambda: len(broker.partition().values()) == 2)
+        assert broker.partition().values() == [b"small", large]
 
 
 @pytest.mark.parametrize(
