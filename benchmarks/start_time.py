@@ -73,6 +73,14 @@ async def create(bootstrap: str, partitions: int, replicas: int) -> None:
             result.check()
 
 
+async def lead_as_assigned(bootstrap: str) -> None:
+    """Let the broker that was stopped before lead its share again."""
+    async with Admin(bootstrap) as admin:
+        for error in (await admin.elect_leaders()).values():
+            if error is not None:
+                raise error
+
+
 async def fill(bootstrap: str, partitions: int) -> None:
     """Let every partition have one more record."""
     async with Producer(bootstrap) as producer:
@@ -87,6 +95,8 @@ def report_stops(brokers: int, partitions: int) -> None:
     with Cluster(brokers, config=options) as cluster:
         asyncio.run(create(cluster.bootstrap, partitions, brokers))
         for _ in range(STOPS):
+            cluster.wait_until_in_sync("t")
+            asyncio.run(lead_as_assigned(cluster.bootstrap))
             asyncio.run(fill(cluster.bootstrap, partitions))
             cluster.wait_until_in_sync("t")
             leaving = cluster.ids[0]
