@@ -13,6 +13,8 @@ import pytest
 from integration_tests.broker import Broker, pybroker_command
 from unit_tests.patience import PATIENCE_S
 
+FIFTY_LINES = b"".join(b"line %d\n" % number for number in range(50))
+
 
 @dataclass(frozen=True)
 class Result:
@@ -109,16 +111,32 @@ def test_lines_go_in_and_come_out(shell: Shell, topic: str) -> None:
         ["--sync"],
         ["--compression-codec"],
         ["--compression-codec", "zstd", "--request-required-acks", "1"],
-        ["--producer-property", "acks=0"],
         ["--batch-size", "100", "--timeout", "0"],
     ],
 )
 def test_a_producer_with_options(shell: Shell, topic: str, words: list[str]) -> None:
     shell("topics", "--create", "--topic", topic)
-    text = b"".join(b"line %d\n" % number for number in range(50))
-    assert shell("console-producer", "--topic", topic, *words, stdin=text).code == 0
+    assert shell("console-producer", "--topic", topic, *words, stdin=FIFTY_LINES).code == 0
     assert shell.consume(topic, "--max-messages", "50") == Result(
-        0, text, "Processed a total of 50 messages\n"
+        0, FIFTY_LINES, "Processed a total of 50 messages\n"
+    )
+
+
+def test_lines_sent_with_acks_0_are_stored_unless_the_broker_logs_a_refusal(
+    shell: Shell, broker: Broker, topic: str
+) -> None:
+    """A broker whose session has expired meanwhile does not know whether it still leads. It refuses
+    the records and closes the connection, and a producer with acks=0 sends no record twice."""
+    shell("topics", "--create", "--topic", topic, "--partitions", "1")
+    refusals_before = -1
+    while shell("get-offsets", "--topic", topic).lines == [f"{topic}:0:0"]:
+        refusals = broker.log_text.count("a produce request with acks=0 failed")
+        assert refusals > refusals_before
+        refusals_before = refusals
+        words = ["--producer-property", "acks=0"]
+        assert shell("console-producer", "--topic", topic, *words, stdin=FIFTY_LINES).code == 0
+    assert shell.consume(topic, "--max-messages", "50") == Result(
+        0, FIFTY_LINES, "Processed a total of 50 messages\n"
     )
 
 
