@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from pybroker.errors import CorruptionError, StorageError
+from pybroker.errors import CorruptionError
 from pybroker.ports import Buffer, Disk, File
 from pybroker.storage.reading import fetch
 
@@ -27,26 +27,34 @@ class IndexTable:
     Methods with `cached_only` raise NotCached where they would have to wait for the disk.
     """
 
-    __slots__ = ("_disk", "_entry", "_file", "_state", "is_durable", "path")
+    __slots__ = ("_changes", "_disk", "_entry", "_file", "_state", "_synced", "path")
 
     def __init__(self, path: str, entry: struct.Struct, disk: Disk) -> None:
         self.path = path
-        self.is_durable = False
-        """Whether all that was written is known to be on the disk; set from outside where the log
-        was closed properly."""
         self._entry = entry
         self._disk = disk
         self._file: File | None = None
         # (entries in the file, bytes after them); one tuple, so that a reader in another thread
         # never sees an entry twice or not at all. -1: the file has not been looked at.
         self._state: tuple[int, bytearray] = (-1, bytearray())
+        # Changes of the file, and how many of them are durable; -1 where an earlier process may
+        # have left some that are not. A change is counted after it was made, so that a sync in
+        # another thread counts none that it does not cover.
+        self._changes = 0
+        self._synced = -1
+
+    def trust(self) -> None:
+        """Take what the file holds for durable, as after a proper close of the log."""
+        self._synced = self._changes
 
     def _loaded(self) -> tuple[int, bytearray]:
         state = self._state
         if state[0] < 0:
-            is_there = self._disk.exists(self.path)
-            self.is_durable |= not is_there
-            size = self._disk.size(self.path) if is_there else 0
+            size = 0
+            if self._disk.exists(self.path):
+                size = self._disk.size(self.path)
+            else:
+                self.trust()
             state = self._state = (size // self._entry.size, state[1])
         return state
 
@@ -84,7 +92,7 @@ class IndexTable:
         written, tail = self._loaded()
         if tail:
             self._opened().append(bytes(tail))
-            self.is_durable = False
+            self._changes += 1
             self._state = (written + len(tail) // self._entry.size, bytearray())
         elif self._file is None and not self._disk.exists(self.path):
             self._opened()
@@ -155,26 +163,22 @@ class IndexTable:
             self._state = (written, tail[: (count - written) * self._entry.size])
             return
         self._opened().truncate(count * self._entry.size)
-        self.is_durable = False
+        self._changes += 1
         self._state = (count, bytearray())
 
     def clear(self) -> None:
         """Remove all entries, also half ones at the end of the file."""
         if self._file is not None or self._disk.exists(self.path):
             self._opened().truncate(0)
-            self.is_durable = False
+            self._changes += 1
         self._state = (0, bytearray())
 
     def sync(self) -> None:
         """Make what has been written durable, unless it is."""
-        if self.is_durable:
-            return
-        self.is_durable = True  # first: what is written while the disk works is not covered
-        try:
+        changes = self._changes
+        if self._synced != changes:
             self._opened().sync()
-        except StorageError:
-            self.is_durable = False
-            raise
+            self._synced = changes
 
     def close(self) -> None:
         """Release the handle; what is only in memory is not written."""

@@ -277,7 +277,8 @@ class _Loader:
         segments = self._segments()
         if known.clean and not (known.accepts_loss or known.checks_all):
             for segment in segments:
-                segment.offsets.table.is_durable = segment.times.table.is_durable = True
+                segment.offsets.table.trust()
+                segment.times.table.trust()
             try:
                 segments[-1].load_end(self._config.index_interval_bytes)
                 end = segments[-1].next_offset
