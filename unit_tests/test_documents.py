@@ -181,6 +181,16 @@ def test_every_row_of_a_table_has_as_many_cells(path: Path) -> None:
         assert [text for text, cells in rows if cells != rows[0][1]] == []
 
 
+def test_the_track_record_names_tests_that_exist() -> None:
+    table = (ROOT / "docs" / "reliability.rst").read_text().partition("Track record\n")[2]
+    rows = re.findall(r"(?m)^     - ``(\w+tests/[\w/]+\.py)``:\n       ``(test_\w+)``$", table)
+    assert len(rows) == table.count("   * - ") - 1
+    missing = [
+        f"{path}::{name}" for path, name in rows if f"def {name}(" not in (ROOT / path).read_text()
+    ]
+    assert not missing
+
+
 def test_every_operation_of_admin_is_on_the_client_page() -> None:
     page = (ROOT / "docs" / "client.rst").read_text(encoding="utf-8")
     operations = {name for name in vars(Admin) if not name.startswith("_")} - {"start", "close"}
