@@ -29,7 +29,7 @@ STAGES := check simulation conformance clients tools groups brokers packaging sp
 STAGE ?= $(STAGES)
 
 .PHONY: run check test test-all lint test-unit test-seeds test-mutants test-real explore simulate \
-  fuzz bench docs install clean
+  fuzz bench docs docs-html install clean
 
 run: $(VENV)/.installed-embedded
 	$(BIN)/pybroker start $(ARGS)
@@ -117,6 +117,11 @@ docs: $(VENV)/.installed-test
 	$(BIN)/python -m docs.make_metrics
 	$(BIN)/python -m docs.make_states
 
+# The pages as a site, in build/docs. A warning fails it, also a page that no table of contents names.
+docs-html: $(VENV)/.installed-test
+	$(BIN)/sphinx-build -q -W --keep-going -E -j auto docs build/docs
+	@echo "the site begins at build/docs/index.html"
+
 # All that the tests need from pip.
 install: $(VENV)/.installed-test
 
@@ -134,7 +139,7 @@ $(VENV)/.installed-embedded: $(VENV)/.created setup.cfg setup.py pyproject.toml
 
 $(VENV)/.installed-test: $(VENV)/.created setup.cfg setup.py pyproject.toml
 	@echo "installing pybroker and all that its tests need into $(VENV)"
-	$(PIP) install --editable '.[embedded,spark,test,docker]'
+	$(PIP) install --editable '.[embedded,spark,test,docker,docs]'
 	@touch $@ $(VENV)/.installed-embedded
 
 $(VENV)/.installed-bench: $(VENV)/.installed-test

@@ -135,3 +135,9 @@ def test_the_simulations_of_the_page_about_testing(name: str, tmp_path: Path) ->
 def test_the_cluster_without_pytest() -> None:
     code = program("docs/testing.rst", "from pybroker.testing import")
     assert output_of("-c", code) == "3 brokers\n"
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="install the site's tools: pip install '.[docs]'")
+    output_of("-m", "sphinx", "-q", "-W", "-E", str(ROOT / "docs"), str(tmp_path))
+    assert "Python API" in (tmp_path / "api.html").read_text(encoding="utf-8")

@@ -84,7 +84,7 @@ def test_the_spark_extra_holds_what_the_arrow_extra_does() -> None:
 
 def test_the_tests_import_only_what_their_extra_brings() -> None:
     used = foreign_imports(sources.other_sources())
-    extras = ["", "embedded", "spark", "test", "bench", "docker"]
+    extras = ["", "embedded", "spark", "test", "bench", "docker", "docs"]
     missing = used.keys() - distributions(extras) - BUILD_TOOLS
     assert not missing, {name: used[name] for name in missing}
 
