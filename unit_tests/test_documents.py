@@ -23,7 +23,7 @@ from pybroker.config.properties import parse_properties, read_properties
 from pybroker.config.topic_config import TOPIC_OPTIONS
 from pybroker.coordinator.controller import partitions, replicas
 from pybroker.coordinator.groups import states
-from unit_tests.sources import ROOT
+from unit_tests.sources import ROOT, TEST_FOLDERS
 
 CONFIG = ROOT / "config"
 FILES = sorted(CONFIG.glob("*.properties"))
@@ -189,6 +189,26 @@ def test_the_track_record_names_tests_that_exist() -> None:
         f"{path}::{name}" for path, name in rows if f"def {name}(" not in (ROOT / path).read_text()
     ]
     assert not missing
+
+
+def names_of_tests() -> set[str]:
+    """The files and the functions of all tests."""
+    names = set()
+    for path in (path for folder in TEST_FOLDERS for path in (ROOT / folder).rglob("test_*.py")):
+        names |= {path.name, *re.findall(r"def (test_\w+)\(", path.read_text())}
+    return names
+
+
+def test_the_pages_name_tests_that_exist() -> None:
+    pages = [*(ROOT / "docs").glob("*.rst"), ROOT / "pybroker" / "ARCHITECTURE.rst"]
+    named = {
+        (name, page.name)
+        for page in pages
+        for name in re.findall(r"``(?:\w+/)*(test_\w+(?:\.py)?)``", page.read_text())
+    }
+    assert len(named) > 100
+    known = names_of_tests()
+    assert sorted((name, page) for name, page in named if name not in known) == []
 
 
 def test_every_operation_of_admin_is_on_the_client_page() -> None:
