@@ -93,6 +93,7 @@ def test_each_kind_of_fault_comes_and_breaks_no_rule(kind: Kind) -> None:
     extra = "option flush 1\n" if kind.target is Target.ALL else ""
     target = "coordinator/0" if kind.needs_groups else TARGETS[kind.target]
     extra += "option groups 1\n" if kind.needs_groups else ""
+    extra += "option log_dirs 2\n" if kind.needs_directories else ""
     result = simulate(parse(f"{SMALL}{extra}1 {kind.name} {target} until=2.5\n"))
     assert result.is_clean, result.report()
     assert result.counters[f"fault_{kind.name}"] == 1

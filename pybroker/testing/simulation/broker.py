@@ -41,13 +41,17 @@ class SimBroker:
         network: Network,
         zookeeper: ZooKeeper,
         properties: Mapping[str, str],
+        *,
+        log_dirs: int = 1,
     ) -> None:
         self.id = broker_id
         self.machine = machine
+        data = f"/{machine.name}/data"
+        self.log_dirs = (data, *(f"{data}-{number}" for number in range(2, log_dirs + 1)))
         self.properties = {
             **properties,
             "broker.id": str(broker_id),
-            "log.dirs": f"/{machine.name}/data",
+            "log.dirs": ",".join(self.log_dirs),
             "listeners": f"{LISTENER}://{machine.name}:{PORT}",
             "zookeeper.connect": "zookeeper:2181",
         }

@@ -18,7 +18,7 @@ _STORAGE: Final = (
     r"|partition directory missing|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR"
     r"|write refused|append failed"
     r"|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
-    r"|log cannot be"
+    r"|log cannot be|move failed|move not possible"
 )
 _ROTTEN: Final = r"|copying pauses .* error=CORRUPT_MESSAGE"
 """From a leader whose batch is bent, and whom nobody can replace."""

@@ -30,8 +30,10 @@ class SimCluster:
         brokers: int = 3,
         *,
         zookeepers: int = 3,
+        log_dirs: int = 1,
         config: Mapping[str, object] | None = None,
     ) -> None:
+        """`log_dirs`: so many has each broker, all on the disk of its machine."""
         self.world = world
         self.machines: dict[str, Machine] = {}
         self.links = Links(world)
@@ -48,6 +50,7 @@ class SimCluster:
                 self.network,
                 self.zookeeper,
                 properties,
+                log_dirs=log_dirs,
             )
             for broker in range(1, brokers + 1)
         }

@@ -13,6 +13,7 @@ from pybroker.testing.simulation.broker import OFFSETS, SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.kinds import BY_NAME
 from pybroker.testing.simulation.links import Delay
+from pybroker.testing.simulation.movers import Moves
 from pybroker.testing.simulation.schedule import FaultEvent
 from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
 
@@ -34,6 +35,7 @@ class Scene:
     brokers: list[SimBroker]
     """Whom it befalls; none where it befalls ZooKeeper."""
     rng: random.Random
+    moves: Moves
 
     @property
     def broker(self) -> SimBroker:
@@ -328,6 +330,13 @@ def flip(scene: Scene) -> Undo:
     return scene.broker.start
 
 
+# ---- log directories
+
+
+def move_replicas(scene: Scene) -> Undo:
+    return scene.moves.ask(scene.broker, scene.event.parameter("each_s"), scene.rng)
+
+
 FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
     "kill": kill,
     "crash": crash,
@@ -364,6 +373,7 @@ FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
     "sync-error": sync_error,
     "slow-disk": slow_disk,
     "flip": flip,
+    "moves": move_replicas,
 }
 """By the name of the kind."""
 

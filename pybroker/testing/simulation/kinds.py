@@ -69,6 +69,9 @@ class Kind:
     """Whether the broker's process ends by it, and is started again at the end."""
     needs_groups: bool = False
     """Whether it befalls what only a coordinator of groups has."""
+    needs_directories: bool = False
+    """Whether it befalls brokers with more than one log directory. Where there are some, it
+    always comes."""
 
     def usual(self, name: str) -> float:
         """Raises KeyError for a parameter that the kind has not got."""
@@ -170,6 +173,12 @@ KINDS: Final = (
         parameters=(Parameter("draw", 0.5, 0.0, 1.0),),
         harm=Harm.DISK,
         stops=True,
+    ),
+    # log directories
+    Kind(
+        *("moves", Target.BROKER, (0.5, 8.0), "replicas are moved between its log directories"),
+        parameters=(Parameter("each_s", 0.2, 0.02, 0.5),),
+        needs_directories=True,
     ),
 )
 

@@ -16,6 +16,7 @@ from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.faults import FAULTS, Scene, Undo, heal
 from pybroker.testing.simulation.harm import HarmAccount
 from pybroker.testing.simulation.kinds import BY_NAME, Harm, Target
+from pybroker.testing.simulation.movers import Moves
 from pybroker.testing.simulation.schedule import FaultEvent, Schedule
 from pybroker.testing.simulation.view import controller_of, leader_of
 
@@ -35,6 +36,7 @@ class Nemesis:
         the offsets' topic for each group; `doubt` hears of every broker whose
         disk may have lost something."""
         self.begun: Counter[str] = Counter()
+        self.moves = Moves(cluster)
         self._cluster = cluster
         self._world = cluster.world
         self._schedule = schedule
@@ -71,7 +73,7 @@ class Nemesis:
         if BY_NAME[event.kind].harm is not Harm.NONE:
             for broker in brokers:
                 self._doubt(broker.id)
-        undo = FAULTS[event.kind](Scene(self._cluster, event, brokers, rng))
+        undo = FAULTS[event.kind](Scene(self._cluster, event, brokers, rng, self.moves))
         if undo is not None:
             self._undo[number] = undo
             self._world.after(event.until - event.at, self._end, number)

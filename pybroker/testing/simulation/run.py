@@ -103,7 +103,7 @@ def simulate(
     gc.disable()
     try:
         with planted(schedule.options.planted), log.listening():
-            run = _Run(schedule, world, hurries=hurries)
+            run = _Run(schedule, world, log, hurries=hurries)
             try:
                 with run.watch:
                     run.play()
@@ -143,10 +143,11 @@ def _told_errors(log: BrokerLog, schedule: Schedule, failures: list[str]) -> lis
 
 
 class _Run:
-    def __init__(self, schedule: Schedule, world: World, *, hurries: bool) -> None:
+    def __init__(self, schedule: Schedule, world: World, log: BrokerLog, *, hurries: bool) -> None:
         options = schedule.options
         self.schedule = schedule
         self.world = world
+        self._log = log
         self.is_cut_short = False
         self._hurries = hurries
         self.violations: list[Violation] = []
@@ -154,6 +155,7 @@ class _Run:
             world,
             options.brokers,
             zookeepers=options.zookeepers,
+            log_dirs=options.log_dirs,
             config=_config(options),
         )
         self.workload = Workload(
@@ -214,6 +216,7 @@ class _Run:
         self.history.calm = Calm(nanoseconds(self.world.now), int(limit_s * NANOSECONDS))
         self._until(self._is_up, limit_s, "not all brokers come back")
         self._until(lambda: is_whole(self.cluster), limit_s, "not all replicas are in sync again")
+        self._until(self._moves_are_over, limit_s, "moves between log directories do not end")
         if options.producers:
             self.workload.spread()
             self._until(self._goes_on(), limit_s, "not every partition takes records again")
@@ -241,6 +244,8 @@ class _Run:
         self.watch.look()
         read_files(self.cluster.brokers.values(), self.record)
         self.watch.forget_deleted()
+        harmed = self.nemesis.has_harmed
+        self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
         """Each has come to the end of what it has to read."""
@@ -252,6 +257,9 @@ class _Run:
             for key, state in states.items()
             if key.topic in topics
         )
+
+    def _moves_are_over(self) -> bool:
+        return self.nemesis.moves.are_over
 
     def _is_up(self) -> bool:
         return all(broker.serves for broker in self.cluster.brokers.values())
@@ -315,7 +323,7 @@ class _Run:
             for loop in broker.machine.loops
             for failure in loop.failures
         ]
-        return of_brokers + self.workload.failures
+        return of_brokers + self.workload.failures + self.nemesis.moves.failures
 
     def counters(self) -> dict[str, int]:
         history = self.history
@@ -330,6 +338,7 @@ class _Run:
             "virtual_ms": int(self.world.now * 1000),
             "logs_shortened": sum(files.start > 0 for files in history.files),
             **{f"admin_{what}": count for what, count in sorted(self.workload.managed.items())},
+            **{f"move_{what}": count for what, count in sorted(self.nemesis.moves.counts.items())},
             **{f"fault_{kind}": count for kind, count in sorted(self.nemesis.begun.items())},
         }
 

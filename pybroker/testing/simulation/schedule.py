@@ -30,6 +30,8 @@ class Options:
     zookeepers: int = 3
     partitions: int = 2
     min_isr: int = 2
+    log_dirs: int = 1
+    """Of each broker."""
     flush: int = 0
     """1: flush.messages=1, every acknowledged record is on the disks."""
     lossy: int = 0
@@ -77,6 +79,8 @@ def fits(kind: Kind, options: Options) -> bool:
     """Not where it would have to destroy what was promised to be kept. What one machine may lose
     is counted during the run (`nemesis.py`); all at once keep what they synced, and no more."""
     if kind.needs_groups and not options.groups:
+        return False
+    if kind.needs_directories and options.log_dirs == 1:
         return False
     return kind.harm is not Harm.UNSYNCED or kind.target is not Target.ALL or bool(options.flush)
 

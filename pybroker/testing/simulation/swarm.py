@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from pybroker.testing.simulation.kinds import BY_NAME, KINDS, Kind, Target
+from pybroker.testing.simulation.kinds import KINDS, Kind, Target
 from pybroker.testing.simulation.plots import with_loss, with_plot
 from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule, fits
 
@@ -53,6 +53,8 @@ _GROUP_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
 )
 _TIMES_COORDINATOR: Final = 4
 """How often a coordinator is hit, as to the others in `_broker`."""
+_DIRECTORIES: Final = 0.2
+"""How often brokers have two log directories, between which replicas move."""
 _SEGMENT_BYTES_TO_GO: Final = 1_024
 """Where old segments go, they are so small that some become old within a run."""
 
@@ -82,14 +84,18 @@ def _options(seed: str) -> Options:
     rng = random.Random(f"{seed}/groups")
     if rng.random() < _GROUPS:
         drawn |= {name: rng.choice(values) for name, values in _GROUP_OPTIONS}
+    if random.Random(f"{seed}/directories").random() < _DIRECTORIES:
+        drawn["log_dirs"] = 2
     return Options(**drawn)  # type: ignore[arg-type]
 
 
 def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:
+    """A few, and those that come wherever they can."""
     rng = random.Random(f"{seed}/kinds")
-    count = min(rng.randint(1, _KINDS_MOST), len(kinds))
-    names = {kind.name for kind in rng.sample(kinds, count)}
-    return (BY_NAME[kind.name] for kind in kinds if kind.name in names)
+    drawn = [kind for kind in kinds if not kind.needs_directories]
+    count = min(rng.randint(1, _KINDS_MOST), len(drawn))
+    names = {kind.name for kind in rng.sample(drawn, count)}
+    return (kind for kind in kinds if kind.name in names or kind.needs_directories)
 
 
 def _time(rng: random.Random, options: Options, times: list[float]) -> float:

@@ -1,0 +1,213 @@
+"""Clients that ask brokers to move replicas between their log directories, and what has to come of
+it: a move that was accepted ends, and the replica is where it was asked for, in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pybroker.client import Admin, Replica
+from pybroker.client.errors import ClientError, ResponseError
+from pybroker.model import TopicPartition
+from pybroker.storage.filename import (
+    MOVED_HERE,
+    MOVING_AWAY,
+    OUTDATED,
+    parse_future_directory,
+    parse_partition_directory,
+)
+from pybroker.testing.history.model import UNTOLD, Violation
+from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.loop import ProcessLoop
+from pybroker.testing.simulation.view import stored_states
+from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS
+
+MOVED: Final = "moves-kept"
+ONE_PLACE: Final = "one-directory-per-replica"
+_AT_ONCE_MOST: Final = 3
+_MARKS: Final = (MOVED_HERE, MOVING_AWAY, OUTDATED)
+
+
+class _Life(NamedTuple):
+    """A replica in one process of its broker."""
+
+    process: str
+    topic_id: uuid.UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """The broker answered that the replica moves to that directory."""
+
+    life: _Life
+    directory: str
+
+
+class Moves:
+    """All moves of a run. `counts` are the answers, `failures` what no client may come to."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self.cluster = cluster
+        self._askers: list[_Asker] = []
+        self._accepted: dict[tuple[int, TopicPartition], _Accepted] = {}
+        self._unsure: set[str] = set()
+        """Brokers' processes that may still carry out a request of which no answer was heard."""
+
+    def ask(self, broker: SimBroker, each_s: float, rng: random.Random) -> Callable[[], None]:
+        """Ask that broker for moves again and again; gives what ends it."""
+        asker = _Asker(self, broker, f"mover-{len(self._askers) + 1}", each_s, rng)
+        self._askers.append(asker)
+        asker.start()
+        return asker.stop
+
+    @property
+    def are_over(self) -> bool:
+        """No client asks for a move, and no broker carries one out or is still to begin it."""
+        return not any(asker.is_running for asker in self._askers) and not any(
+            broker.rooms.logs.moves.current or broker.rooms.logs.moves.unfinished
+            for broker in self.cluster.brokers.values()
+            if broker.rooms is not None
+        )
+
+    def asked(self, broker: SimBroker, partition: TopicPartition) -> _Life | None:
+        """A request is sent: until it is answered, nobody knows where the replica will be."""
+        self._accepted.pop((broker.id, partition), None)
+        return _life(broker, partition)
+
+    def answered(
+        self,
+        broker: SimBroker,
+        replica: Replica,
+        directory: str,
+        before: _Life | None,
+        error: object,
+    ) -> None:
+        """`before`: what `asked` gave."""
+        partition = replica.topic_partition
+        now = _life(broker, partition)
+        if error is None:
+            self.counts["accepted"] += 1
+            if now is not None and now == before:
+                self._accepted[broker.id, partition] = _Accepted(now, directory)
+        elif isinstance(error, ResponseError):
+            self.counts["refused"] += 1
+        else:
+            self.counts["unanswered"] += 1
+            self._unsure.update(life.process for life in (before, now) if life is not None)
+
+    # what came of it
+
+    def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
+        """To be called when the cluster is well and `are_over`. `errors` are what brokers logged.
+        A replica on a disk that was harmed may have been made anew elsewhere."""
+        for broker in self.cluster.brokers.values():
+            yield from _misplaced(broker)
+        for (number, partition), move in {} if disks_were_harmed else self._accepted.items():
+            broker, process = self.cluster.brokers[number], move.life.process
+            if broker.rooms is None or _life(broker, partition) != move.life:
+                continue
+            home = broker.rooms.logs.home(partition)
+            told = any(
+                process in line and f"move failed partition={partition} " in line for line in errors
+            )
+            if home != move.directory and not told and process not in self._unsure:
+                text = f"broker {number} was to move it to {move.directory}, and has it in {home}"
+                yield Violation(MOVED, partition, UNTOLD, text)
+
+
+def _life(broker: SimBroker, partition: TopicPartition) -> _Life | None:
+    """None where the replica is not there."""
+    rooms, loop = broker.rooms, broker.machine.loop
+    replica = None if rooms is None else rooms.replicas.partitions.get(partition)
+    return None if replica is None or loop is None else _Life(loop.name, replica.topic_id)
+
+
+def _misplaced(broker: SimBroker) -> Iterator[Violation]:
+    """Replicas of which there is another copy, or that are marked as if there might be."""
+    if broker.rooms is None:
+        return
+    disk = broker.disk.of_process()
+    found: dict[TopicPartition, list[str]] = {}
+    for directory in broker.log_dirs:
+        for name in disk.list_dir(directory):
+            partition = parse_future_directory(name) or parse_partition_directory(name)
+            if partition is not None:
+                found.setdefault(partition, []).append(f"{directory}/{name}")
+    for partition, log in broker.rooms.logs.all().items():
+        paths = found.get(partition, [])
+        marks = [mark for mark in _MARKS if disk.exists(f"{log.directory}/{mark}")]
+        if paths != [log.directory] or marks:
+            text = f"broker {broker.id} has {', '.join([*paths, *marks])}"
+            yield Violation(ONE_PLACE, partition, UNTOLD, text)
+
+
+class _Asker:
+    """A client on a machine of its own."""
+
+    def __init__(
+        self, moves: Moves, broker: SimBroker, name: str, each_s: float, rng: random.Random
+    ) -> None:
+        self._moves = moves
+        self._broker = broker
+        self._each_s = each_s
+        self._rng = rng
+        self._machine = moves.cluster.machine(name)
+        self._is_stopping = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._machine.loop is not None
+
+    def start(self) -> None:
+        self._machine.start(self._main, self._moves.cluster.network.sockets(self._machine))
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    async def _main(self, loop: ProcessLoop) -> None:
+        try:
+            await self._run()
+        except Exception as error:
+            if loop.is_dead:
+                return  # it is unwound after its death
+            self._moves.failures.append(f"{loop.name}: {error!r}")
+        self._moves.failures += [f"{loop.name}: {failure}" for failure in loop.failures]
+        self._machine.kill()
+
+    async def _run(self) -> None:
+        admin = Admin(
+            self._moves.cluster.bootstrap,
+            clock=self._machine.clock,
+            rng=self._rng,
+            client_id=self._machine.name,
+            **CLIENT_OPTIONS,
+        )
+        while not self._is_stopping:
+            try:
+                await admin.start()
+                break
+            except ClientError:
+                await asyncio.sleep(self._each_s)
+        while not self._is_stopping:
+            await self._move(admin)
+            await asyncio.sleep(self._rng.expovariate(1 / self._each_s))
+        await admin.close()
+
+    async def _move(self, admin: Admin) -> None:
+        """Some replicas, each to any directory, where it may be already."""
+        broker, moves, rng = self._broker, self._moves, self._rng
+        known = sorted(stored_states(moves.cluster))
+        chosen = rng.sample(known, min(rng.randint(1, _AT_ONCE_MOST), len(known)))
+        wanted = {Replica(each, broker.id): rng.choice(broker.log_dirs) for each in chosen}
+        before = {each: moves.asked(broker, each.topic_partition) for each in wanted}
+        outcomes = await admin.alter_replica_log_dirs(wanted)
+        for replica, error in outcomes.items():
+            moves.answered(broker, replica, wanted[replica], before[replica], error)
