@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pybroker.background import BackgroundTask
@@ -47,7 +47,8 @@ class ReplicaMover:
         self._changes = asyncio.Lock()
         self._turn = asyncio.Semaphore(1)
         self._resuming = BackgroundTask("resume-moves")
-        self._tasks: dict[asyncio.Task[None], ReplicaMove] = {}
+        self._tasks: dict[asyncio.Task[None], ReplicaMove | None] = {}
+        """The move that a task carries out; None while it is only being asked for."""
 
     def start(self) -> None:
         """Go on with the moves that the last broker here did not finish."""
@@ -57,7 +58,7 @@ class ReplicaMover:
         """End all moves; the next start goes on with them. Idempotent."""
         await self._resuming.stop()
         for move in self._tasks.values():
-            if not move.done:
+            if move is not None and not move.done:
                 move.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -95,6 +96,10 @@ class ReplicaMover:
         """
         if not can_have_future(partition):
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+        # A client that goes away cancels its request. A move that has begun needs its task.
+        await asyncio.shield(self._spawn(self._alter(partition, directory, exists), None))
+
+    async def _alter(self, partition: TopicPartition, directory: str, exists: bool) -> None:
         async with self._changes:
             moves = self._logs.moves
             moves.wish(partition, directory)
@@ -148,9 +153,7 @@ class ReplicaMover:
     async def _move(self, partition: TopicPartition, directory: str) -> None:
         move = await self._blocking.run(self._logs.moves.begin, partition, directory)
         if move is not None:
-            task = asyncio.create_task(self._carry_out(move), name="move-replica")
-            self._tasks[task] = move
-            task.add_done_callback(lambda done: self._tasks.pop(done, None))
+            self._spawn(self._carry_out(move), move)
 
     async def _carry_out(self, move: ReplicaMove) -> None:
         moves, partition = self._logs.moves, move.topic_partition
@@ -176,3 +179,17 @@ class ReplicaMover:
     async def _slice(self, move: ReplicaMove) -> bool:
         async with self._turn:
             return await self._blocking.run(move.copy)
+
+    def _spawn(
+        self, work: Coroutine[None, None, None], move: ReplicaMove | None
+    ) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name="move-replica")
+        self._tasks[task] = move
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """The client may have gone: a refusal is told to nobody then."""
+        del self._tasks[task]
+        if not task.cancelled():
+            task.exception()

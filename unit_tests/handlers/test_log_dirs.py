@@ -125,6 +125,28 @@ async def test_a_replica_moves_on_while_its_move_is_being_finished(
     assert (await disks.fetch("t", 0)).high_watermark == end >= 1
 
 
+async def test_a_replica_moves_though_the_client_goes_away_while_its_move_begins(
+    disks: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, gate = disks.blocking.run, Gate()
+
+    def held(function: Callable[..., Any], *args: object) -> Awaitable[Any]:
+        if function == disks.logs.moves.begin:  # a thread goes on when nobody waits any more
+            return asyncio.shield(disks.blocking.run_behind(gate, function, *args))
+        return run(function, *args)
+
+    monkeypatch.setattr(disks.blocking, "run", held)
+    await disks.produce("t", batch(b"one"))
+    request = asyncio.create_task(alter(disks, (path_of(disks, "c"), "t", [0])))
+    await gate.reached.wait()
+    request.cancel()
+    await asyncio.wait([request])
+    gate.open.set()
+    async with asyncio.timeout(PATIENCE_S):
+        while disks.logs.home(T0) != path_of(disks, "c") or disks.logs.moves.current:
+            await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize(
     ("directory", "topic", "partition", "expected"),
     [
