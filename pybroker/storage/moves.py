@@ -246,12 +246,8 @@ class ReplicaMove:
                 known,
                 now_ms=self._clock.wall_ms(),
             ).log
-            damage = self._log.damage
-            if damage is not None and damage.is_whole and self._lowered is not None:
-                # The epochs are those of the source, which was cut meanwhile; so is this next.
-                damage = self._log.damage = None
-            if damage is not None:
-                raise damage.as_error(self.topic_partition)
+            if self._log.damage is not None:
+                raise self._log.damage.as_error(self.topic_partition)
 
     def _announce(self) -> None:
         """Say in the source's directory, durably, that the copy may be newer soon: where the target
@@ -275,11 +271,14 @@ class ReplicaMove:
             _logger.warning("mark of a move not removed path=%s error=%s", path, error)
 
     def _copy_epochs(self, log: Log) -> None:
-        """Also those in which nothing was written."""
+        """Also those in which nothing was written. Where the source was cut, the copy keeps those
+        of its own batches: it is cut next, and the source's would seem to be damage until then."""
         self.source.persist_epochs()
         try:
             content = self._disk.read(f"{self.source.directory}/{LEADER_EPOCHS}")
         except FileNotFoundError:
+            return
+        if self._lowered is not None or self.source.log_end_offset < log.log_end_offset:
             return
         self._disk.replace(f"{log.directory}/{LEADER_EPOCHS}", content)
 

@@ -22,7 +22,7 @@ from pybroker.wire.messages.log_dirs import (
 )
 from unit_tests.handlers.bench import Bench, Gate, batch, code
 from unit_tests.idle_loop import idle
-from unit_tests.patience import PATIENCE_S, in_time
+from unit_tests.patience import PATIENCE_S, in_time, until
 
 VERSIONS = range(3)
 T0 = TopicPartition("t", 0)
@@ -142,9 +142,7 @@ async def test_a_replica_moves_though_the_client_goes_away_while_its_move_begins
     request.cancel()
     await asyncio.wait([request])
     gate.open.set()
-    async with asyncio.timeout(PATIENCE_S):
-        while disks.logs.home(T0) != path_of(disks, "c") or disks.logs.moves.current:
-            await asyncio.sleep(0)
+    await until(lambda: disks.logs.home(T0) == path_of(disks, "c") and not disks.logs.moves.current)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,10 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_log_that_is_cut_while_its_copy_gets_its_name_moves(host: Host, goes_on: bool) -> None:
-    """The copy then has the leader epochs of the log as it is, and batches that are gone there."""
+def test_a_log_that_is_cut_while_its_copy_gets_its_name_moves(
+    host: Host, goes_on: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The copy then has batches that are gone in the log, and no damage is told of."""
     manager = host.start()
     log = make(manager, count=0)
 
@@ -48,6 +50,7 @@ def test_a_log_that_is_cut_while_its_copy_gets_its_name_moves(host: Host, goes_o
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReplicaMove, "_copy_epochs", cut_before)
         move.rename()
+    assert "damaged" not in caplog.text
     before, ends = content(log), [log.epoch_end_offset(epoch) for epoch in (1, 2, 3)]
     finish(manager, move)
     after = existing(manager)
