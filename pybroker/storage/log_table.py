@@ -12,7 +12,7 @@ from pybroker.ports import Disk, Rng
 from pybroker.storage.deletions import PendingDeletions
 from pybroker.storage.directory import LogDirectory
 from pybroker.storage.directory_set import DirectorySet
-from pybroker.storage.filename import marked_directory
+from pybroker.storage.filename import marked_directory, partition_directory
 from pybroker.storage.log import Log
 
 
@@ -37,13 +37,17 @@ class LogTable:
         with self.lock:
             return {key: log for key, log in self.logs.items() if self.home[key] is directory}
 
-    def choose(self, wish: LogDirectory | None) -> LogDirectory | None:
-        """The directory for a new partition: where it was wished, or else the one with the fewest;
-        None if all have failed."""
+    def choose(self, partition: TopicPartition, wish: LogDirectory | None) -> LogDirectory | None:
+        """The directory for a new partition: where it was begun before and could not be made, or it
+        would be in two of them; where it was wished; or else the one with the fewest. None if all
+        have failed."""
+        usable = self.directories.usable()
+        for each in usable:
+            if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):
+                return each
         if wish is not None and wish.failure is None:
             return wish
         counts = Counter(home.path for home in self.home.values())
-        usable = self.directories.usable()
         return min(usable, key=lambda each: counts[each.path], default=None)
 
     def unique(self) -> uuid.UUID:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.errors import ErrorCode, StartupError, StorageError
+from pybroker.errors import DiskFull, ErrorCode, StartupError, StorageError
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.manager import LogManager
 from unit_tests.storage.bench import refused
@@ -236,3 +236,18 @@ def test_a_failure_takes_the_logs_of_its_directory_along(host: Host) -> None:
     manager.shutdown({})
     marks = [(Path(path) / ".kafka_cleanshutdown").exists() for path in host.directories]
     assert marks == [True, False, True]
+
+
+def test_a_partition_that_found_no_room_is_made_where_it_was_begun(host: Host) -> None:
+    """Or the next start finds it in two directories."""
+    disk = FaultyDisk()
+    host.disk = disk
+    manager = host.start()
+    disk.faults.full_path = host.directories[0]
+    with pytest.raises(DiskFull):
+        make(manager, A)
+    disk.faults.full_path = None
+    make(manager, B)
+    make(manager, A)
+    assert manager.home(B) == manager.home(A) == host.directories[0]
+    assert existing(host.kill(), A).log_end_offset == 3

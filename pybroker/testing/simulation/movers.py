@@ -58,6 +58,9 @@ class Moves:
         self.cluster = cluster
         self._askers: list[_Asker] = []
         self._accepted: dict[tuple[int, TopicPartition], _Accepted] = {}
+        self._under_way: Counter[tuple[int, TopicPartition]] = Counter()
+        self._crossed: set[tuple[int, TopicPartition]] = set()
+        """Replicas of which several requests are under way: nobody knows which one is the last."""
         self._unsure: set[str] = set()
         """Brokers' processes that may still carry out a request of which no answer was heard."""
 
@@ -79,7 +82,11 @@ class Moves:
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _Life | None:
         """A request is sent: until it is answered, nobody knows where the replica will be."""
-        self._accepted.pop((broker.id, partition), None)
+        key = (broker.id, partition)
+        self._accepted.pop(key, None)
+        self._under_way[key] += 1
+        if self._under_way[key] > 1:
+            self._crossed.add(key)
         return _life(broker, partition)
 
     def answered(
@@ -92,16 +99,19 @@ class Moves:
     ) -> None:
         """`before`: what `asked` gave."""
         partition = replica.topic_partition
-        now = _life(broker, partition)
+        key, now = (broker.id, partition), _life(broker, partition)
         if error is None:
             self.counts["accepted"] += 1
-            if now is not None and now == before:
-                self._accepted[broker.id, partition] = _Accepted(now, directory)
+            if now is not None and now == before and key not in self._crossed:
+                self._accepted[key] = _Accepted(now, directory)
         elif isinstance(error, ResponseError):
             self.counts["refused"] += 1
         else:
             self.counts["unanswered"] += 1
             self._unsure.update(life.process for life in (before, now) if life is not None)
+        self._under_way[key] -= 1
+        if not self._under_way[key]:
+            self._crossed.discard(key)
 
     # what came of it
 
