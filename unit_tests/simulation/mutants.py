@@ -23,6 +23,9 @@ from pybroker.replication import fetcher, follower, isr_changes, leader_state, s
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.leader_state import NOBODY, LeaderState
 from pybroker.replication.partition import Partition
+from pybroker.storage import opening
+from pybroker.storage.filename import MOVED_HERE
+from pybroker.storage.moves import ReplicaMove
 from pybroker.storage.producer_state import ProducerState
 from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.run import simulate
@@ -236,6 +239,29 @@ def _whoever_has_it(_look: Any) -> Any:
     return changed
 
 
+def _whatever_it_holds(_catch_up: Any) -> Any:
+    """The copy of a replica that moves takes the log's place when it has its name."""
+
+    def changed(self: ReplicaMove) -> bool:
+        if self.cancelled or self._lowered is not None:
+            return False
+        self._become_the_log()
+        return True
+
+    return changed
+
+
+def _always_the_copy(prefer: Any) -> Any:
+    """A broker that was killed within a move goes on with the copy, however long it is."""
+
+    def changed(first: Any, second: Any, disk: Any) -> Any:
+        kept, dropped = prefer(first, second, disk)
+        is_copy = disk.exists(f"{kept.directory}/{MOVED_HERE}")
+        return (kept, dropped) if is_copy else (dropped, kept)
+
+    return changed
+
+
 # ---- the table
 
 PLANTED: Final = (
@@ -314,6 +340,16 @@ PLANTED: Final = (
         "offset-write-without-fence",
         "every write of offsets checks the coordinator's fence",
         (Replacement(FencedWrites, "_multi", _unchecked),),
+    ),
+    Planted(
+        "copy-takes-over-early",
+        "the copy of a replica that moves takes the log's place when it is as long (KIP-113)",
+        (Replacement(ReplicaMove, "catch_up", _whatever_it_holds),),
+    ),
+    Planted(
+        "copy-always-kept",
+        "of the two logs of an interrupted move the longer one is kept, if none was cut",
+        (Replacement(opening, "prefer", _always_the_copy),),
     ),
 )
 

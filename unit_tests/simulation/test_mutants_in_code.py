@@ -18,6 +18,8 @@ from pybroker.model import TopicPartition
 from pybroker.ports import CreateOp
 from pybroker.records.batch import read_header
 from pybroker.records.builder import BatchBuilder
+from pybroker.storage.manager import LogManager
+from pybroker.storage.moves import ReplicaMove
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from pybroker.wire.api import ApiKey
 from unit_tests.coordinator.memory_coord import MemoryCoord
@@ -33,6 +35,7 @@ from unit_tests.replication.test_given_up import killed_before_a_checkpoint
 from unit_tests.replication.test_leader_state import Stage
 from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
 from unit_tests.simulation.mutants import BY_NAME, PLANTED, planted
+from unit_tests.storage.test_manager import A, Host, existing, fill, make
 
 pytestmark = pytest.mark.mutants
 
@@ -182,6 +185,36 @@ async def what_a_deposed_coordinator_asks_for_is_refused(_home: Path) -> bool:
     return [*codes.values()] == [ErrorCode.NOT_COORDINATOR] and stage.node("t-0") == b"8"
 
 
+def between_two_directories(home: Path) -> tuple[Host, LogManager, ReplicaMove]:
+    """A log of three records, all of which are in the copy that has its name."""
+    host = Host(home)
+    host.directories = [str(home / name) for name in ("data", "more")]
+    manager = host.start()
+    make(manager, count=3)
+    move = manager.moves.begin(A, host.directories[1])
+    assert move is not None
+    assert move.copy()
+    move.rename()
+    return host, manager, move
+
+
+async def a_copy_takes_over_with_all_records(home: Path) -> bool:
+    host, manager, move = between_two_directories(home)
+    fill(existing(manager), 2)
+    assert manager.moves.swap(move)
+    end = existing(manager).log_end_offset
+    host.release()
+    return end == 5
+
+
+async def the_longer_log_is_kept(home: Path) -> bool:
+    host, manager, _ = between_two_directories(home)
+    fill(existing(manager), 2)
+    end = existing(host.kill()).log_end_offset
+    host.release()
+    return end == 5
+
+
 RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
     "no-epoch-truncation": epochs_decide_where_a_log_is_cut,
     "no-fetch-fencing": a_fetch_of_an_earlier_epoch_is_refused,
@@ -196,12 +229,14 @@ RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
     "controller-without-epoch-check": a_deposed_controller_writes_nothing,
     "old-coordinator-commits": what_a_deposed_coordinator_asks_for_is_refused,
     "offset-write-without-fence": what_a_deposed_coordinator_asks_for_is_refused,
+    "copy-takes-over-early": a_copy_takes_over_with_all_records,
+    "copy-always-kept": the_longer_log_is_kept,
 }
 
 
 def test_every_planted_bug_is_tried() -> None:
     assert RULES.keys() == BY_NAME.keys()
-    assert len(PLANTED) == len(BY_NAME) == 13
+    assert len(PLANTED) == len(BY_NAME) == 15
 
 
 @pytest.mark.parametrize("name", RULES)
