@@ -57,10 +57,13 @@ class ReplicaMover:
     async def stop(self) -> None:
         """End all moves; the next start goes on with them. Idempotent."""
         await self._resuming.stop()
-        for move in self._tasks.values():
-            if move is not None and not move.done:
+        tasks = list(self._tasks)
+        for task, move in self._tasks.items():
+            if move is None:
+                task.cancel()
+            elif not move.done:
                 move.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _resume(self) -> None:
         for partition, directory in sorted(self._logs.moves.unfinished.items()):

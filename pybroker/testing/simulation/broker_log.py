@@ -27,6 +27,7 @@ _EXPLAINED: Final = {
     "sync-error": _STORAGE,
     "flip": _STORAGE + _ROTTEN,
     "wipe": _STORAGE,
+    "lose-directory": _STORAGE,
     "power": _STORAGE,
     "blackout": _STORAGE,
 }

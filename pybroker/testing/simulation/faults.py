@@ -333,6 +333,14 @@ def flip(scene: Scene) -> Undo:
 # ---- log directories
 
 
+def lose_directory(scene: Scene) -> Undo:
+    """Its disk is replaced by an empty one."""
+    broker = scene.broker
+    broker.machine.kill()
+    broker.disk.empty(scene.rng.choice(broker.log_dirs))
+    return broker.start
+
+
 def move_replicas(scene: Scene) -> Undo:
     return scene.moves.ask(scene.broker, scene.event.parameter("each_s"), scene.rng)
 
@@ -373,6 +381,7 @@ FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
     "sync-error": sync_error,
     "slow-disk": slow_disk,
     "flip": flip,
+    "lose-directory": lose_directory,
     "moves": move_replicas,
 }
 """By the name of the kind."""

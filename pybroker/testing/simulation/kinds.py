@@ -70,8 +70,7 @@ class Kind:
     needs_groups: bool = False
     """Whether it befalls what only a coordinator of groups has."""
     needs_directories: bool = False
-    """Whether it befalls brokers with more than one log directory. Where there are some, it
-    always comes."""
+    """Whether it befalls brokers with more than one log directory."""
 
     def usual(self, name: str) -> float:
         """Raises KeyError for a parameter that the kind has not got."""
@@ -175,6 +174,12 @@ KINDS: Final = (
         stops=True,
     ),
     # log directories
+    Kind(
+        *("lose-directory", Target.BROKER, (0.5, 4.0), "killed; one of its directories is empty"),
+        harm=Harm.DISK,
+        stops=True,
+        needs_directories=True,
+    ),
     Kind(
         *("moves", Target.BROKER, (0.5, 8.0), "replicas are moved between its log directories"),
         parameters=(Parameter("each_s", 0.2, 0.02, 0.5),),

@@ -17,6 +17,9 @@ SHARE: Final = 0.12
 """How many seeds have a plot beside their other faults."""
 _DIGITS: Final = 3
 _LOST: Final = ("wipe", "power", "kill")
+_INTERRUPTED: Final = 0.5
+"""How many seeds with several log directories have moves that take long, and are interrupted."""
+_INTERRUPTIONS: Final = ("kill", "kill", "crash", "power", "stop", "expire", "expire", "sync-error")
 _ENDS_OF_SESSION: Final = ("expire", "expire", "zk-expire-write", "expire-offsets")
 
 
@@ -42,6 +45,38 @@ def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, .
     told = tuple(_left_behind(random.Random(f"{seed}/loss"), options))
     faults_s = max(event.until for event in told)
     return dataclasses.replace(options, faults_s=max(options.faults_s, faults_s)), told
+
+
+def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...]:
+    """Faults in the midst of moves between log directories; none where there is one directory."""
+    rng = random.Random(f"{seed}/moves")
+    if options.log_dirs == 1 or rng.random() >= _INTERRUPTED:
+        return ()
+    told = (event for event in _interrupted(rng, options) if event.at <= options.faults_s)
+    return tuple(told)
+
+
+def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
+    """The disk of a broker is slow, or a move is over before anything else can happen. What the
+    broker has alone is cut away when another one leads, and it ends or is replaced meanwhile."""
+    partition = rng.randrange(options.partitions)
+    victim = str(rng.randint(1, options.brokers))
+    slow = (("most_s", rng.uniform(0.05, 1.0)),)
+    often = (("each_s", rng.uniform(0.1, 1.5)),)
+    yield _fault(0.0, "slow-disk", victim, lasts_s=options.faults_s, parameters=slow)
+    yield _fault(0.1, "moves", victim, lasts_s=options.faults_s, parameters=often)
+    at = rng.uniform(0.5, 2.0)
+    while at < options.faults_s:
+        whom = rng.choice((victim, victim, f"leader/{partition}"))
+        alone_s = rng.uniform(0.0, 0.5)
+        yield _fault(at, "isolate-from-peers", whom, lasts_s=alone_s)
+        for _ in range(rng.choice((1, 1, 2, 2, 3))):
+            kind = rng.choice(_INTERRUPTIONS)
+            lasts_s = 0.0 if kind == "expire" else rng.uniform(0.02, 0.5)
+            within = (("operations", rng.randint(1, 60)),) if kind == "crash" else ()
+            yield _fault(at + alone_s, kind, whom, lasts_s=lasts_s, parameters=within)
+            alone_s += rng.uniform(0.05, 1.0)
+        at += alone_s + rng.uniform(0.5, 2.0)
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:

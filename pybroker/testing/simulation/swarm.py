@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pybroker.testing.simulation.kinds import KINDS, Kind, Target
-from pybroker.testing.simulation.plots import with_loss, with_plot
+from pybroker.testing.simulation.plots import with_interrupted_moves, with_loss, with_plot
 from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule, fits
 
 _KINDS_MOST: Final = 6
@@ -55,6 +55,7 @@ _TIMES_COORDINATOR: Final = 4
 """How often a coordinator is hit, as to the others in `_broker`."""
 _DIRECTORIES: Final = 0.2
 """How often brokers have two log directories, between which replicas move."""
+_MOVES: Final = "moves"
 _SEGMENT_BYTES_TO_GO: Final = 1_024
 """Where old segments go, they are so small that some become old within a run."""
 
@@ -63,6 +64,7 @@ def generate(seed: str) -> Schedule:
     """The schedule of that seed: always the same."""
     options, told = with_plot(seed, _options(seed))
     options, losing = with_loss(seed, options)
+    moving = with_interrupted_moves(seed, options)
     picked = _picked(seed, [kind for kind in KINDS if fits(kind, options)])
     times: list[float] = []
     events: list[FaultEvent] = []
@@ -72,7 +74,7 @@ def generate(seed: str) -> Schedule:
             at = _time(rng, options, times)
             times.append(at)
             events.append(_event(kind, at, rng, options))
-    return Schedule(seed, options).with_events([*events, *told, *losing])
+    return Schedule(seed, options).with_events([*events, *told, *losing, *moving])
 
 
 def _options(seed: str) -> Options:
@@ -90,12 +92,12 @@ def _options(seed: str) -> Options:
 
 
 def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:
-    """A few, and those that come wherever they can."""
+    """A few, and moves wherever there can be some."""
     rng = random.Random(f"{seed}/kinds")
-    drawn = [kind for kind in kinds if not kind.needs_directories]
+    drawn = [kind for kind in kinds if kind.name != _MOVES]
     count = min(rng.randint(1, _KINDS_MOST), len(drawn))
-    names = {kind.name for kind in rng.sample(drawn, count)}
-    return (kind for kind in kinds if kind.name in names or kind.needs_directories)
+    names = {_MOVES, *(kind.name for kind in rng.sample(drawn, count))}
+    return (kind for kind in kinds if kind.name in names)
 
 
 def _time(rng: random.Random, options: Options, times: list[float]) -> float:
