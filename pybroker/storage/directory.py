@@ -116,7 +116,7 @@ class LogDirectory:
         self._foreign_names = foreign_names
         self._release: Callable[[], None] | None = None
         self._boot: meta.Boot | None = None
-        self._due: tuple[str, int] | None = None
+        self._due: tuple[str, int, Family] | None = None
         self.was_clean = False
         """Whether the last broker here ended properly."""
         self.same_boot = False
@@ -309,17 +309,19 @@ class LogDirectory:
         self._disk.unlink(self._path(FAILED))
         self._disk.sync_dir(self.path)
 
-    def settle(self, boot_id: str, incarnation: int) -> None:
-        """`in_use`, and what was suspect at the start is settled. Where there is no room for that,
-        the next start takes it for as suspect as this one did; `settle_what_is_due` tries again.
-        Raises StorageError."""
-        self._due = boot_id, incarnation
+    def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
+        """`in_use`, and what was suspect or given up at the start is settled: `family` is what is
+        left. Where there is no room for that, the next start takes it for as suspect as this one
+        did; `settle_what_is_due` tries again. Raises StorageError."""
+        self._due = boot_id, incarnation, family
         self.settle_what_is_due()
 
     def settle_what_is_due(self) -> None:
         """Raises StorageError."""
         if self._due is not None:
-            self.in_use(*self._due)
+            boot_id, incarnation, family = self._due
+            self.in_use(boot_id, incarnation)
+            self.write_family(family)
             self.forget_accepted_losses()
             self._due = None
 

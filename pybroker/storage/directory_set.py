@@ -34,8 +34,10 @@ class DirectorySet:
         ]
         self.lost: Mapping[str, str] = {}
         """Directories that held data of this broker and are not there: id -> path."""
-        self.gave_up = False
-        """Whether the operator accepted a loss at this start."""
+        self.given_up: Mapping[str, str] = {}
+        """Those of which the operator accepted the loss, until nobody counts on what they held: id
+        -> path."""
+        self._family = meta.Family()
 
     def usable(self) -> list[LogDirectory]:
         return [directory for directory in self.all if directory.failure is None]
@@ -157,17 +159,15 @@ class DirectorySet:
             for key, path in known.members.items()
             if key not in present and not {key, path} & accepted
         }
-        given_up = known.members.keys() - present - lost.keys()
-        self.gave_up = bool(given_up)
-        for key in sorted(given_up):
-            path = known.members[key]
-            _logger.warning("loss of a log directory accepted path=%s id=%s", path, key)
+        gone = sorted(known.members.keys() - present - lost.keys())
+        given_up = {key: known.members[key] for key in gone}
         if expects_data and self.is_fresh:
             for directory in self.usable():
-                if directory.path in accepted:
-                    self.gave_up = True
-                else:
-                    lost[_new_id(rng)] = directory.path
+                held = given_up if directory.path in accepted else lost
+                held[_new_id(rng)] = directory.path
+        for key, path in given_up.items():
+            _logger.warning("loss of a log directory accepted path=%s id=%s", path, key)
+        self.given_up = given_up
         self._take_back(ids, lost)
         self._keep_out_replacements(ids, lost)
         for directory in self.usable():
@@ -177,8 +177,16 @@ class DirectorySet:
         self.lost = {key: path for key, path in lost.items() if path not in offline}
         self._tell_lost()
         members = {**lost, **{key: path for path, key in ids.items()}}
-        changed = members != known.members
-        return ids, meta.Family(members, known.revision + changed)
+        # A broker that is killed before it is known to have lost them gives them up again.
+        remembered = {**given_up, **members}
+        revision = known.revision + (remembered != known.members)
+        self._family = meta.Family(members, revision + bool(given_up))
+        return ids, meta.Family(remembered, revision)
+
+    @property
+    def family(self) -> meta.Family:
+        """Which directories there are, when what the operator gave up is settled."""
+        return self._family
 
     def _ids(self) -> dict[str, str]:
         """Path -> id of the directories that have one."""

@@ -178,7 +178,7 @@ class LogManager:
     @property
     def gave_up(self) -> bool:
         """Whether the operator accepted the loss of a directory at this start."""
-        return self._directories.gave_up
+        return bool(self._directories.given_up)
 
     def suspects(self) -> frozenset[TopicPartition]:
         """Partitions that may lack records since the machine went down; as found at the start."""
@@ -191,9 +191,12 @@ class LogManager:
 
     def record_incarnation(self, incarnation: int) -> None:
         """What was suspect at the start is settled, the next one need not see to it. Blocks."""
+        family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
-                self._checkpoint(directory, partial(directory.settle, self._boot_id, incarnation))
+                settle = partial(directory.settle, self._boot_id, incarnation, family)
+                self._checkpoint(directory, settle)
+            self.moves.settle(self.accepted_losses)
 
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1

@@ -15,6 +15,7 @@ from pybroker.storage.directory import LogDirectory
 from pybroker.storage.directory_set import DirectorySet
 from pybroker.storage.filename import DELETED_DIRECTORY, MOVED_HERE, marked_directory
 from pybroker.storage.loader import Known, Opened, open_log
+from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import LogOwner
 from pybroker.storage.moves import counterpart, forget_move, prefer
@@ -88,7 +89,7 @@ class Opening:
                 directories.attempt(directory, work)
                 if directory.failure is not None:
                     self._leave(directory)
-        if not self.accepted_losses:
+        if not (self.accepted_losses or directories.given_up):
             directories.forget_accepted()
         # Else it is forgotten when nobody counts on those replicas any more
         # (`LogManager.record_incarnation`), like suspects.
@@ -137,8 +138,7 @@ class Opening:
         )
         if accepts_loss:
             end = opened.log.log_end_offset
-            _logger.warning("loss accepted partition=%s log_end=%d", partition, end)
-            self.accepted_losses.add(partition)
+            self._accept_loss(partition, opened.log)
             # Or the next start would miss what is given up.
             directory.recovery_points.lower(partition, end)
             directory.high_watermarks.lower(partition, end)
@@ -148,6 +148,11 @@ class Opening:
             return
         self.opened[partition] = opened
         self.home[partition] = directory
+
+    def _accept_loss(self, partition: TopicPartition, log: Log) -> None:
+        """The operator gives up what the log may lack, a hole or what a newer copy had."""
+        _logger.warning("loss accepted partition=%s log_end=%d", partition, log.log_end_offset)
+        self.accepted_losses.add(partition)
 
     def _known_end(self, partition: TopicPartition) -> int:
         """Beyond it nothing counts of what was known of the log; of a damaged one all counts."""
@@ -189,13 +194,17 @@ class Opening:
         be in a directory that is gone, nobody knows which has the newer records: this one is not
         served until that is back or given up."""
         directories = self._directories
-        if len(directories.all) == 1 and not directories.lost:
+        given_up = {*directories.given_up.values()}
+        if len(directories.all) == 1 and not (directories.lost or given_up):
             return
         gone = {*directories.failed, *directories.lost.values()}
         for partition in partitions:
             log = self.opened[partition].log
             other = counterpart(log, self._disk)
             if other is None:
+                continue
+            if other in given_up:
+                self._accept_loss(partition, log)
                 continue
             if other not in gone:
                 forget_move(log, self._disk)

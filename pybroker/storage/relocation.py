@@ -6,7 +6,7 @@ for moves and takes the steps is replication's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
@@ -16,7 +16,7 @@ from pybroker.storage.directory import LogDirectory
 from pybroker.storage.filename import DELETED_DIRECTORY, FUTURE_DIRECTORY, STRAY_DIRECTORY
 from pybroker.storage.log_parts import LogOwner
 from pybroker.storage.log_table import LogTable
-from pybroker.storage.moves import ReplicaMove
+from pybroker.storage.moves import ReplicaMove, forget_move
 
 _logger = logging.getLogger(__name__)
 
@@ -158,6 +158,16 @@ class Relocations:
             move.lower(offset)
 
     # -- giving up
+
+    def settle(self, partitions: Iterable[TopicPartition]) -> None:
+        """The copies of these are given up, or were never there. Waits for the disk."""
+        for partition in partitions:
+            log = self._table.logs.get(partition)
+            try:
+                if log is not None:
+                    forget_move(log, self._table.disk)
+            except StorageError as error:
+                _logger.warning("marks of a move not removed path=%s error=%s", log, error)
 
     def cancel(self, partition: TopicPartition) -> None:
         """Give up the partition's move and wish, and drop the copy unless it has taken the log's

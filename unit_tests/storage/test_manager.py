@@ -65,7 +65,7 @@ class Host:
             clock=self.clock,
             proc=Proc(self.boot, self.process_id),
             defaults=SMALL,
-            rng=random.Random(0),
+            rng=random.Random(len(self.managers)),
             on_failure=lambda path, error: self.failed.append(path),
         )
         self.managers.append(manager)

@@ -357,17 +357,6 @@ def test_the_older_of_two_logs_is_not_served_while_the_newer_is_away(
     assert content(existing(host.kill())) == expected
 
 
-def test_a_log_whose_newer_copy_is_given_up_is_served(host: Host) -> None:
-    manager = host.start()
-    make(manager, count=40)
-    swapped(manager, begin(host, manager))
-    host.managers[-1].unlock()
-    unmount(host, 1)
-    lost = host.directories.pop()
-    (host.data / "pybroker.accept-loss").write_text(f"{lost}\n")
-    assert existing(host.start()).failure is None
-
-
 def given_up(manager: LogManager, move: ReplicaMove) -> None:
     manager.moves.cancel(A)
 
