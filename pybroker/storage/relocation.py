@@ -142,6 +142,7 @@ class Relocations:
                 purpose = DELETED_DIRECTORY if deleted else STRAY_DIRECTORY
                 path = table.rename_away(old, directory, purpose)
             if not deleted:
+                move.forget_origin()
                 raise
         finally:
             if self._moves.get(partition) is move:

@@ -1,4 +1,4 @@
-"""The leader epochs of a log that is cut while it moves between log directories."""
+"""Moves between log directories that something comes in the way of: a cut, or a full disk."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.errors import DiskFull
 from pybroker.records.batch import read_header
 from pybroker.storage.log import Log
 from pybroker.storage.moves import ReplicaMove
 from unit_tests.storage.batches import batch
 from unit_tests.storage.test_manager import Host, existing, make
-from unit_tests.storage.test_moves import begin, content, copy_all, finish
+from unit_tests.storage.test_moves import begin, content, copy_all, finish, swap
 
 
 @pytest.fixture
@@ -57,3 +58,26 @@ def test_a_log_that_is_cut_while_its_copy_gets_its_name_moves(
     assert after is move.log
     assert content(after) == before
     assert [after.epoch_end_offset(epoch) for epoch in (1, 2, 3)] == ends
+
+
+def test_a_copy_that_is_the_only_log_is_marked_no_more(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk was full in the moment in which it took the log's place. Else it would not be served
+    where the directory that it came from is away at the next start."""
+    manager = host.start()
+    make(manager, count=3)
+    move = begin(host, manager)
+    copy_all(move)
+    move.rename()
+    swap(manager, move)
+
+    def full(self: ReplicaMove) -> None:
+        raise DiskFull("no room")
+
+    monkeypatch.setattr(ReplicaMove, "make_durable", full)
+    with pytest.raises(DiskFull):
+        manager.moves.finish(move, host.directories[0], 3)
+    manager.unlock()
+    del host.directories[0]
+    assert existing(host.start()).failure is None
