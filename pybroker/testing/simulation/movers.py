@@ -119,7 +119,7 @@ class Moves:
         """To be called when the cluster is well and `are_over`. `errors` are what brokers logged.
         A replica on a disk that was harmed may have been made anew elsewhere."""
         for broker in self.cluster.brokers.values():
-            yield from _misplaced(broker)
+            yield from _misplaced(broker, spares_copies=disks_were_harmed)
         for (number, partition), move in {} if disks_were_harmed else self._accepted.items():
             broker, process = self.cluster.brokers[number], move.life.process
             if broker.rooms is None or _life(broker, partition) != move.life:
@@ -140,15 +140,18 @@ def _life(broker: SimBroker, partition: TopicPartition) -> _Life | None:
     return None if replica is None or loop is None else _Life(loop.name, replica.topic_id)
 
 
-def _misplaced(broker: SimBroker) -> Iterator[Violation]:
-    """Replicas of which there is another copy, or that are marked as if there might be."""
+def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]:
+    """Replicas of which there is another copy, or that are marked as if there might be. A copy that
+    was all that a disk had left of a replica stays until the next start: `spares_copies`."""
     if broker.rooms is None:
         return
     disk = broker.disk.of_process()
     found: dict[TopicPartition, list[str]] = {}
     for directory in broker.log_dirs:
         for name in disk.list_dir(directory):
-            partition = parse_future_directory(name) or parse_partition_directory(name)
+            partition = parse_partition_directory(name)
+            if partition is None and not spares_copies:
+                partition = parse_future_directory(name)
             if partition is not None:
                 found.setdefault(partition, []).append(f"{directory}/{name}")
     for partition, log in broker.rooms.logs.all().items():

@@ -1,0 +1,74 @@
+"""Clients that ask for moves between log directories, and the rules about what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pybroker.storage.manager import LogManager
+from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.movers import MOVED, ONE_PLACE, Moves
+from pybroker.testing.simulation.workload import Workload
+from pybroker.testing.simulation.world import World
+
+
+@pytest.fixture
+def moves() -> Iterator[Moves]:
+    """All moves of broker 1 have come to their end."""
+    world = World("moves")
+    with SimCluster(world, log_dirs=2) as cluster:
+        workload = Workload(world, cluster.machine, cluster.network.sockets, cluster.bootstrap)
+        cluster.start()
+        assert cluster.run_until_ready()
+        workload.start()
+        assert cluster.run_until(lambda: workload.is_ready, 20)
+        moves = Moves(cluster)
+        stop = moves.ask(cluster.brokers[1], 0.05, world.rng("moves"))
+        world.run(world.now + 3)
+        stop()
+        assert cluster.run_until(lambda: moves.are_over, 20)
+        yield moves
+
+
+def rules(moves: Moves, *, disks_were_harmed: bool = False) -> set[str]:
+    return {each.rule for each in moves.judge((), disks_were_harmed=disks_were_harmed)}
+
+
+def test_replicas_move_under_load_and_no_rule_is_broken(moves: Moves) -> None:
+    assert moves.counts["accepted"] > 20
+    assert not moves.failures
+    assert not rules(moves)
+    rooms = moves.cluster.brokers[1].rooms
+    assert rooms is not None
+    assert {rooms.logs.home(key) for key in rooms.logs.all()} == {
+        "/broker-1/data",
+        "/broker-1/data-2",
+    }
+
+
+@pytest.mark.parametrize("name", ["{}", "{}." + "0" * 32 + "-future"])
+def test_a_replica_in_two_directories_breaks_a_rule(moves: Moves, name: str) -> None:
+    broker = moves.cluster.brokers[1]
+    assert broker.rooms is not None
+    partition = next(iter(broker.rooms.logs.all()))
+    home = broker.rooms.logs.home(partition)
+    (other,) = {*broker.log_dirs} - {home}
+    broker.disk.of_process().make_dirs(f"{other}/{name.format(partition)}")
+    assert rules(moves) == {ONE_PLACE}
+
+
+def test_a_mark_that_is_left_breaks_a_rule(moves: Moves) -> None:
+    broker = moves.cluster.brokers[1]
+    assert broker.rooms is not None
+    log = next(iter(broker.rooms.logs.all().values()))
+    broker.disk.of_process().replace(f"{log.directory}/pybroker.moved", b"")
+    assert rules(moves) == {ONE_PLACE}
+
+
+def test_a_replica_that_is_not_where_it_was_to_go_breaks_a_rule(
+    moves: Moves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogManager, "home", lambda self, partition: "/elsewhere")
+    assert rules(moves) == {MOVED}
+    assert not rules(moves, disks_were_harmed=True)
