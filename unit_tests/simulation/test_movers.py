@@ -8,6 +8,7 @@ import pytest
 
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.movers import MOVED, ONE_PLACE, Moves
 from pybroker.testing.simulation.workload import Workload
 from pybroker.testing.simulation.world import World
@@ -54,7 +55,7 @@ def test_a_replica_in_two_directories_breaks_a_rule(moves: Moves, name: str) -> 
     partition = next(iter(broker.rooms.logs.all()))
     home = broker.rooms.logs.home(partition)
     (other,) = {*broker.log_dirs} - {home}
-    broker.disk.of_process().make_dirs(f"{other}/{name.format(partition)}")
+    DiskView(broker.disk).make_dirs(f"{other}/{name.format(partition)}")
     assert rules(moves) == {ONE_PLACE}
 
 
@@ -62,7 +63,7 @@ def test_a_mark_that_is_left_breaks_a_rule(moves: Moves) -> None:
     broker = moves.cluster.brokers[1]
     assert broker.rooms is not None
     log = next(iter(broker.rooms.logs.all().values()))
-    broker.disk.of_process().replace(f"{log.directory}/pybroker.moved", b"")
+    DiskView(broker.disk).replace(f"{log.directory}/pybroker.moved", b"")
     assert rules(moves) == {ONE_PLACE}
 
 

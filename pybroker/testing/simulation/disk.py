@@ -121,15 +121,6 @@ class SimDisk:
         self.used_bytes = 0
         self.world.note(f"{self.name} is replaced")
 
-    def empty(self, path: str) -> None:
-        """Nothing is in that directory any more, also after a power loss. For a machine that runs
-        no process."""
-        view = self.of_process()
-        view.remove_tree(path)
-        view.make_dirs(path)
-        view.sync_dir(path.rpartition("/")[0])
-        self.world.note(f"{self.name} has an empty {path}")
-
     def flip(self, path: str, bit: int) -> None:
         """Turn one bit of the file over, on the disk and in the cache. Raises FileNotFoundError,
         IndexError."""

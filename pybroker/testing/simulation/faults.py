@@ -11,6 +11,7 @@ from typing import Final
 
 from pybroker.testing.simulation.broker import OFFSETS, SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.kinds import BY_NAME
 from pybroker.testing.simulation.links import Delay
 from pybroker.testing.simulation.movers import Moves
@@ -337,7 +338,12 @@ def lose_directory(scene: Scene) -> Undo:
     """Its disk is replaced by an empty one."""
     broker = scene.broker
     broker.machine.kill()
-    broker.disk.empty(scene.rng.choice(broker.log_dirs))
+    path = scene.rng.choice(broker.log_dirs)
+    disk = DiskView(broker.disk)
+    disk.remove_tree(path)
+    disk.make_dirs(path)
+    disk.sync_dir(path.rpartition("/")[0])
+    scene.cluster.world.note(f"{broker.disk.name} has an empty {path}")
     return broker.start
 
 

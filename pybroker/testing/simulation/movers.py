@@ -24,6 +24,7 @@ from pybroker.storage.filename import (
 from pybroker.testing.history.model import UNTOLD, Violation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.view import stored_states
 from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS
@@ -145,7 +146,7 @@ def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]
     was all that a disk had left of a replica stays until the next start: `spares_copies`."""
     if broker.rooms is None:
         return
-    disk = broker.disk.of_process()
+    disk = DiskView(broker.disk)
     found: dict[TopicPartition, list[str]] = {}
     for directory in broker.log_dirs:
         for name in disk.list_dir(directory):
