@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from pybroker.background import cancel_and_wait
+
 ANYBODY: Final = ""
 """The peer of a rule that holds for every connection."""
 _CHUNK_BYTES: Final = 65_536
@@ -103,9 +105,7 @@ class Relay:
         """Idempotent."""
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
 
     # what happens to the link
 
