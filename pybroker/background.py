@@ -24,8 +24,8 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     for task in others:
         task.cancel()
     await _finish(others)
-    for task in others:
-        if not task.cancelled():
+    for task in tasks:
+        if task.done() and not task.cancelled():
             task.exception()  # else asyncio complains that nobody has asked for it
 
 
@@ -107,9 +107,9 @@ def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
 
 
 def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """Without the caller's own task, which would wait for itself for ever."""
+    """Those that run, without the caller's own task, which would wait for itself for ever."""
     own = asyncio.current_task()
-    return [task for task in tasks if task is not own]
+    return [task for task in tasks if task is not own and not task.done()]
 
 
 async def _finish(tasks: Collection[asyncio.Task[Any]], timeout_s: float | None = None) -> None:

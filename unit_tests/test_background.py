@@ -64,6 +64,19 @@ async def test_stop_is_idempotent() -> None:
     assert not task.runs
 
 
+def test_stop_of_an_ended_task_needs_its_event_loop_no_more() -> None:
+    """A component that is stopped again may have begun in a loop that has been closed since."""
+    task, work = BackgroundTask("work"), Work()
+
+    async def live() -> None:
+        task.start(work.run)
+        await task.stop()
+
+    asyncio.run(live())
+    asyncio.run(task.stop())
+    assert not task.runs
+
+
 async def test_task_that_never_had_a_turn_is_stopped() -> None:
     task, work = BackgroundTask("work"), Work()
     task.start(work.run)
