@@ -222,8 +222,8 @@ def _unfenced(_multi: Any) -> Any:
 
 
 def _unchecked(_multi: Any) -> Any:
-    async def changed(self: FencedWrites, ops: Any) -> None:
-        await self._coord.multi([*ops])
+    async def changed(self: FencedWrites, ops: Any) -> Any:
+        return await self._coord.multi([*ops])
 
     return changed
 
@@ -339,7 +339,7 @@ PLANTED: Final = (
     Planted(
         "offset-write-without-fence",
         "every write of offsets checks the coordinator's fence",
-        (Replacement(FencedWrites, "_multi", _unchecked),),
+        (Replacement(FencedWrites, "multi", _unchecked),),
     ),
     Planted(
         "copy-takes-over-early",
