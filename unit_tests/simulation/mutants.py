@@ -130,9 +130,8 @@ def _blind(look: Any) -> Any:
 def _believing(verify: Any) -> Any:
     """Who looks whether the version is what it was finds that another leads, and stops writing."""
 
-    async def changed(self: IsrChanges, looks: Any) -> None:
-        for each in looks:
-            self._unchanged(each)
+    async def changed(self: IsrChanges, change: Any) -> None:
+        self._unchanged(change)
 
     return changed
 
