@@ -14,7 +14,7 @@ from typing import Final
 
 from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.zookeeper import paths
-from pybroker.coordinator.zookeeper.multi_batcher import OPERATIONS_PER_MULTI_MAX, MultiBatcher
+from pybroker.coordinator.zookeeper.multi_batcher import MultiBatcher
 from pybroker.errors import (
     ConnectionLoss,
     CoordError,
@@ -24,7 +24,11 @@ from pybroker.errors import (
 )
 from pybroker.ports import CheckOp, Coord, CoordOp, OpResult
 
+OPERATIONS_PER_MULTI_MAX: Final = 199
+"""Beside the check."""
 RETRY_PAUSE_S: Final = 0.1
+_AT_ONCE_MAX: Final = 2 * OPERATIONS_PER_MULTI_MAX
+"""So that the next multi is full when one has been answered."""
 
 
 class ControllerMoved(PybrokerError):
@@ -49,7 +53,7 @@ class FencedWriter:
     def __init__(self, coord: Coord, epoch_version: int) -> None:
         self._coord = coord
         self._check = CheckOp(paths.CONTROLLER_EPOCH, epoch_version)
-        self._batcher = MultiBatcher(self, at_once=1)
+        self._batcher = MultiBatcher(self, at_once=1, operations_max=OPERATIONS_PER_MULTI_MAX)
 
     async def write_all(self, writes: Sequence[Write]) -> list[WriteOutcome]:
         """The outcome of each write, in order. One that is refused does not stop the others.
@@ -57,7 +61,7 @@ class FencedWriter:
         Raises ControllerMoved or SessionExpired; writes whose outcome is unknown then may or may
         not have been applied.
         """
-        return await bounded_gather(self._write, writes, OPERATIONS_PER_MULTI_MAX)
+        return await bounded_gather(self._write, writes, _AT_ONCE_MAX)
 
     async def _write(self, write: Write) -> WriteOutcome:
         try:

@@ -50,10 +50,18 @@ class MultiBatcher:
     next one, in the order in which it was asked for. Owns its tasks, which end when nothing is
     asked for."""
 
-    def __init__(self, multis: Multis, *, at_once: int = 2) -> None:
+    def __init__(
+        self,
+        multis: Multis,
+        *,
+        at_once: int = 2,
+        operations_max: int = OPERATIONS_PER_MULTI_MAX,
+    ) -> None:
         """Two at once, so that ZooKeeper and the batcher need not wait for each other; one where
-        later writes build on earlier ones."""
+        later writes build on earlier ones. `operations_max` of one multi: fewer where refusals are
+        common, for each sends that many writes alone."""
         self._multis = multis
+        self._operations_max = operations_max
         self._queue: deque[_Write] = deque()
         self._lanes = [BackgroundTask("multis") for _ in range(at_once)]
 
@@ -81,7 +89,7 @@ class MultiBatcher:
             write = self._queue[0]
             operations += len(write.ops)
             size += sum(map(operation_bytes, write.ops))
-            is_full = operations > OPERATIONS_PER_MULTI_MAX or size > BYTES_PER_MULTI_MAX
+            is_full = operations > self._operations_max or size > BYTES_PER_MULTI_MAX
             if writes and is_full:
                 break
             writes.append(self._queue.popleft())

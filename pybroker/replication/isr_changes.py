@@ -34,6 +34,7 @@ from pybroker.replication.partition import Partition
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 
+_OPERATIONS_PER_MULTI_MAX: Final = 100
 _AT_ONCE_MAX: Final = 500
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 5.0
@@ -59,7 +60,7 @@ class IsrChanges:
         self, *, coord: Coord, replicas: ReplicaManager, clock: Clock, metrics: Metrics
     ) -> None:
         self._coord = coord
-        self._multis = MultiBatcher(coord)
+        self._multis = MultiBatcher(coord, operations_max=_OPERATIONS_PER_MULTI_MAX)
         self._replicas = replicas
         self._clock = clock
         self._metrics = metrics

@@ -237,6 +237,12 @@ async def test_a_multi_holds_1000_operations_or_256_kib(coord: Counting) -> None
     assert coord.sizes == [2, 2, 1]
 
 
+async def test_a_batcher_may_put_fewer_operations_into_a_multi(coord: Counting) -> None:
+    batcher = MultiBatcher(coord, at_once=1, operations_max=4)
+    await asyncio.gather(*(batcher.multi(write(number, b"1")) for number in range(5)))
+    assert coord.sizes == [4, 4, 2]
+
+
 async def test_a_write_above_512_kib_is_refused_and_the_others_are_made(coord: Counting) -> None:
     batcher = MultiBatcher(coord)
     results = await asyncio.gather(
