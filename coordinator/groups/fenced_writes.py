@@ -24,7 +24,6 @@ from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.multi_batcher import (
-    OPERATIONS_PER_MULTI_MAX,
     MultiBatcher,
     Multis,
 )
@@ -198,27 +197,28 @@ class FencedWrites:
             await self._look_at([waiting[-1].change for waiting in batch])
         except CoordError:
             return False
-        return all(await bounded_gather(self._make, batch, OPERATIONS_PER_MULTI_MAX))
+        sent = [self._batcher.submit(self._operations(waiting[-1].change)) for waiting in batch]
+        answers = await asyncio.gather(*sent, return_exceptions=True)
+        noted = [self._note(*each) for each in zip(batch, answers, strict=True)]
+        return all(noted)
 
-    async def _make(self, waiting: Sequence[_Asked]) -> bool:
-        """Make the newest change, which decides the others with it. False: nobody knows whether it
-        is made. Raises _Deposed."""
+    def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
+        """The newest change decides the others with it. False: nobody knows whether it is made.
+        Raises what is no CoordError."""
         oldest, change = waiting[0], waiting[-1].change
-        ops = self._operations(change)
-        try:
-            if ops:
-                await self._batcher.multi(ops)
-        except CoordError as error:
-            self._forget(change)
-            if isinstance(error, (ConnectionLoss, SessionExpired)):
-                return False
-            oldest.refusals += 1
-            if oldest.refusals == ATTEMPTS_MAX:
-                cause = error.cause if isinstance(error, MultiFailed) else error
-                logger.warning("offset_write_refused group=%s reason=%r", change.group_id, cause)
-                _decide(waiting, _code_of(cause))
-        else:
+        if not isinstance(answer, BaseException):
             _decide(waiting, ErrorCode.NONE)
+            return True
+        if not isinstance(answer, CoordError):
+            raise answer
+        self._forget(change)
+        if isinstance(answer, (ConnectionLoss, SessionExpired)):
+            return False
+        oldest.refusals += 1
+        if oldest.refusals == ATTEMPTS_MAX:
+            cause = answer.cause if isinstance(answer, MultiFailed) else answer
+            logger.warning("offset_write_refused group=%s reason=%r", change.group_id, cause)
+            _decide(waiting, _code_of(cause))
         return True
 
     # ---- from changes to operations

@@ -71,11 +71,17 @@ class MultiBatcher:
         """As `Coord.multi`. The batcher asks `is_wanted` right before each time it sends the write,
         and raises ConnectionLoss instead if the answer is no. A caller that is cancelled before its
         write is sent has asked for nothing."""
+        return await self.submit(ops, is_wanted)
+
+    def submit(
+        self, ops: Sequence[CoordOp], is_wanted: Callable[[], bool] = _always
+    ) -> asyncio.Future[list[OpResult]]:
+        """As `multi`, for a caller that waits for many writes without a task for each."""
         write = _Write(ops, is_wanted, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)
         next(idle, self._lanes[0]).start(self._run)
-        return await write.done
+        return write.done
 
     async def _run(self) -> None:
         while self._queue:
