@@ -328,7 +328,7 @@ PLANTED: Final = (
     Planted(
         "controller-without-epoch-check",
         "a deposed controller changes nothing",
-        (Replacement(FencedWriter, "multi", _unfenced),),
+        (Replacement(FencedWriter, "_attempt", _unfenced),),
     ),
     Planted(
         "old-coordinator-commits",
