@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Final
 
 ORDER: Final = """
-pybroker: background clock errors metrics model tool_list | group_lag ports | applog wire | config
-    records | coordinator storage | replication | handlers | admin client server | classic peers
-    spark | broker | host | testing tools | __main__
+pybroker: background bounded_gather clock errors metrics model tool_list | group_lag ports | applog
+    wire | config records | coordinator storage | replication | handlers | admin client server |
+    classic peers spark | broker | host | testing tools | __main__
 admin: loop_watch text_format view | config_page group_rows partition_rows readiness service |
     families | exposition | http
 applog: log_levels rate_limit | output
@@ -36,14 +36,14 @@ coordinator.controller: election events leaders partitions placement writes yiel
     context | broker_notifier initializer receipts | partition_state_machine | services |
     controlled_shutdown deletions log_dirs request_nodes suspects topic_changes | brokers
     isr_notices preferred reassignments | rebalance | term | controller
-coordinator.groups: fence gathering offset_store options room states | calls joint_multis records |
-    fenced_writes member seams | group group_nodes | delete effects handover heartbeat mirror
-    overview | rebalance | expiry join leave sync | coordinator | service
+coordinator.groups: fence offset_store options room states | calls records | fenced_writes member
+    seams | group group_nodes | delete effects handover heartbeat mirror overview | rebalance |
+    expiry join leave sync | coordinator | service
 coordinator.offsets: classic_nodes commit_watches log_records nodes storage_mark | removal
     zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
-coordinator.zookeeper: * | first_answer link offset_details schemas session_store | config_changes
-    registry session | claims topic_nodes | config_store loss_receipts
+coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
+    config_changes registry session | claims topic_nodes | config_store loss_receipts
 handlers: config_entries fetch_sessions metadata_cache metadata_view turns | context | * |
     alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics |
     controlled_shutdown elect_leaders fetch growth | dispatch | gate metering

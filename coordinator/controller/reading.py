@@ -6,12 +6,12 @@ cluster. Nothing is decided here.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TypeVar
 
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.controller.partitions import StateNode
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
@@ -24,9 +24,6 @@ logger = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 
-READS_IN_FLIGHT_MAX: Final = 128
-"""Enough to hide the round trip, few enough that heartbeats of the session are not delayed."""
-
 
 @dataclass(frozen=True, slots=True)
 class TopicNode:
@@ -38,24 +35,10 @@ class TopicNode:
 
 
 async def read_each(read: Callable[[K], Awaitable[V | None]], keys: Iterable[K]) -> dict[K, V]:
-    """`read(key)` for every key, READS_IN_FLIGHT_MAX at a time; keys for which it gives None are
-    left out. The first error is raised when all that was under way has ended."""
+    """`read(key)` for every key, as `bounded_gather`; keys for which it gives None are left out."""
     wanted = list(keys)
-    waiting = iter(wanted)
-    found: dict[K, V] = {}
-
-    async def work() -> None:
-        for key in waiting:
-            value = await read(key)
-            if value is not None:
-                found[key] = value
-
-    workers = min(READS_IN_FLIGHT_MAX, len(wanted))
-    results = await asyncio.gather(*(work() for _ in range(workers)), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return {key: found[key] for key in wanted if key in found}
+    values = await bounded_gather(read, wanted)
+    return {key: each for key, each in zip(wanted, values, strict=True) if each is not None}
 
 
 async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Broker]:

@@ -8,13 +8,13 @@ right is none of this module's business.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.zookeeper import paths
-from pybroker.coordinator.zookeeper.limits import operation_bytes
+from pybroker.coordinator.zookeeper.multi_batcher import MultiBatcher
 from pybroker.errors import (
     ConnectionLoss,
     CoordError,
@@ -24,11 +24,11 @@ from pybroker.errors import (
 )
 from pybroker.ports import CheckOp, Coord, CoordOp, OpResult
 
-logger = logging.getLogger(__name__)
-
-OPERATIONS_PER_MULTI_MAX: Final = 200
-BYTES_PER_MULTI_MAX: Final = 256 * 1024
+OPERATIONS_PER_MULTI_MAX: Final = 199
+"""Beside the check."""
 RETRY_PAUSE_S: Final = 0.1
+_AT_ONCE_MAX: Final = 2 * OPERATIONS_PER_MULTI_MAX
+"""So that the next multi is full when one has been answered."""
 
 
 class ControllerMoved(PybrokerError):
@@ -53,6 +53,7 @@ class FencedWriter:
     def __init__(self, coord: Coord, epoch_version: int) -> None:
         self._coord = coord
         self._check = CheckOp(paths.CONTROLLER_EPOCH, epoch_version)
+        self._batcher = MultiBatcher(self, at_once=1, operations_max=OPERATIONS_PER_MULTI_MAX)
 
     async def write_all(self, writes: Sequence[Write]) -> list[WriteOutcome]:
         """The outcome of each write, in order. One that is refused does not stop the others.
@@ -60,66 +61,31 @@ class FencedWriter:
         Raises ControllerMoved or SessionExpired; writes whose outcome is unknown then may or may
         not have been applied.
         """
-        outcomes: list[WriteOutcome] = []
-        for batch in cut(writes):
-            outcomes.extend(await self._write_batch(batch))
-        return outcomes
+        return await bounded_gather(self._write, writes, _AT_ONCE_MAX)
 
-    async def _write_batch(self, batch: Sequence[Write]) -> list[WriteOutcome]:
-        ops = [op for write in batch for op in write.ops]
+    async def _write(self, write: Write) -> WriteOutcome:
         try:
-            try:
-                results = await self._multi(ops)
-            except ConnectionLoss:
-                await asyncio.sleep(RETRY_PAUSE_S)
-                results = await self._multi(ops)
-        except ConnectionLoss as error:
-            return [error] * len(batch)
-        except MultiFailed as error:
-            if len(batch) == 1:
-                return [error.cause]
-            logger.info("multi_redone_singly writes=%d reason=%r", len(batch), error)
-            return [await self._write_one(write) for write in batch]
-        outcomes: list[WriteOutcome] = []
-        position = 0
-        for write in batch:
-            outcomes.append(results[position : position + len(write.ops)])
-            position += len(write.ops)
-        return outcomes
-
-    async def _write_one(self, write: Write) -> WriteOutcome:
-        try:
-            return await self._multi(write.ops)
+            return await self._batcher.multi(write.ops)
+        except SessionExpired:
+            raise
         except MultiFailed as error:
             return error.cause
-        except (ControllerMoved, SessionExpired):
-            raise
         except CoordError as error:
             return error
 
-    async def _multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """One fenced multi; the results of `ops` only, and a MultiFailed counts them from 0."""
+    async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
+        """One fenced multi, tried once more after a lost reply; the results of `ops` only, and a
+        MultiFailed counts them from 0."""
+        try:
+            return await self._attempt(ops)
+        except ConnectionLoss:
+            await asyncio.sleep(RETRY_PAUSE_S)
+            return await self._attempt(ops)
+
+    async def _attempt(self, ops: Sequence[CoordOp]) -> list[OpResult]:
         try:
             return (await self._coord.multi([self._check, *ops]))[1:]
         except MultiFailed as error:
             if error.index == 0:
                 raise ControllerMoved(f"the controller epoch has changed: {error.cause}") from error
             raise MultiFailed(error.index - 1, error.cause) from error
-
-
-def cut(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
-    """The writes in order, in runs that fit into one multi; a write is never divided."""
-    batch: list[Write] = []
-    operations = 1
-    size = 0
-    for write in writes:
-        write_size = sum(map(operation_bytes, write.ops))
-        too_many = operations + len(write.ops) > OPERATIONS_PER_MULTI_MAX
-        if batch and (too_many or size + write_size > BYTES_PER_MULTI_MAX):
-            yield batch
-            batch, operations, size = [], 1, 0
-        batch.append(write)
-        operations += len(write.ops)
-        size += write_size
-    if batch:
-        yield batch

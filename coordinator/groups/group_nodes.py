@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.groups.fenced_writes import Change, FencedWrites
-from pybroker.coordinator.groups.gathering import for_each
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import is_coordinated_member
 from pybroker.errors import ErrorCode, NoNode
@@ -29,7 +29,7 @@ async def classic_members(coord: Coord, group_id: str) -> list[str]:
             return False
         return not is_coordinated_member(path, data)
 
-    found = await for_each(is_classic, names)
+    found = await bounded_gather(is_classic, names)
     return [name for name, classic in zip(names, found, strict=True) if classic]
 
 
@@ -63,7 +63,7 @@ async def remove_empty_topics(
 
 
 async def _empty_of(coord: Coord, candidates: list[str]) -> list[str]:
-    stats = await for_each(coord.exists, candidates)
+    stats = await bounded_gather(coord.exists, candidates)
     return [
         path
         for path, stat in zip(candidates, stats, strict=True)
@@ -77,7 +77,7 @@ async def _tree(coord: Coord, root: str) -> list[str]:
         return []
     found, level = [root], [root]
     while level:
-        names = await for_each(lambda path: children_of(coord, path), level)
+        names = await bounded_gather(lambda path: children_of(coord, path), level)
         pairs = zip(level, names, strict=True)
         level = [f"{path}/{name}" for path, children in pairs for name in children]
         found += level

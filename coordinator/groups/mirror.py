@@ -18,18 +18,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.background import BackgroundTask
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.groups.calls import GroupView
 from pybroker.coordinator.groups.fenced_writes import Change, FencedWrites
-from pybroker.coordinator.groups.gathering import for_each
 from pybroker.coordinator.groups.group_nodes import (
     children_of,
     classic_members,
     remove_empty_topics,
 )
-from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.runtime.shard import ShardContext, Timer
 from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.multi_batcher import Multis
 from pybroker.coordinator.zookeeper.schemas import (
     ConsumerRegistration,
     decode_consumer,
@@ -41,12 +42,10 @@ from pybroker.errors import (
     ErrorCode,
     MalformedInput,
     MalformedNode,
-    MultiFailed,
-    NodeExists,
     NoNode,
 )
 from pybroker.model import TopicPartition
-from pybroker.ports import CheckOp, Coord, CreateOp
+from pybroker.ports import Coord
 from pybroker.wire.consumer_protocol import decode_assignment, decode_subscription
 
 logger = logging.getLogger(__name__)
@@ -54,8 +53,6 @@ logger = logging.getLogger(__name__)
 CLAIM: Final = "pybroker-coordinator"
 """Stands in for members while the first ones are joining; gone with our session."""
 CLAIM_KEPT_S: Final = 600.0
-CLAIM_ATTEMPTS_MAX: Final = 3
-"""How often nodes that others make or delete meanwhile are looked at anew."""
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 _CONSUMER: Final = "consumer"
@@ -104,7 +101,7 @@ class GroupMirror:
         coord: Coord,
         *,
         timeout_s: float,
-        joint: JointMultis | None = None,
+        joint: Multis | None = None,
     ) -> None:
         self._shard = shard
         self._coord = coord
@@ -119,7 +116,7 @@ class GroupMirror:
         """What `may_begin` finds out at the moment, by group."""
         self._beginning: Counter[str] = Counter()
         """How many wait for that; in the step in which they hear it they are members."""
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("group-mirror")
         self._timer: Timer | None = None
         self._retry_s = RETRY_S
         self._has_ended = False
@@ -165,8 +162,8 @@ class GroupMirror:
         """Raises BrokerError."""
         self._claimed.add(group_id)
         try:
+            await self._claim(group_id)
             async with asyncio.timeout(self._timeout_s):
-                await self._claim(group_id)
                 members = await classic_members(self._coord, group_id)
         except (CoordError, TimeoutError) as error:
             raise BrokerError(
@@ -186,14 +183,11 @@ class GroupMirror:
         self._wanted.clear()
         for asking in self._asking.values():
             asking.cancel()
-        task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
+        self._task.cancel()
 
     async def settled(self) -> None:
         """Wait until everything is shown, or the attempt has failed."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        await self._task.finish()
 
     # ---- private: when
 
@@ -206,8 +200,8 @@ class GroupMirror:
         if self._has_ended:
             return
         self._wanted[group_id] = picture
-        if self._task is None and self._timer is None:
-            self._task = asyncio.ensure_future(self._run())
+        if self._timer is None:
+            self._task.start(self._run)
 
     async def _run(self) -> None:
         try:
@@ -223,9 +217,6 @@ class GroupMirror:
         except Exception:
             logger.exception("group_not_shown partition=%d", self._shard.partition)
             self._again_later()
-        finally:
-            if not self._has_ended:
-                self._task = None
 
     def _again_later(self) -> None:
         if self._has_ended:
@@ -236,51 +227,39 @@ class GroupMirror:
     def _again(self) -> None:
         self._timer = None
         if self._wanted and not self._has_ended:
-            self._task = asyncio.ensure_future(self._run())
+            self._task.start(self._run)
 
     # ---- private: what
 
     async def _claim(self, group_id: str) -> None:
         """Put our node among the members, with the nodes above it that are missing, in one write:
-        ZooKeeper syncs each, and the first member's join waits for all. Raises CoordError."""
+        ZooKeeper syncs each, and the first member's join waits for all. Raises BrokerError."""
         path = paths.group_member(group_id, CLAIM)
         data = encode_consumer(
             ConsumerRegistration({}, "static", self._shard.clock.wall_ms(), is_coordinated=True)
         )
-        check = CheckOp(paths.coordinator(self._shard.partition), self._shard.fence_version)
-        above = (paths.CONSUMERS, paths.group(group_id), paths.parent(path))
-        for attempt in range(1, CLAIM_ATTEMPTS_MAX + 1):
-            stats = await for_each(self._coord.exists, above)
-            missing = [node for node, stat in zip(above, stats, strict=True) if stat is None]
-            creates = [CreateOp(node) for node in missing]
-            try:
-                await self._coord.multi([check, *creates, CreateOp(path, data, ephemeral=True)])
-            except MultiFailed as error:
-                is_there = isinstance(error.cause, NodeExists)
-                if is_there and error.index == len(missing) + 1:
-                    return
-                others_changed_it = error.index > 0 and isinstance(error.cause, NodeExists | NoNode)
-                if not others_changed_it or attempt == CLAIM_ATTEMPTS_MAX:
-                    raise
-            else:
-                self._writes.found(above)
-                return
+        claim = Change(group_id, path, ((path, data),), is_ephemeral=True)
+        await self._write(group_id, [claim])
 
     async def _bring_about(self, group_id: str, picture: Picture) -> None:
         """Raises CoordError, BrokerError."""
         changes = await self._member_changes(group_id, picture)
         changes += await self._owner_changes(group_id, picture)
+        await self._write(group_id, changes)
+        if picture.is_over and self._wanted.get(group_id) is picture:
+            await remove_empty_topics(self._coord, self._writes, group_id, ())
+
+    async def _write(self, group_id: str, changes: Sequence[Change]) -> None:
+        """Raises BrokerError."""
         codes = await self._writes.write(changes)
         failed = next((code for code in codes if code is not ErrorCode.NONE), None)
         if failed is not None:
             raise BrokerError(failed, f"the nodes of {group_id} cannot be written")
-        if picture.is_over and self._wanted.get(group_id) is picture:
-            await remove_empty_topics(self._coord, self._writes, group_id, ())
 
     async def _member_changes(self, group_id: str, picture: Picture) -> list[Change]:
         root = paths.group_members(group_id)
         names = await children_of(self._coord, root)
-        found = await for_each(lambda name: self._registration(f"{root}/{name}"), names)
+        found = await bounded_gather(lambda name: self._registration(f"{root}/{name}"), names)
         shown = {
             paths.decode_name(name): registration
             for name, registration in zip(names, found, strict=True)
@@ -337,7 +316,9 @@ class GroupMirror:
     async def _owners(self, group_id: str) -> dict[TopicPartition, bytes]:
         root = f"{paths.group(group_id)}/owners"
         topics = await children_of(self._coord, root)
-        names = await for_each(lambda topic: children_of(self._coord, f"{root}/{topic}"), topics)
+        names = await bounded_gather(
+            lambda topic: children_of(self._coord, f"{root}/{topic}"), topics
+        )
         keys = [
             TopicPartition(paths.decode_name(topic), int(name))
             for topic, numbers in zip(topics, names, strict=True)
@@ -355,7 +336,7 @@ class GroupMirror:
             except NoNode:
                 return None
 
-        found = await for_each(content, keys)
+        found = await bounded_gather(content, keys)
         return [(key, data) for key, data in zip(keys, found, strict=True) if data is not None]
 
 

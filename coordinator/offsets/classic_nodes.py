@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from pybroker.coordinator.groups.gathering import for_each
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.coordinator.zookeeper.schemas import decode_number, encode_number
@@ -42,7 +42,7 @@ class ClassicOffsets:
             except (CoordError, TimeoutError):
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-        return await for_each(read, keys)
+        return await bounded_gather(read, keys)
 
     async def write(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
@@ -58,7 +58,7 @@ class ClassicOffsets:
             return ErrorCode.NONE
 
         keys = list(offsets)
-        return dict(zip(keys, await for_each(write, keys), strict=True))
+        return dict(zip(keys, await bounded_gather(write, keys), strict=True))
 
     async def _write(self, path: str, data: bytes) -> None:
         try:

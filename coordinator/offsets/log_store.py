@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from pybroker.background import BackgroundTask
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
-from pybroker.coordinator.groups.gathering import for_each
 from pybroker.coordinator.groups.group_nodes import (
     classic_members,
     remove_empty_topics,
     remove_group_nodes,
 )
-from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.records import (
     OffsetKey,
@@ -37,6 +37,7 @@ from pybroker.coordinator.offsets.nodes import OffsetNodes, removal
 from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
 from pybroker.coordinator.offsets.zookeeper_store import COMMIT_TIMEOUT_S, check_all, unavailable
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
+from pybroker.coordinator.zookeeper.multi_batcher import Multis
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord, KeyValue
@@ -68,7 +69,7 @@ class LoggedOffsets:
         *,
         is_mine: Callable[[str], bool],
         timeout_s: float = COMMIT_TIMEOUT_S,
-        joint: JointMultis | None = None,
+        joint: Multis | None = None,
     ) -> None:
         self._shard = shard
         self._coord = coord
@@ -79,7 +80,7 @@ class LoggedOffsets:
         """(offset, key, value) of records that are not known to be committed, in log order."""
         self._is_loaded = self._has_ended = False
         self._imports: dict[str, _Turn] = {}
-        self._watcher: asyncio.Task[None] | None = None
+        self._watcher = BackgroundTask("offset-watcher")
         self._watches = Watches()
         self._nodes = OffsetNodes(coord)
         self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
@@ -104,14 +105,13 @@ class LoggedOffsets:
         if await mark.get() is Stored.LOG:
             return
         groups = [name for name in await self._nodes.all_groups() if self._is_mine(name)]
-        await for_each(self._import_at_load, sorted(groups))
+        await bounded_gather(self._import_at_load, sorted(groups))
         await mark.put(Stored.LOG)
 
     def ended(self) -> None:
         self._has_ended = True
         self.writes.end()
-        if self._watcher is not None:
-            self._watcher.cancel()
+        self._watcher.cancel()
 
     # ---- requests
 
@@ -210,9 +210,8 @@ class LoggedOffsets:
         try:
             await self._shard.committed(end)
         except (Exception, asyncio.CancelledError):  # not the end of the process, which unwinds us
-            is_watched = self._watcher is not None and not self._watcher.done()
-            if not (is_watched or self._has_ended):
-                self._watcher = asyncio.ensure_future(self._watch())
+            if not self._has_ended:
+                self._watcher.start(self._watch)
             raise
         self._settle_to(end)
 

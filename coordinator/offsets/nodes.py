@@ -12,8 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.groups.fenced_writes import Change
-from pybroker.coordinator.groups.gathering import for_each
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.offset_details import (
@@ -98,7 +98,7 @@ class OffsetNodes:
                 keys = await self._those_of(group_id, list(dict.fromkeys(partitions)))
             details, found = await asyncio.gather(
                 self._details(group_id, keys),
-                for_each(lambda key: self._offset(group_id, key), keys),
+                bounded_gather(lambda key: self._offset(group_id, key), keys),
             )
             return {
                 key: _committed(*each, details.get(key))
@@ -178,7 +178,7 @@ class OffsetNodes:
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)
             existing = set(await self._partitions_of(root, list(topics)))
             keys = [key for key in keys if key in existing]
-        details = await for_each(lambda key: self._details_of(group_id, key), keys)
+        details = await bounded_gather(lambda key: self._details_of(group_id, key), keys)
         return dict(zip(keys, details, strict=True))
 
     async def _partitions_below(self, root: str) -> list[TopicPartition]:
@@ -186,7 +186,7 @@ class OffsetNodes:
 
     async def _partitions_of(self, root: str, topics: Sequence[str]) -> list[TopicPartition]:
         """`topics` as they stand in paths."""
-        numbers = await for_each(lambda name: self.children(f"{root}/{name}"), topics)
+        numbers = await bounded_gather(lambda name: self.children(f"{root}/{name}"), topics)
         return [
             TopicPartition(paths.decode_name(name), number)
             for name, names in zip(topics, numbers, strict=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.mirror import GroupMirror
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.seams import GroupFacts
@@ -17,6 +16,7 @@ from pybroker.coordinator.offsets.log_store import LoggedOffsets
 from pybroker.coordinator.offsets.removal import OffsetRemoval
 from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
+from pybroker.coordinator.zookeeper.multi_batcher import Multis
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord
@@ -41,7 +41,7 @@ class KeptOffsets:
         *,
         is_mine: Callable[[str], bool],
         config: BrokerConfig,
-        joint: JointMultis,
+        joint: Multis,
     ) -> None:
         """`coord` and `joint` are those of all shards of the broker."""
         timeout_s = config.offsets_commit_timeout_ms / 1000

@@ -25,7 +25,6 @@ from pybroker.coordinator.groups.group_nodes import (
     remove_empty_topics,
     remove_group_nodes,
 )
-from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.records import OffsetKey, encode_offset_key
 from pybroker.coordinator.offsets.commit_watches import Touched, Watches
@@ -33,6 +32,7 @@ from pybroker.coordinator.offsets.log_records import RecordedOffsets
 from pybroker.coordinator.offsets.nodes import OffsetNodes, commit_change, removal
 from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
+from pybroker.coordinator.zookeeper.multi_batcher import Multis
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord, KeyValue
@@ -63,7 +63,7 @@ class ZookeeperOffsets:
         *,
         is_mine: Callable[[str], bool],
         timeout_s: float = COMMIT_TIMEOUT_S,
-        joint: JointMultis | None = None,
+        joint: Multis | None = None,
     ) -> None:
         self._shard = shard
         self._coord = coord

@@ -18,7 +18,6 @@ from pybroker.broker.standing import Standing
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.fence import Claim, take_fence
-from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.room import Room
 from pybroker.coordinator.groups.seams import GroupDependencies
 from pybroker.coordinator.groups.service import GroupService
@@ -26,6 +25,7 @@ from pybroker.coordinator.offsets.classic_nodes import ClassicOffsets
 from pybroker.coordinator.offsets.stores import KeptOffsets
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.runtime.shards import Shards
+from pybroker.coordinator.zookeeper.multi_batcher import MultiBatcher
 from pybroker.handlers.context import TopicAdmin
 from pybroker.handlers.internal_topic import InternalTopic, NewTopic
 from pybroker.handlers.metadata_view import MetadataView
@@ -97,7 +97,7 @@ class GroupCoordination:
             rooms.offsets, timeout_s=rooms.config.offsets_commit_timeout_ms / 1000
         )
         """For requests of version 0, which no coordinator answers."""
-        self._joint = JointMultis(rooms.offsets)
+        self._joint = MultiBatcher(rooms.offsets)
         rooms.replicas.on_internal = self._role_changed
         rooms.metadata.on_deleted = self._topics_deleted
 

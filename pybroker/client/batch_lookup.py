@@ -6,11 +6,11 @@ left out of the answer: it may be cut anywhere.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection
 from typing import Final
 
+from pybroker.bounded_gather import bounded_gather
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError
@@ -36,21 +36,19 @@ async def batch_starts(
 ) -> dict[Place, int]:
     """The base offset of the batch that holds each offset, or of the first one after it."""
     found: dict[Place, int] = {}
-    turns = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def look_up(place: Place) -> None:
-        async with turns:
-            if deadline.passed:
-                return
-            try:
-                base = await _ask(cluster, *place, request_limit_s(cluster, deadline))
-            except (ClientError, CorruptionError) as error:
-                logger.debug("event=batch-not-found place=%s@%d reason=%s", *place, error)
-                return
-            if base is not None:
-                found[place] = base
+        if deadline.passed:
+            return
+        try:
+            base = await _ask(cluster, *place, request_limit_s(cluster, deadline))
+        except (ClientError, CorruptionError) as error:
+            logger.debug("event=batch-not-found place=%s@%d reason=%s", *place, error)
+            return
+        if base is not None:
+            found[place] = base
 
-    await asyncio.gather(*map(look_up, places))
+    await bounded_gather(look_up, list(places), AT_ONCE_MAX)
     return found
 
 

@@ -12,19 +12,20 @@ change at once share a few multis.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
 from pybroker.background import TaskOwner
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.multi_batcher import MultiBatcher
 from pybroker.coordinator.zookeeper.schemas import decode_state, encode_partitions, encode_state
 from pybroker.errors import CoordError, MalformedNode, MultiFailed, NoNode
 from pybroker.metrics import Metrics
 from pybroker.model import PartitionState, TopicPartition
-from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, OpResult, SessionEvent, SetOp
+from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, SessionEvent, SetOp
 from pybroker.replication.isr_notifications import CHECK_S, ChangedPartitions
 from pybroker.replication.leader_state import NOBODY, IsrChange
 from pybroker.replication.manager import ReplicaManager
@@ -33,9 +34,8 @@ from pybroker.replication.partition import Partition
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 
-_CHANGES_PER_MULTI_MAX: Final = 100
-"""Up to 200 operations, as in the controller's multis."""
-_READS_AT_A_TIME: Final = 500
+_OPERATIONS_PER_MULTI_MAX: Final = 100
+_AT_ONCE_MAX: Final = 500
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 5.0
 """The pause grows while ZooKeeper cannot be reached; its return ends it."""
@@ -44,8 +44,6 @@ _GATHER_S: Final = 0.05
 _PARTITIONS_A_TURN: Final = 500
 _NEWS: Final = (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
 
-_Ready = tuple[IsrChange, bytes]
-"""A change that is to be written, and the data that it replaces."""
 _Led = tuple[Partition, int]
 """A partition that is led here, and the version of the state node that says so."""
 
@@ -62,6 +60,7 @@ class IsrChanges:
         self, *, coord: Coord, replicas: ReplicaManager, clock: Clock, metrics: Metrics
     ) -> None:
         self._coord = coord
+        self._multis = MultiBatcher(coord, operations_max=_OPERATIONS_PER_MULTI_MAX)
         self._replicas = replicas
         self._clock = clock
         self._metrics = metrics
@@ -108,35 +107,24 @@ class IsrChanges:
         asked = [
             (each, version) for each in partitions if (version := each.led_version) is not None
         ]
-        if not self._knows_roles:
-            return frozenset()
-        some = range(0, len(asked), _CHANGES_PER_MULTI_MAX)
-        shares = [asked[start : start + _CHANGES_PER_MULTI_MAX] for start in some]
-        found = itertools.chain(*await asyncio.gather(*map(self._unreplaced, shares)))
+        is_led = await bounded_gather(self._is_unreplaced, asked, _AT_ONCE_MAX)
         if not self._knows_roles:
             return frozenset()
         return frozenset(
-            each.topic_partition for each, version in found if each.led_version == version
+            each.topic_partition
+            for (each, version), is_led in zip(asked, is_led, strict=True)
+            if is_led and each.led_version == version
         )
 
-    async def _unreplaced(self, asked: Sequence[_Led]) -> Sequence[_Led]:
-        """Those whose state nodes have these versions: all in one multi; if that is refused, each
-        in its own."""
+    async def _is_unreplaced(self, asked: _Led) -> bool:
+        """Whether the partition's state node has this version."""
+        partition, version = asked
+        check = CheckOp(paths.partition_state(partition.topic_partition), version)
         try:
-            await self._coord.multi(
-                [
-                    CheckOp(paths.partition_state(each.topic_partition), version)
-                    for each, version in asked
-                ]
-            )
-        except MultiFailed:
-            if len(asked) == 1:
-                return ()
-            parts = await asyncio.gather(*(self._unreplaced([each]) for each in asked))
-            return list(itertools.chain(*parts))
+            await self._multis.multi([check], lambda: self._knows_roles)
         except CoordError:
-            return ()
-        return asked
+            return False
+        return True
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
@@ -166,7 +154,7 @@ class IsrChanges:
             replicas.isr_changes.clear()
             self._reachable.clear()
             try:
-                await self._round(changes)
+                await bounded_gather(self._carry_out, changes, _AT_ONCE_MAX)
             except Exception:
                 # The task must outlive any defect: no ISR of this broker would change again.
                 log.exception("isr changes failed partitions=%d", len(changes))
@@ -184,55 +172,27 @@ class IsrChanges:
                 pause_s = min(2 * pause_s, _RETRY_S_MAX) if self._knows_roles else _RETRY_S
                 replicas.isr_change_wanted.set()
 
-    async def _round(self, changes: Sequence[IsrChange]) -> None:
+    async def _carry_out(self, change: IsrChange) -> None:
         if not self._knows_roles:
-            self._again += changes
-            return
-        looks = [change for change in changes if change.only_looks]
-        changes = [change for change in changes if not change.only_looks]
-        ready: list[_Ready] = []
-        for start in range(0, len(changes), _READS_AT_A_TIME):
-            some = changes[start : start + _READS_AT_A_TIME]
-            found = await asyncio.gather(*map(self._look, some))
-            ready += [
-                (change, data) for change, data in zip(some, found, strict=True) if data is not None
-            ]
-        await asyncio.gather(
-            *(
-                self._store(ready[start : start + _CHANGES_PER_MULTI_MAX])
-                for start in range(0, len(ready), _CHANGES_PER_MULTI_MAX)
-            ),
-            *(
-                self._verify(looks[start : start + _CHANGES_PER_MULTI_MAX])
-                for start in range(0, len(looks), _CHANGES_PER_MULTI_MAX)
-            ),
-        )
+            self._again.append(change)
+        elif change.only_looks:
+            await self._verify(change)
+        elif (data := await self._look(change)) is not None:
+            await self._store(change, data)
 
-    async def _verify(self, looks: Sequence[IsrChange]) -> None:
-        """Whether all these state nodes are what is known of them, in one multi: a mere reading
-        may be answered by a member of ZooKeeper that lags behind."""
-        if not self._knows_roles:
-            self._again += looks
-            return
+    async def _verify(self, change: IsrChange) -> None:
+        """Whether the state node is what is known of it, by a multi: a mere reading may be answered
+        by a member of ZooKeeper that lags behind."""
+        check = CheckOp(paths.partition_state(change.topic_partition), change.expected_version)
         try:
-            await self._coord.multi(
-                [
-                    CheckOp(paths.partition_state(each.topic_partition), each.expected_version)
-                    for each in looks
-                ]
-            )
+            await self._multis.multi([check], lambda: self._knows_roles)
         except MultiFailed:
-            found = await asyncio.gather(*map(self._look, looks))
-            left = [each for each, data in zip(looks, found, strict=True) if data is not None]
-            if len(left) < len(looks) or len(looks) == 1:
-                self._again += left
-            else:  # what was read does not say which it is
-                await asyncio.gather(*(self._verify([each]) for each in looks))
+            if await self._look(change) is not None:
+                self._again.append(change)
         except CoordError:
-            self._again += looks
+            self._again.append(change)
         else:
-            for each in looks:
-                self._unchanged(each)
+            self._unchanged(change)
 
     async def _look(self, change: IsrChange) -> bytes | None:
         """The data that the change would replace. None if it is not to be written (now): what has
@@ -258,47 +218,31 @@ class IsrChanges:
         self._found(change, state, stat.version)
         return None
 
-    async def _store(self, batch: Sequence[_Ready]) -> None:
-        """All in one multi, but what nobody wants any more; if that is refused, each in its own."""
-        batch = [item for item in batch if self._leader_of(item[0]) is not None]
-        if not batch:
-            return
-        if not self._knows_roles:
-            self._again += [change for change, _ in batch]
-            return
+    async def _store(self, change: IsrChange, data: bytes) -> None:
+        """Unless nobody wants it any more."""
+        key = change.topic_partition
+        self._under_way.add(key)
+        self._unproved.add(key)
         try:
-            results = await self._write(batch)
-        except MultiFailed as failure:
-            if len(batch) > 1:
-                await asyncio.gather(*(self._store([item]) for item in batch))
-            else:
-                await self._learn_why(batch[0][0], failure)
-            return
-        except CoordError:
-            self._again += [change for change, _ in batch]
-            return
-        stats = [result for result in results if isinstance(result, NodeStat)]
-        for (change, _), stat in zip(batch, stats, strict=True):
-            self._stored(change, stat.version)
-
-    async def _write(self, batch: Sequence[_Ready]) -> Sequence[OpResult]:
-        keys = {change.topic_partition for change, _ in batch}
-        self._under_way |= keys
-        self._unproved |= keys
-        try:
-            results = await self._coord.multi(
-                [op for change, data in batch for op in _operations(change, data)]
+            *_, stored = await self._multis.multi(
+                _operations(change, data), lambda: self._may_be_sent(change)
             )
-        except MultiFailed:
-            self._unproved -= keys
-            raise
+        except MultiFailed as failure:
+            self._unproved.discard(key)
+            await self._learn_why(change, failure)
+        except CoordError:
+            self._again.append(change)
         else:
-            self._unproved -= keys
-            return results
+            self._unproved.discard(key)
+            assert isinstance(stored, NodeStat)
+            self._stored(change, stored.version)
         finally:
-            self._under_way -= keys
+            self._under_way.discard(key)
             self._returned.set()
             self._returned = asyncio.Event()
+
+    def _may_be_sent(self, change: IsrChange) -> bool:
+        return self._knows_roles and self._leader_of(change) is not None
 
     async def _learn_why(self, change: IsrChange, failure: MultiFailed) -> None:
         """The write was refused. If the state node is as it was, its conditions on the broker that

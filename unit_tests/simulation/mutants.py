@@ -130,9 +130,8 @@ def _blind(look: Any) -> Any:
 def _believing(verify: Any) -> Any:
     """Who looks whether the version is what it was finds that another leads, and stops writing."""
 
-    async def changed(self: IsrChanges, looks: Any) -> None:
-        for each in looks:
-            self._unchanged(each)
+    async def changed(self: IsrChanges, change: Any) -> None:
+        self._unchanged(change)
 
     return changed
 
@@ -222,8 +221,8 @@ def _unfenced(_multi: Any) -> Any:
 
 
 def _unchecked(_multi: Any) -> Any:
-    async def changed(self: FencedWrites, ops: Any) -> None:
-        await self._coord.multi([*ops])
+    async def changed(self: FencedWrites, ops: Any) -> Any:
+        return await self._coord.multi([*ops])
 
     return changed
 
@@ -329,7 +328,7 @@ PLANTED: Final = (
     Planted(
         "controller-without-epoch-check",
         "a deposed controller changes nothing",
-        (Replacement(FencedWriter, "_multi", _unfenced),),
+        (Replacement(FencedWriter, "_attempt", _unfenced),),
     ),
     Planted(
         "old-coordinator-commits",
@@ -339,7 +338,7 @@ PLANTED: Final = (
     Planted(
         "offset-write-without-fence",
         "every write of offsets checks the coordinator's fence",
-        (Replacement(FencedWrites, "_multi", _unchecked),),
+        (Replacement(FencedWrites, "multi", _unchecked),),
     ),
     Planted(
         "copy-takes-over-early",

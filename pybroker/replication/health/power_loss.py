@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.loss_receipts import (
     POWER_LOSS,
@@ -39,7 +40,6 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 
-_AT_A_TIME: Final = 100
 _ATTEMPTS_MAX: Final = 10
 """Leaders and the controller may change a state meanwhile."""
 _RETRY_S: Final = 0.2
@@ -116,9 +116,7 @@ class PowerLoss:
         if suspects:
             await end_earlier_lives(self._coord, self._broker_id)
         keys = sorted(suspects)
-        for start in range(0, len(keys), _AT_A_TIME):
-            some = keys[start : start + _AT_A_TIME]
-            await asyncio.gather(*(self._step_aside(key, suspects[key], reason) for key in some))
+        await bounded_gather(lambda key: self._step_aside(key, suspects[key], reason), keys)
 
     async def _step_aside(self, key: TopicPartition, left: Left, reason: str) -> None:
         """Conditional writes: a change by others, or a lost reply, is read and decided again."""

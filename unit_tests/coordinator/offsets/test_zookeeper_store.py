@@ -16,12 +16,10 @@ from pybroker.coordinator.groups.records import (
     encode_offset_value,
 )
 from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
-from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import ConsumerRegistration, encode_consumer
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
-from pybroker.ports import CheckOp, KeyValue, SetOp
-from unit_tests.coordinator.memory_coord import MemoryCoord
+from pybroker.ports import KeyValue
 from unit_tests.coordinator.offsets.offset_stage import FENCE, GROUP, Stage, tp
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
 from unit_tests.idle_loop import loop_turns
@@ -102,24 +100,6 @@ async def test_names_that_no_path_can_hold_are_encoded() -> None:
     assert "/consumers/a%2Fb/offsets/t/0" in stage.tree.paths()
     assert "/consumers/%2E%2E/offsets/t/0" in stage.tree.paths()
     assert set(await stage.store.group_ids()) == {"a/b", "..", ".", "\u00fc %"}
-
-
-async def test_commits_of_one_tick_share_a_multi() -> None:
-    stage = await begin()
-    for number in range(20):
-        await stage.commit(f"g{number}", t=1)
-    assert isinstance(stage.store, ZookeeperOffsets)
-    before = stage.store.writes.multis
-    await asyncio.gather(*(stage.commit(f"g{number}", t=2) for number in range(20)))
-    assert stage.store.writes.multis == before + 1
-    await stage.commit("g0", t=3)
-    writes = stage.store.writes
-    first = asyncio.ensure_future(stage.commit("g0", t=4))
-    await until(lambda: writes.multis == before + 3)
-    later = [asyncio.ensure_future(stage.commit(f"g{n}", t=5)) for n in range(20)]
-    await asyncio.gather(first, *later)
-    assert stage.store.writes.multis == before + 4
-    assert stage.node("t-0", "g0") == b"5"
 
 
 async def test_more_than_one_multi_can_hold() -> None:
@@ -469,23 +449,3 @@ async def test_offsets_never_go_back_whatever_is_lost(seed: int) -> None:
     await storm.take_over()
     await storm.read()
     assert any(offset > 0 for offset in storm.seen.values())
-
-
-async def test_every_write_checks_the_fence_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = await begin()
-    multi = stage.coord.multi
-    seen = []
-
-    async def watched(ops):  # type: ignore[no-untyped-def]
-        seen.append(ops)
-        return await multi(ops)
-
-    monkeypatch.setattr(stage.coord, "multi", watched)
-    for name in ("create", "set", "delete"):
-        monkeypatch.delattr(MemoryCoord, name)
-    await stage.commit(GROUP, a=1)
-    await stage.commit(GROUP, a=2)
-    await stage.store.delete(GROUP, None)
-    assert seen
-    assert all(ops[0] == CheckOp(FENCE, 0) for ops in seen)
-    assert SetOp(paths.offset(GROUP, tp("a-0")), b"2") in [op for ops in seen for op in ops]

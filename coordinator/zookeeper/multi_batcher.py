@@ -1,0 +1,129 @@
+"""Writes of many callers in one multi: a request to ZooKeeper costs far more than an operation in
+it.
+
+Every write brings its own checks, so a joint multi gives each writer what a multi of its own would
+give: all of its operations under all of its checks, or nothing. If ZooKeeper refuses a joint multi,
+each write is sent alone and gets its own answer. After a lost reply each writer gets the error:
+nobody knows whether its write was applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from pybroker.background import BackgroundTask
+from pybroker.bounded_gather import bounded_gather
+from pybroker.coordinator.zookeeper.limits import operation_bytes
+from pybroker.errors import ConnectionLoss, MultiFailed
+from pybroker.ports import CoordOp, OpResult
+
+logger = logging.getLogger(__name__)
+
+OPERATIONS_PER_MULTI_MAX: Final = 1000
+BYTES_PER_MULTI_MAX: Final = 256 * 1024
+
+
+class Multis(Protocol):
+    """Something that sends multis: a session, a batcher, or a fence before one of these."""
+
+    async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
+        """As `Coord.multi`."""
+
+
+class _Write(NamedTuple):
+    ops: Sequence[CoordOp]
+    is_wanted: Callable[[], bool]
+    done: asyncio.Future[list[OpResult]]
+
+
+def _always() -> bool:
+    return True
+
+
+class MultiBatcher:
+    """At most `at_once` multis are under way; what callers ask for meanwhile goes together into the
+    next one, in the order in which it was asked for. Owns its tasks, which end when nothing is
+    asked for."""
+
+    def __init__(
+        self,
+        multis: Multis,
+        *,
+        at_once: int = 2,
+        operations_max: int = OPERATIONS_PER_MULTI_MAX,
+    ) -> None:
+        """Two at once, so that ZooKeeper and the batcher need not wait for each other; one where
+        later writes build on earlier ones. `operations_max` of one multi: fewer where refusals are
+        common, for each sends that many writes alone."""
+        self._multis = multis
+        self._operations_max = operations_max
+        self._queue: deque[_Write] = deque()
+        self._lanes = [BackgroundTask("multis") for _ in range(at_once)]
+
+    async def multi(
+        self, ops: Sequence[CoordOp], is_wanted: Callable[[], bool] = _always
+    ) -> list[OpResult]:
+        """As `Coord.multi`. The batcher asks `is_wanted` right before each time it sends the write,
+        and raises ConnectionLoss instead if the answer is no. A caller that is cancelled before its
+        write is sent has asked for nothing."""
+        return await self.submit(ops, is_wanted)
+
+    def submit(
+        self, ops: Sequence[CoordOp], is_wanted: Callable[[], bool] = _always
+    ) -> asyncio.Future[list[OpResult]]:
+        """As `multi`, for a caller that waits for many writes without a task for each."""
+        write = _Write(ops, is_wanted, asyncio.get_running_loop().create_future())
+        self._queue.append(write)
+        idle = (lane for lane in self._lanes if not lane.runs)
+        next(idle, self._lanes[0]).start(self._run)
+        return write.done
+
+    async def _run(self) -> None:
+        while self._queue:
+            await self._send(self._take())
+
+    def _take(self) -> list[_Write]:
+        """As many writes as go into one multi, and at least one."""
+        writes: list[_Write] = []
+        operations = size = 0
+        while self._queue:
+            write = self._queue[0]
+            operations += len(write.ops)
+            size += sum(map(operation_bytes, write.ops))
+            is_full = operations > self._operations_max or size > BYTES_PER_MULTI_MAX
+            if writes and is_full:
+                break
+            writes.append(self._queue.popleft())
+        return writes
+
+    async def _send(self, writes: Sequence[_Write]) -> None:
+        _fail([each for each in writes if not each.is_wanted()], ConnectionLoss("not sent"))
+        writes = [each for each in writes if not each.done.done()]
+        if not writes:
+            return
+        try:
+            results = iter(await self._multis.multi([op for each in writes for op in each.ops]))
+        except MultiFailed as error:
+            if len(writes) > 1:
+                logger.info("multi_redone_singly writes=%d reason=%r", len(writes), error)
+                await bounded_gather(self._send, [[each] for each in writes])
+            else:
+                _fail(writes, error)
+        except Exception as error:
+            _fail(writes, error)
+        else:
+            for each in writes:
+                own = list(islice(results, len(each.ops)))
+                if not each.done.done():
+                    each.done.set_result(own)
+
+
+def _fail(writes: Sequence[_Write], error: Exception) -> None:
+    for write in writes:
+        if not write.done.done():
+            write.done.set_exception(error)

@@ -1,0 +1,40 @@
+"""Many calls at once, but not all at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE_MAX: Final = 100
+"""Few enough that other requests of the same session do not wait behind thousands."""
+
+
+async def bounded_gather(
+    function: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: int = AT_ONCE_MAX
+) -> list[R]:
+    """The results in the order of `items`. After the first error no further call is begun, the
+    calls under way are waited for, and then it is raised."""
+    if len(items) == 1:
+        return [await function(items[0])]
+    results: dict[int, R] = {}
+    waiting = deque(enumerate(items))
+
+    async def work() -> None:
+        while waiting:
+            index, item = waiting.popleft()
+            try:
+                results[index] = await function(item)
+            except BaseException:
+                waiting.clear()
+                raise
+
+    workers = (work() for _ in range(min(at_once, len(items))))
+    for failure in await asyncio.gather(*workers, return_exceptions=True):
+        if failure is not None:
+            raise failure
+    return [results[index] for index in range(len(items))]
