@@ -3,24 +3,20 @@ partition: by one conditional write of the state node."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final
+from functools import partial
 
 from pybroker.coordinator.zookeeper import paths, topic_nodes
+from pybroker.coordinator.zookeeper.asking_again import tried_again
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
-from pybroker.errors import BadVersion, ConnectionLoss, MalformedNode, NodeExists, NoNode
+from pybroker.errors import MalformedNode, NoNode
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
 from pybroker.ports import CheckOp, Coord, NodeStat, SetOp
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
-
-_ATTEMPTS_MAX: Final = 10
-"""Leaders and the controller may change a state meanwhile."""
-_RETRY_S: Final = 0.2
 
 Decide = Callable[[PartitionState, CheckOp], Awaitable[PartitionState | None]]
 """Given the stored state, and the check that no topic was removed since before it was read: the
@@ -62,22 +58,16 @@ class StepAside:
         With `raises` the broker becomes another incarnation in the same multi: a fetch that is
         still on its way speaks for the log that was, and must bring no replica back.
 
-        Both are done anew after a change by others, and after a lost reply, which proves nothing.
-        Raises CoordError if that does not help."""
-        for attempt in range(_ATTEMPTS_MAX):
-            try:
-                return await self._try(key, reason, decide, raises=raises)
-            except (BadVersion, NodeExists, ConnectionLoss):
-                if attempt == _ATTEMPTS_MAX - 1:
-                    raise
-                await asyncio.sleep(_RETRY_S if attempt else 0)
-            except NoNode:
-                break
-            except MalformedNode as error:
-                # The controller leaves such a partition alone, too: no replica can be elected.
-                log.error("replica does not step aside partition=%s error=%s", key, error)
-                break
-        return None
+        Both are done again after a change by others and after a lost reply. Raises CoordError if
+        that does not help."""
+        try:
+            return await tried_again(partial(self._try, key, reason, decide, raises=raises))
+        except NoNode:
+            return None
+        except MalformedNode as error:
+            # The controller leaves such a partition alone, too: no replica can be elected.
+            log.error("replica does not step aside partition=%s error=%s", key, error)
+            return None
 
     async def assigned(self, key: TopicPartition) -> tuple[int, ...]:
         """The brokers that are to have a replica. Raises NoNode, MalformedNode, CoordError."""
