@@ -81,6 +81,7 @@ class DamagedReplicas:
         for key, damage in damaged:
             if not await self._step_aside(key, damage, None):
                 self._damaged[key] = damage
+                self.loop.wake()
 
     @property
     def waiting(self) -> dict[TopicPartition, Damage]:
@@ -120,11 +121,10 @@ class DamagedReplicas:
     async def _look_at(self, key: TopicPartition) -> bool:
         """Whether nothing is left to be done for that replica."""
         damage = self._damaged[key]
-        opened = self._logs.log(key)
-        live = self._live()
         try:
             # The reply to an earlier write may have been lost.
             self._raised(await read_incarnation(self._leave.coord, self._leave.broker_id))
+            opened, live = self._logs.log(key), self._live()
             if opened is None or opened.failure is not None:
                 return True  # nothing is copied into it
             if damage.is_whole and opened.damage is None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pybroker.coordinator.groups.gathering import for_each
 from pybroker.coordinator.zookeeper import paths, topic_nodes
@@ -75,23 +76,30 @@ class PowerLoss:
         """Let none of these replicas be elected for what it had; afterwards the broker may
         register. Raises CoordError: then it may not."""
 
-        async def step_aside(key: TopicPartition) -> None:
+        async def leave(key: TopicPartition) -> None:
             left = suspects[key]
-
-            async def decide(state: PartitionState, none_removed: CheckOp) -> PartitionState | None:
-                replicas = await self._leave.assigned(key)
-                if self._broker_id not in replicas:
-                    return None
-                if len(replicas) > 1:
-                    return without(state, self._broker_id)
-                await self._write_receipt(key, state, left, reason, none_removed)
-                return None
-
+            decide = partial(self._decide, key, left, reason)
             await self._leave(key, f"{reason} log_end={left.log_end}", decide)
 
         if suspects:
             await end_earlier_lives(self._coord, self._broker_id)
-        await for_each(step_aside, sorted(suspects))
+        await for_each(leave, sorted(suspects))
+
+    async def _decide(
+        self,
+        key: TopicPartition,
+        left: Left,
+        reason: str,
+        state: PartitionState,
+        none_removed: CheckOp,
+    ) -> PartitionState | None:
+        replicas = await self._leave.assigned(key)
+        if self._broker_id not in replicas:
+            return None
+        if len(replicas) > 1:
+            return without(state, self._broker_id)
+        await self._write_receipt(key, state, left, reason, none_removed)
+        return None
 
     async def _write_receipt(
         self,

@@ -362,6 +362,22 @@ async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Br
     assert broker.path.read_bytes() == damaged
 
 
+async def test_a_hole_that_the_start_finds_is_looked_at_again(broker: Broker) -> None:
+    """Another replica may be in sync again, or the topic may be gone."""
+    await broker.begin(state(ME, (ME,)))
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    await broker.damaged.settle()
+    assert T0 in broker.damaged.waiting
+    whole = schemas.encode_state(state(ME, (ME, 2)))
+    await broker.coord.set(paths.partition_state(T0), whole)
+    broker.damaged.loop.start()
+    await broker.until(lambda: broker.told)
+    assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
+    assert not broker.damaged.waiting
+
+
 async def test_the_operator_gives_up_what_lies_behind_a_hole(broker: Broker) -> None:
     """Once: what was cut is kept beside the log, and nobody counts on this replica any more."""
     await broker.begin(state(ME, (ME,)))
