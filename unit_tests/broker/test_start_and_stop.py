@@ -21,7 +21,14 @@ from unit_tests.handlers.bench import BROKER_ID, Bench, batch, values_of
 COMPONENTS = (
     *("log-directories", "logs", "offsets-session", "producer-ids", "group-commit"),
     *("configuration", "connections", "registration", "membership", "controller-journal"),
-    *("controller", "hearsay", "standing", "directory-failures", "damaged-replicas", "full-disks"),
+    *(
+        "controller",
+        "discovery",
+        "standing",
+        "directory-failures",
+        "damaged-replicas",
+        "full-disks",
+    ),
     *("housekeeping", "scrubber", "log-end-reports", "isr-changes", "mover", "fetchers"),
     *("requests", "groups", "controlled-shutdown"),
 )
