@@ -1,7 +1,8 @@
 """Tasks in the background: each has an owner that begins it and ends it.
 
-`BackgroundTask` is for work that goes on from a component's start to its stop, `TaskOwner` for
-pieces of work that come and go. A task that ends with an exception is a defect of ours: the owner
+`BackgroundTask` is for work that goes on from a component's start to its stop, `RetryLoop` for work
+that is done when it is called for and tried again, `TaskOwner` for pieces of work that come and go.
+A task that ends with an exception is a defect of ours: the owner
 logs it once, when it happens.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, TypeVarTuple, Unpack
 
 log = logging.getLogger(__name__)
 
 Work = Coroutine[Any, Any, None]
+Ts = TypeVarTuple("Ts")
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
@@ -67,6 +70,50 @@ class BackgroundTask:
         """Wait until the task has ended, but not longer than that."""
         if self._task is not None:
             await _finish(_others([self._task]), timeout_s)
+
+
+class RetryLoop:
+    """Calls `work` when it is woken, and again `pause_s` later while `work` says that something is
+    left to be done; between `start` and `stop`."""
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[bool]], pause_s: float) -> None:
+        self._work = work
+        self._pause_s = pause_s
+        self._woken = asyncio.Event()
+        self._task = BackgroundTask(name)
+        self.stop = self._task.stop
+
+    @property
+    def runs(self) -> bool:
+        return self._task.runs
+
+    def start(self) -> None:
+        self._task.start(self._run)
+
+    def wake(self) -> None:
+        """Call `work` soon; also before `start`, for then."""
+        self._woken.set()
+
+    async def _run(self) -> None:
+        pause_s = None
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._woken.wait()
+            self._woken.clear()
+            pause_s = self._pause_s if await self._work() else None
+
+
+def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]], None]:
+    """A function for any thread that lets the running event loop make the call, soon; it does
+    nothing when the loop is closed."""
+    loop = asyncio.get_running_loop()
+
+    def call_soon(*arguments: *Ts) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(call, *arguments)
+
+    return call_soon
 
 
 class TaskOwner:

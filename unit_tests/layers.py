@@ -43,7 +43,7 @@ coordinator.offsets: classic_nodes commit_watches log_records nodes storage_mark
     zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
-    config_changes registry session | claims topic_nodes | config_store loss_receipts
+    config_changes registry session | log_end_reports topic_nodes | config_store loss_receipts
 handlers: config_entries fetch_sessions metadata_cache metadata_view turns | context | * |
     alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics |
     controlled_shutdown elect_leaders fetch growth | dispatch | gate metering
@@ -52,9 +52,9 @@ host: child_launcher java process several_brokers standard_output supervision | 
 records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
     columns control validate
 replication: follower isr isr_notifications leadership_yield purgatory | leader_state | partition |
-    followed_partition high_watermarks opening truncation | completion | fetcher | fetchers |
-    manager | * | internal_log
-replication.health: claims power_loss | unfit | quarantine
+    followed_partition high_watermarks opening truncation | catch_up | fetcher | fetchers | manager
+    | * | internal_log
+replication.health: log_end_reports step_aside | incomplete_replicas power_loss | damaged_replicas
 server: acceptor limits receive_buffer refusals request_memory | connection | listener
 spark: cuts examples failures java option_values readability | snapshot_document | snapshot_model |
     counting planning splits | options snapshot | rows | batch_reader newest_rows | latest | reading

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pybroker.background import BackgroundTask, TaskOwner, cancel_and_wait
+from pybroker.background import (
+    BackgroundTask,
+    RetryLoop,
+    TaskOwner,
+    cancel_and_wait,
+    on_this_loop,
+)
 from unit_tests.idle_loop import idle
-from unit_tests.patience import MOMENT_S, in_time
+from unit_tests.patience import MOMENT_S, in_time, until
 
 
 class Work:
@@ -115,6 +122,83 @@ async def test_caller_cancelled_in_stop_is_cancelled_after_the_task() -> None:
     work.may_end.set()
     await in_time(task.finish())
     assert work.has_ended
+
+
+class Rounds:
+    """Work that is done when `left` rounds have passed."""
+
+    def __init__(self, pause_s: float) -> None:
+        self.left = 0
+        self.begun = 0
+        self.loop = RetryLoop("rounds", self._work, pause_s)
+
+    async def _work(self) -> bool:
+        self.begun += 1
+        self.left -= 1
+        return self.left > 0
+
+
+async def test_retry_loop_works_when_it_is_woken_only() -> None:
+    rounds = Rounds(pause_s=0)
+    rounds.loop.start()
+    await idle()
+    assert rounds.begun == 0
+    for begun in (1, 2):
+        rounds.loop.wake()
+        await idle()
+        assert rounds.begun == begun
+    await rounds.loop.stop()
+    assert not rounds.loop.runs
+
+
+async def test_retry_loop_is_woken_before_its_start() -> None:
+    rounds = Rounds(pause_s=0)
+    rounds.loop.wake()
+    rounds.loop.start()
+    await until(lambda: rounds.begun)
+    await rounds.loop.stop()
+
+
+async def test_retry_loop_works_again_while_something_is_left() -> None:
+    rounds = Rounds(pause_s=0)
+    rounds.left = 3
+    rounds.loop.start()
+    rounds.loop.wake()
+    await until(lambda: rounds.left == 0)
+    await idle()
+    assert rounds.begun == 3
+    await rounds.loop.stop()
+
+
+async def test_retry_loop_does_not_pause_when_it_is_woken() -> None:
+    rounds = Rounds(pause_s=1e6)
+    rounds.left = 2
+    rounds.loop.start()
+    for begun in (1, 2):
+        rounds.loop.wake()
+        await until(lambda begun=begun: rounds.begun == begun)  # type: ignore[misc]
+    await rounds.loop.stop()
+
+
+async def test_call_from_another_thread_is_made_on_the_loop() -> None:
+    made: list[tuple[threading.Thread, str, int]] = []
+    call = on_this_loop(
+        lambda name, number: made.append((threading.current_thread(), name, number))
+    )
+    await asyncio.to_thread(call, "a", 1)
+    await until(lambda: made)
+    assert made == [(threading.current_thread(), "a", 1)]
+
+
+def test_call_for_a_closed_loop_is_dropped() -> None:
+    made: list[int] = []
+
+    async def live() -> Callable[[int], None]:
+        return on_this_loop(made.append)
+
+    call = asyncio.run(live())
+    call(1)
+    assert not made
 
 
 async def test_second_stop_waits_on_and_does_not_cut_the_cleaning_up_short() -> None:

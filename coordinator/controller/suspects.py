@@ -17,7 +17,7 @@ from pybroker.coordinator.controller.partition_state_machine import Decide
 from pybroker.coordinator.controller.partitions import Partition, Reason, StateWrite
 from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.controller.services import ControllerServices
-from pybroker.coordinator.zookeeper.claims import Claim, read_claim
+from pybroker.coordinator.zookeeper.log_end_reports import LogEndReport, read_log_end
 from pybroker.coordinator.zookeeper.registry import read_incarnation
 from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def longest(
-    partition: Partition, claims: Mapping[int, Claim], hosts: Collection[int]
+    partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
     """The replicas whose logs end with the latest epoch, and in it at the largest offset, in the
     order in which they were assigned: they have the same records. None while a replica is away or
@@ -37,27 +37,27 @@ def longest(
     assert state is not None
     ends = {}
     for replica in partition.replicas:
-        claim = claims.get(replica)
-        if replica not in hosts or claim is None or claim.leader_epoch != state.leader_epoch:
+        report = reports.get(replica)
+        if replica not in hosts or report is None or report.leader_epoch != state.leader_epoch:
             return ()
-        if claim.epoch <= state.leader_epoch:
-            ends[replica] = claim.epoch, claim.end
+        if report.epoch <= state.leader_epoch:
+            ends[replica] = report.epoch, report.end
     return [replica for replica, end in ends.items() if end == max(ends.values())]
 
 
 def decide_longest(
-    partition: Partition, claims: Mapping[int, Claim], now: Circumstances
+    partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
     """The longest log leads, with all that are equal to it in sync; the others follow it. None if
     it is too early, or too late."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
-    isr = tuple(longest(partition, claims, now.candidates))
+    isr = tuple(longest(partition, reports, now.candidates))
     if not isr:
         return None
     write = succeeded(partition, Elected(isr[0], isr, unclean=True), now, Reason.POWER_LOSS)
-    claimed = tuple((replica, claims[replica].incarnation) for replica in isr)
-    return dataclasses.replace(write, incarnations=claimed)
+    reported = tuple((replica, reports[replica].incarnation) for replica in isr)
+    return dataclasses.replace(write, incarnations=reported)
 
 
 class Suspects:
@@ -67,7 +67,7 @@ class Suspects:
         self._services = services
 
     async def look_at_all(self) -> None:
-        """As `look`. For when a broker is there whose claims are stored already."""
+        """As `look`. For when a broker is there whose reports are stored already."""
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
@@ -78,24 +78,26 @@ class Suspects:
             partition = services.context.partitions.get(key)
             if partition is None or partition.state is None or not is_orphaned(partition.state):
                 continue
-            claims = await self._read(partition, incarnations)
-            await services.machine.move([key], self._decision(claims))
+            reports = await self._read(partition, incarnations)
+            await services.machine.move([key], self._decision(reports))
 
-    def _decision(self, claims: Mapping[int, Claim]) -> Decide:
-        return lambda each: decide_longest(each, claims, self._services.circumstances(each))
+    def _decision(self, reports: Mapping[int, LogEndReport]) -> Decide:
+        return lambda each: decide_longest(each, reports, self._services.circumstances(each))
 
-    async def _read(self, partition: Partition, incarnations: dict[int, int]) -> dict[int, Claim]:
+    async def _read(
+        self, partition: Partition, incarnations: dict[int, int]
+    ) -> dict[int, LogEndReport]:
         """Those that hold; one for an earlier topic of the name may have been on its way when that
         was removed. `incarnations` are those that are known, and gets the others."""
         key, coord = partition.topic_partition, self._services.coord
         topic_id = self._services.context.topics[key.topic].topic_id
 
-        async def read(replica: int) -> Claim | None:
-            claim = await read_claim(coord, key, replica)
-            if claim is None or claim.topic_id not in (NO_TOPIC_ID, topic_id):
+        async def read(replica: int) -> LogEndReport | None:
+            report = await read_log_end(coord, key, replica)
+            if report is None or report.topic_id not in (NO_TOPIC_ID, topic_id):
                 return None
             if replica not in incarnations:
                 incarnations[replica] = await read_incarnation(coord, replica)
-            return claim if claim.incarnation == incarnations[replica] else None
+            return report if report.incarnation == incarnations[replica] else None
 
         return await read_each(read, partition.replicas)

@@ -35,7 +35,7 @@ C = TypeVar("C", bound=Coordinator)
 _RETRY_S: Final = 0.1
 _RETRY_S_MAX: Final = 5.0
 HAND_OVER_S: Final = 30.0
-"""How long a shard whose log is damaged waits for another replica to lead: the quarantine takes
+"""How long a shard whose log is damaged waits for another replica to lead, which takes
 seconds. Then none is there, and what is whole is served."""
 
 

@@ -2,7 +2,7 @@
 
 A damaged batch is left out, with a line in the log, only where no other replica may have what it
 held: all the others of its partition shall not be lost with it. Else the broker is about to hand
-over the partition (`health/quarantine.py`), and nothing may be answered meanwhile as if there
+over the partition (`health/damaged_replicas.py`), and nothing may be answered meanwhile as if there
 had never been more.
 """
 

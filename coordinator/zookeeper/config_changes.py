@@ -7,12 +7,11 @@ good for is not known here.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
-from pybroker.background import BackgroundTask
+from pybroker.background import RetryLoop
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import CoordError, MalformedNode, NoNode, PybrokerError
@@ -39,8 +38,8 @@ class ConfigChanges:
         self._seen: set[str] = set()
         self._everything = False
         """Whether changes may have passed unseen."""
-        self._wake = asyncio.Event()
-        self._task = BackgroundTask("config-changes")
+        self._fails = False
+        self._loop = RetryLoop("config-changes", self._look, _RETRY_S)
         self._stopped = False
         # Before the first read: a session that ends meanwhile takes its watch with it.
         coord.add_listener(self._on_session)
@@ -50,37 +49,34 @@ class ConfigChanges:
         then it may be called again."""
         self._everything = True
         await self._process()
-        self._task.start(self._listen)
+        self._loop.start()
 
     async def stop(self) -> None:
         """Idempotent."""
         self._stopped = True
-        await self._task.stop()
+        await self._loop.stop()
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED and not self._stopped:
             self._everything = True
-            self._wake.set()
+            self._loop.wake()
 
     def _on_change(self, event: WatchEvent) -> None:
-        self._wake.set()
+        self._loop.wake()
 
-    async def _listen(self) -> None:
-        failing = False
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self._process()
-                failing = False
-            except CoordError as error:
-                if not failing:
-                    logger.warning("config_changes_not_read, trying again error=%r", error)
-                failing = True
-                await asyncio.sleep(_RETRY_S)
-                self._wake.set()
-            except PybrokerError as error:
-                logger.error("config_changes_not_applied error=%r", error)
+    async def _look(self) -> bool:
+        """Whether the changes could not be read."""
+        try:
+            await self._process()
+        except CoordError as error:
+            if not self._fails:
+                logger.warning("config_changes_not_read, trying again error=%r", error)
+            self._fails = True
+            return True
+        except PybrokerError as error:
+            logger.error("config_changes_not_applied error=%r", error)
+        self._fails = False
+        return False
 
     async def _process(self) -> None:
         """Apply what is new. What fails is new the next time, too."""

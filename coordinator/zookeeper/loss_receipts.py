@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pybroker.coordinator.zookeeper import paths, topic_nodes
+from pybroker.coordinator.zookeeper.asking_again import tried_again
 from pybroker.coordinator.zookeeper.json_nodes import Fields, dump, load_object
 from pybroker.coordinator.zookeeper.schemas import decode_state
-from pybroker.errors import BadVersion, ConnectionLoss, NoNode
+from pybroker.errors import ConnectionLoss, NoNode
 from pybroker.model import NO_OFFSET, TopicPartition
 from pybroker.ports import Coord
 
@@ -30,7 +31,6 @@ ACCEPTED_LOSS: Final = "accepted-loss"
 RECEIPTS_MAX: Final = 10
 """The newest ones of a partition are kept."""
 GIVEN_UP_MAX: Final = 50
-ATTEMPTS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,9 @@ class LossReceipts:
         path = paths.loss(topic_partition)
         loss = GivenUp(self._broker_id, start, end)
         created = None
-        for attempt in range(ATTEMPTS_MAX):
+
+        async def add() -> None:
+            nonlocal created
             found = await topic_nodes.find(self._coord, path)
             receipts = decode_receipts(path, found.data)
             numbers = [n for n, each in enumerate(receipts) if each.leader_epoch == leader_epoch]
@@ -120,17 +122,12 @@ class LossReceipts:
             created = found.stat.czxid
             number = numbers[-1]
             given_up = _with(receipts[number].given_up, loss)
-            if given_up == receipts[number].given_up:
-                return
-            changed = replace(receipts[number], given_up=given_up)
-            data = encode_receipts((*receipts[:number], changed, *receipts[number + 1 :]))
-            try:
+            if given_up != receipts[number].given_up:
+                changed = replace(receipts[number], given_up=given_up)
+                data = encode_receipts((*receipts[:number], changed, *receipts[number + 1 :]))
                 await topic_nodes.replace(self._coord, found, data)
-            except (BadVersion, ConnectionLoss):
-                if attempt == ATTEMPTS_MAX - 1:
-                    raise
-            else:
-                return
+
+        await tried_again(add)
 
     async def _hear_of(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         """See all that was written with that leader epoch, and before: a member of ZooKeeper may

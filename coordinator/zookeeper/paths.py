@@ -194,12 +194,12 @@ def loss(topic_partition: TopicPartition) -> str:
 
 
 def suspects(name: str) -> str:
-    """The parent of what replicas of a topic claim to have."""
+    """The parent of the log ends that replicas of a topic report."""
     return f"{SUSPECTS}/{encode_name(name)}"
 
 
 def suspect(topic_partition: TopicPartition, replica: int) -> str:
-    """What a replica claims to have when nobody is known to have everything."""
+    """The log end that a replica reports when no replica is known to have everything."""
     return f"{suspects(topic_partition.topic)}/{topic_partition.partition}/{replica}"
 
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.asking_again import tried_again
 from pybroker.coordinator.zookeeper.schemas import (
     decode_broker,
     decode_cluster_id,
@@ -205,14 +206,7 @@ async def end_earlier_lives(coord: Coord, broker_id: int) -> None:
     (KIP-903). Raises CoordError."""
     path = paths.incarnation(broker_id)
     await ensure(coord, path)
-    for attempt in range(_ATTEMPTS_MAX):
-        try:
-            await coord.multi([SetOp(path, b"")])
-        except ConnectionLoss:
-            if attempt == _ATTEMPTS_MAX - 1:
-                raise
-        else:
-            return
+    await tried_again(lambda: coord.multi([SetOp(path, b"")]))
 
 
 async def read_incarnation(coord: Coord, broker_id: int) -> int:

@@ -155,7 +155,7 @@ ROWS: Final = (
     _gauge("pybroker_group_coordinator_partitions_loading", "Those that are being loaded: their groups have no coordinator yet.", lambda at: at.groups.loading),
     # what only this broker has
     _gauge("pybroker_damaged_replicas", "Replicas with a hole in their log, including those in use because no other replica has more.", lambda at: _known(at, at.rooms.damaged())),
-    _gauge("pybroker_suspect_replicas", "Replicas that may lack records since the machine went down; each counts until it is in sync again.", lambda at: _known(at, at.rooms.suspects())),
+    _gauge("pybroker_suspect_replicas", "Replicas that may lack records since the machine went down; each counts until it is in sync again.", lambda at: _known(at, at.rooms.logs.suspects)),
     _gauge("pybroker_incomplete_replicas", "Replicas that are copied anew; none may lead before its copy is complete.", lambda at: _known(at, at.rooms.logs.incomplete.waiting)),
     _gauge("pybroker_full_log_directories", "Log directories that refused a write because the disk was full, and take no writes yet.", lambda at: len(at.rooms.full_directories())),
     _gauges("logDirectory", "pybroker_log_directory_free_bytes", "Free bytes in the file system of each log directory in use.", lambda at: at.free_bytes),

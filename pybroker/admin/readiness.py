@@ -8,9 +8,9 @@ whole and in sync. Nothing is changed or remembered here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from pybroker.admin.view import BrokerView, Phase, Rooms
 from pybroker.model import PartitionFacts, PartitionState, TopicPartition
@@ -33,13 +33,6 @@ class Condition:
     @property
     def holds(self) -> bool:
         return not self.fault
-
-
-class _Health(NamedTuple):
-    """The replicas of this broker that are damaged or suspect, at one moment."""
-
-    damaged: Mapping[TopicPartition, Damage]
-    suspects: Collection[TopicPartition]
 
 
 async def conditions(view: BrokerView) -> list[Condition]:
@@ -83,14 +76,14 @@ def _directory_faults(rooms: Rooms) -> str:
 
 async def _replica_faults(rooms: Rooms) -> str:
     faulty = []
-    health = _Health(rooms.damaged(), rooms.suspects())
+    damaged = rooms.damaged()
     facts = [
         facts for topic in rooms.metadata.topics.values() for facts in topic.partitions.values()
     ]
     for start in range(0, len(facts), _AT_A_TIME):
         for each in facts[start : start + _AT_A_TIME]:
             if rooms.broker_id in each.replicas:
-                fault = _replica_fault(rooms, health, each)
+                fault = _replica_fault(rooms, damaged, each)
                 if fault:
                     faulty.append(f"{each.topic_partition} {fault}")
         await asyncio.sleep(0)
@@ -100,10 +93,12 @@ async def _replica_faults(rooms: Rooms) -> str:
     return "; ".join(faulty[:_NAMED_MAX]) + more
 
 
-def _replica_fault(rooms: Rooms, health: _Health, facts: PartitionFacts) -> str:
+def _replica_fault(
+    rooms: Rooms, damaged: Mapping[TopicPartition, Damage], facts: PartitionFacts
+) -> str:
     key = facts.topic_partition
     partition = rooms.replicas.partitions.get(key)
-    damage = health.damaged.get(key)
+    damage = damaged.get(key)
     if damage is not None:
         return f"is damaged from offset {damage.offset} on: {damage.path}, {damage.reason}"
     if partition is None:
@@ -114,7 +109,7 @@ def _replica_fault(rooms: Rooms, health: _Health, facts: PartitionFacts) -> str:
         return ""
     if key in rooms.logs.incomplete:
         return "is not in sync: it is copied anew"
-    if key in health.suspects:
+    if key in rooms.logs.suspects:
         return "is not in sync: it may lack records since the machine went down"
     return "is not in sync"
 

@@ -107,8 +107,6 @@ class Rooms:
     """The newest decisions of this broker's controller, of one partition if that is named."""
     damaged: Callable[[], Mapping[TopicPartition, Damage]]
     """Replicas with a hole in their log, including those in use because no other has more."""
-    suspects: Callable[[], Collection[TopicPartition]]
-    """Replicas that may lack records since the machine went down, until they are in sync."""
     full_directories: Callable[[], Collection[str]]
     free_bytes: Callable[[], Awaitable[Mapping[str, int]]]
     """Path of a log directory in use -> room."""

@@ -52,9 +52,9 @@ from pybroker.ports import BrokerChannel
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.full_disks import FullDisks
 from pybroker.replication.group_commit import GroupCommit
-from pybroker.replication.health.claims import Claims
-from pybroker.replication.health.power_loss import SuspectReplicas
-from pybroker.replication.health.quarantine import Quarantine
+from pybroker.replication.health.damaged_replicas import DamagedReplicas
+from pybroker.replication.health.log_end_reports import LogEndReports
+from pybroker.replication.health.power_loss import in_sync_again
 from pybroker.replication.housekeeping import Housekeeping
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
@@ -98,11 +98,10 @@ class BrokerApp:
         self._fetchers = self._new_fetchers()
         self.replicas = self._new_replicas()
         end_logs_last(self._lifecycle, logs, env.blocking, self.replicas)
-        self._claims = Claims(env.coord, self.replicas, self._incarnation)
+        self._log_end_reports = LogEndReports(env.coord, self.replicas, self._incarnation)
         self._isr_changes = IsrChanges(
             coord=env.coord, replicas=self.replicas, clock=env.clock, metrics=env.metrics
         )
-        self._suspects = SuspectReplicas(broker_id, logs.suspects())
         self._commands = self._new_commands()
         self.journal = ControllerJournal(logs.directories[0], env.disk, env.blocking)
         self.controller = self._new_controller()
@@ -111,7 +110,7 @@ class BrokerApp:
         self._directory_failures = DirectoryFailures(
             coord=env.coord, broker_id=broker_id, logs=logs, replicas=self.replicas, lost=lost
         )
-        self.quarantine = self._new_quarantine()
+        self.damaged_replicas = self._new_damaged_replicas()
         self._membership = self._new_membership(lost)
         self._discovery = new_discovery(config, broker_id, self.metadata, self.replicas, env.clock)
         self.standing = self._new_standing()
@@ -121,7 +120,6 @@ class BrokerApp:
         )
         self._housekeeping = self._new_housekeeping()
         self._scrubber = self._new_scrubber()
-        self.replicas.on_suspicion = self._scrubber.suspect
         self._producer_ids = ProducerIds(env.coord, broker_id)
         self._log_limit = LogLimit(env.clock)
         self._topics = self._topic_admin()
@@ -168,7 +166,7 @@ class BrokerApp:
         push("producer-ids", self._producer_ids.close)
         await start("group-commit", self._group_commit.start, self._group_commit.stop)
         settle = partial(settle_replicas, coord, self._broker.id, self._env.clock)
-        existing = await again("replicas", partial(settle, self._logs, self.quarantine))
+        existing = await again("replicas", partial(settle, self._logs, self.damaged_replicas))
         follow = partial(again, "configuration", self.live.start)
         await start("configuration", follow, self.live.stop)
         accept = partial(self._server.open, list(sockets.items()))
@@ -190,11 +188,11 @@ class BrokerApp:
             ("discovery", self._discovery),
             ("standing", self.standing),
             ("directory-failures", self._directory_failures),
-            ("quarantine", self.quarantine),
+            ("damaged-replicas", self.damaged_replicas.loop),
             ("full-disks", self._full_disks),
             ("housekeeping", self._housekeeping),
             ("scrubber", self._scrubber),
-            ("claims", self._claims),
+            ("log-end-reports", self._log_end_reports.loop),
             ("isr-changes", self._isr_changes),
             ("mover", self._mover),
         )
@@ -237,8 +235,7 @@ class BrokerApp:
             unsent_bytes=lambda: self._server.unsent_bytes,
             layers=lambda: self.live.layers,
             journal=self.journal.read,
-            damaged=lambda: {**self._logs.damaged(), **self.quarantine.waiting},
-            suspects=lambda: self._suspects.partitions,
+            damaged=lambda: {**self._logs.damaged(), **self.damaged_replicas.waiting},
             full_directories=lambda: self._full_disks.full,
             free_bytes=self._full_disks.free_bytes,
         )
@@ -346,7 +343,7 @@ class BrokerApp:
     def _incarnation_raised(self, incarnation: int) -> None:
         newest = max(incarnation, self._registered.incarnation)
         self._registered = replace(self._registered, incarnation=newest)
-        self._claims.again()
+        self._log_end_reports.again()
 
     def _broker_of(self, broker_id: int) -> Broker | None:
         return self.metadata.brokers.get(broker_id)
@@ -374,11 +371,11 @@ class BrokerApp:
         )
 
     def _new_commands(self) -> LocalBrokerChannel:
-        settled, told = self._isr_changes.settled, self._suspects.told
-        return LocalBrokerChannel(self.replicas, self.metadata, settled, told)
+        told = partial(in_sync_again, self._logs.suspects, self._broker.id)
+        return LocalBrokerChannel(self.replicas, self.metadata, self._isr_changes.settled, told)
 
-    def _new_quarantine(self) -> Quarantine:
-        return Quarantine(
+    def _new_damaged_replicas(self) -> DamagedReplicas:
+        return DamagedReplicas(
             coord=self._env.coord,
             broker_id=self._broker.id,
             logs=self._logs,
@@ -396,7 +393,7 @@ class BrokerApp:
             clock=self._env.clock,
             bytes_per_second=self._config.pybroker_log_scrub_io_max_bytes_per_second,
             interval_s=self._config.pybroker_log_scrub_interval_ms / 1000,
-            found=self.quarantine.found,
+            found=self.damaged_replicas.found,
         )
 
     def _new_server(self) -> Server:

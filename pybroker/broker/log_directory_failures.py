@@ -3,19 +3,18 @@ one has failed, and telling whether an empty one should have held something."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pybroker.background import BackgroundTask
+from pybroker.background import RetryLoop, on_this_loop
 from pybroker.coordinator.controller.reading import read_states, read_topic_names, read_topics
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import LogDirEvent
 from pybroker.errors import CoordError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord
-from pybroker.replication.health.power_loss import Left
+from pybroker.replication.health.power_loss import Left, left_of
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.manager import LogManager
 
@@ -35,11 +34,7 @@ async def given_up(coord: Coord, broker_id: int, logs: LogManager) -> dict[Topic
     """What this broker had of which partitions, and has no more since the operator accepted the
     loss of a directory, or of what lies behind a hole: it must not be elected for it, or the others
     would cut their logs. Raises CoordError."""
-    cut = {
-        key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
-        for key in logs.accepted_losses
-        if (found := logs.log(key)) is not None
-    }
+    cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
     may_come_back = bool(logs.failed_directories or logs.lost_directories)
@@ -92,18 +87,11 @@ class DirectoryFailures:
         self._replicas = replicas
         self._lost = lost
         self._untold: set[LogDirEvent] = set()
-        self._wake = asyncio.Event()
-        self._task = BackgroundTask("log-dir-events")
+        self._loop = RetryLoop("log-dir-events", self._tell, _RETRY_S)
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._task.start(self._tell)
-
-        def listen(path: str, error: StorageError) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._on_failure, path, error)
-
-        self._logs.listen(listen)
+        self._loop.start()
+        self._logs.listen(on_this_loop(self._on_failure))
         self._replicas.leadership_yield.on_change = self.replicas_changed
         for path, error in self._logs.failed_directories.items():
             self._replicas.directory_failed(path, error)
@@ -124,11 +112,11 @@ class DirectoryFailures:
 
     def _say(self, event: LogDirEvent) -> None:
         self._untold.add(event)
-        self._wake.set()
+        self._loop.wake()
 
     async def stop(self) -> None:
         """Idempotent."""
-        await self._task.stop()
+        await self._loop.stop()
 
     def _on_failure(self, path: str, error: StorageError) -> None:
         self._replicas.directory_failed(path, error)
@@ -139,17 +127,15 @@ class DirectoryFailures:
         if not self._logs.usable_directories:
             self._lost(f"all log directories have failed, the last: {error}")
 
-    async def _tell(self) -> None:
-        """One node says it of all directories that have failed, or all replicas, by then."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._untold:
-                event = self._untold.pop()
-                try:
-                    content = schemas.encode_log_dir_event(self._broker_id, event)
-                    await self._coord.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
-                except CoordError as error:
-                    log.warning("%s not told, trying again error=%r", event.name, error)
-                    self._untold.add(event)
-                    await asyncio.sleep(_RETRY_S)
+    async def _tell(self) -> bool:
+        """One node says it of all directories that have failed, or all replicas, by then. Gives
+        whether an event could not be told."""
+        for event in list(self._untold):
+            self._untold.discard(event)
+            try:
+                content = schemas.encode_log_dir_event(self._broker_id, event)
+                await self._coord.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
+            except CoordError as error:
+                log.warning("%s not told, trying again error=%r", event.name, error)
+                self._untold.add(event)
+        return bool(self._untold)

@@ -21,8 +21,8 @@ from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS
 from pybroker.errors import CoordError, StartupError
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.ports import Clock, Coord
-from pybroker.replication.health.power_loss import PowerLoss
-from pybroker.replication.health.quarantine import Quarantine
+from pybroker.replication.health.damaged_replicas import DamagedReplicas
+from pybroker.replication.health.power_loss import PowerLoss, left_of
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -35,15 +35,14 @@ _OPEN_WAIT_S = 30.0
 
 
 async def settle_replicas(
-    coord: Coord, me: int, clock: Clock, logs: LogManager, quarantine: Quarantine
+    coord: Coord, me: int, clock: Clock, logs: LogManager, damaged: DamagedReplicas
 ) -> set[str]:
     """Remove this broker's replicas that may lack records from the ISR and the eligible replicas;
     gives the names of the existing topics. It makes conditional writes only, so the caller may
     repeat it. Raises CoordError, MalformedNode."""
     power_loss = PowerLoss(coord, me, clock)
-    await power_loss.settle(logs)
-    await power_loss.step_aside(await vanished(coord, me, logs))
-    await quarantine.settle()
+    await power_loss.step_aside(left_of(logs, logs.suspects) | await vanished(coord, me, logs))
+    await damaged.settle()
     await power_loss.step_aside(await given_up(coord, me, logs), ACCEPTED_LOSS)
     return await read_topic_names(coord) - await read_deletion_requests(coord)
 

@@ -26,7 +26,7 @@ from pybroker.ports import (
     FetchPosition,
     LeaderChannel,
 )
-from pybroker.replication.completion import Completion
+from pybroker.replication.catch_up import CatchUp
 from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.follower import (
     Append,
@@ -85,7 +85,7 @@ class Fetcher:
         leader: int,
         channel: LeaderChannel,
         truncator: Truncator,
-        completion: Completion,
+        catch_up: CatchUp,
         clock: Clock,
         config: BrokerConfig,
         counters: FetcherCounters,
@@ -94,7 +94,7 @@ class Fetcher:
         self.copies: dict[TopicPartition, FollowedPartition] = {}
         self._channel = channel
         self._truncator = truncator
-        self._completion = completion
+        self._catch_up = catch_up
         self._clock = clock
         self._limits = FetchLimits(
             max_wait_ms=config.replica_fetch_wait_max_ms,
@@ -148,7 +148,7 @@ class Fetcher:
                 if answers is not None:
                     self._reached()
                     await self._ask_ends(await self._take(positions, answers))
-                    await self._completion.look(self.copies, self._channel)
+                    await self._catch_up.look(self.copies, self._channel)
                     if self._syncing:
                         self._syncing = False
                         await self._rest(_SYNC_GRACE_S)

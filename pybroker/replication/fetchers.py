@@ -13,7 +13,7 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.metrics import FetcherCounters, Metrics
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock, LeaderChannel
-from pybroker.replication.completion import Completion
+from pybroker.replication.catch_up import CatchUp
 from pybroker.replication.fetcher import Fetcher
 from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.partition import Partition
@@ -42,7 +42,7 @@ class ReplicaFetchers:
         self._config = config
         self._metrics = Metrics() if metrics is None else metrics
         self._truncator = Truncator(blocking, NoLosses() if losses is None else losses)
-        self._completion = Completion(incomplete, blocking)
+        self._catch_up = CatchUp(incomplete, blocking)
         self._fetchers: dict[int, Fetcher] = {}
         self._sources: dict[TopicPartition, Fetcher] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -125,7 +125,7 @@ class ReplicaFetchers:
             leader,
             channel,
             self._truncator,
-            self._completion,
+            self._catch_up,
             self._clock,
             self._config,
             counters,

@@ -7,13 +7,12 @@ while and has room for some of the largest batches.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pybroker.background import BackgroundTask
+from pybroker.background import RetryLoop, on_this_loop
 from pybroker.errors import StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
@@ -46,18 +45,24 @@ class FullDisks:
         self._clock = clock
         self._refused_at: dict[str, float] = {}
         self._full: dict[str, _Full] = {}
-        self._wake = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task = BackgroundTask("full-disks")
+        self._loop = RetryLoop("full-disks", self._look, LOOK_S)
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._task.start(self._watch)
-        self._logs.refusals.listener = self._refused
+        begin = on_this_loop(self._begin)
+
+        def refused(path: str, error: StorageError) -> None:
+            """From any thread, with every write that a directory refuses: cheap but for the
+            first."""
+            self._refused_at[path] = self._clock.monotonic()
+            if path not in self._full:
+                begin(path, str(error))
+
+        self._loop.start()
+        self._logs.refusals.listener = refused
 
     async def stop(self) -> None:
         """Idempotent."""
-        await self._task.stop()
+        await self._loop.stop()
 
     @property
     def full(self) -> Collection[str]:
@@ -74,15 +79,8 @@ class FullDisks:
                 log.debug("free room not known path=%s error=%s", path, error)
         return found
 
-    def _refused(self, path: str, error: StorageError) -> None:
-        """From any thread, with every write that a directory refuses: cheap but for the first."""
-        self._refused_at[path] = self._clock.monotonic()
-        loop = self._loop
-        if path not in self._full and loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._begin, path, str(error))
-
     def _begin(self, path: str, reason: str) -> None:
-        if path in self._full or not self._task.runs:
+        if path in self._full or not self._loop.runs:
             return
         self._full[path] = _Full(reason)
         log.error(
@@ -92,7 +90,7 @@ class FullDisks:
             reason,
         )
         self._mark(path)
-        self._wake.set()
+        self._loop.wake()
 
     def _mark(self, path: str) -> None:
         """Say it of the replicas that are there now, and of no others."""
@@ -108,16 +106,13 @@ class FullDisks:
         partition = self._replicas.partitions.get(key)
         return partition is not None and (partition.is_replicated or not partition.is_leader)
 
-    async def _watch(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._full:
-                await asyncio.sleep(LOOK_S)
-                for path in list(self._full):
-                    await self._look(path)
+    async def _look(self) -> bool:
+        """Whether any directory is full."""
+        for path in list(self._full):
+            await self._look_at(path)
+        return bool(self._full)
 
-    async def _look(self, path: str) -> None:
+    async def _look_at(self, path: str) -> None:
         if path in self._logs.failed_directories:
             self._end(path)
             return

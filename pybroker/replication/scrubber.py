@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from pybroker.background import TaskOwner
+from pybroker.background import BackgroundTask, RetryLoop, on_this_loop
 from pybroker.errors import BrokerError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
@@ -54,41 +54,35 @@ class Scrubber:
         self._interval_s = interval_s
         self._found = found
         self._suspects: dict[TopicPartition, int] = {}
-        self._wake = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._looked_at: dict[TopicPartition, float] = {}
-        self._tasks = TaskOwner()
+        self._task = BackgroundTask("scrubber")
+        self._loop = RetryLoop("suspicions", self._look_at_suspects, _IDLE_S)
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._tasks.start(self._look_at_suspects(), "suspects")
+        self._loop.start()
+        self._replicas.on_suspicion = on_this_loop(self._suspect)
         if self._bytes_per_second > 0:
-            self._tasks.start(self._run(), "scrubber")
+            self._task.start(self._run)
 
     async def stop(self) -> None:
         """Idempotent."""
-        await self._tasks.close()
-
-    def suspect(self, key: TopicPartition, offset: int) -> None:
-        """A reader could not be given what was written at that offset. From any thread."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._suspect, key, offset)
+        await self._loop.stop()
+        await self._task.stop()
 
     def _suspect(self, key: TopicPartition, offset: int) -> None:
+        """A reader could not be given what was written at that offset."""
         self._suspects.setdefault(key, offset)
-        self._wake.set()
+        self._loop.wake()
 
-    async def _look_at_suspects(self) -> None:
+    async def _look_at_suspects(self) -> bool:
         """Only what is really so counts: a reader may have been led there by a damaged index."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._suspects:
-                key, offset = self._suspects.popitem()
-                opened = self._logs.log(key)
-                if opened is not None:
-                    base_offset = opened.segments.from_offset(offset)[0].base_offset
-                    await self._guarded(key, Place(base_offset, 0, base_offset), 1)
+        while self._suspects:
+            key, offset = self._suspects.popitem()
+            opened = self._logs.log(key)
+            if opened is not None:
+                base_offset = opened.segments.from_offset(offset)[0].base_offset
+                await self._guarded(key, Place(base_offset, 0, base_offset), 1)
+        return False
 
     async def _run(self) -> None:
         while True:

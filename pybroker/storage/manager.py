@@ -97,7 +97,9 @@ class LogManager:
         )
         self.incomplete = Incomplete(disk)
         self.ending = Ending(self._table, disk, self._directory_failed)
-        self._suspects: frozenset[TopicPartition] = frozenset()
+        self.suspects: set[TopicPartition] = set()
+        """Partitions that may lack records since the machine went down. The start finds them, and
+        the event loop takes out those that are in sync again."""
         self.accepted_losses: frozenset[TopicPartition] = frozenset()  # at this start
         self._started = False
         self.sync_due: Callable[[Flushable], bool] = _nobody
@@ -160,7 +162,7 @@ class LogManager:
         self.moves.unfinished = opening.unfinished_moves
         for path in opening.leftovers:
             self._deleted.add(0, path)
-        self._suspects = frozenset(key for key in opening.opened if is_suspect(opening.home[key]))
+        self.suspects.update(key for key in opening.opened if is_suspect(opening.home[key]))
         self._started = True
         recovered = sum(result.recovered for result in opening.opened.values())
         _logger.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
@@ -179,10 +181,6 @@ class LogManager:
     def gave_up(self) -> bool:
         """Whether the operator accepted the loss of a directory at this start."""
         return bool(self._directories.given_up)
-
-    def suspects(self) -> frozenset[TopicPartition]:
-        """Partitions that may lack records since the machine went down; as found at the start."""
-        return self._suspects
 
     @property
     def may_lack_logs(self) -> bool:

@@ -129,7 +129,7 @@ async def test_what_is_wrong_with_replicas_and_directories_is_counted(shown: Sho
     gone = TopicPartition("gone", 0)
     hole = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
     shown.holes = {keys[0]: hole, gone: hole}
-    shown.suspects = {keys[0], keys[1], gone}
+    shown.replicas.logs.suspects = {keys[0], keys[1], gone}
     incomplete = shown.replicas.logs.incomplete
     for key in keys:
         incomplete.mark(key, str(shown.home / str(key)))

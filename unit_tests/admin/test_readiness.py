@@ -104,7 +104,7 @@ async def test_why_a_replica_is_behind_is_named(shown: Shown) -> None:
     await shown.hosts(
         *(facts(key, leader=2, isr=(2,), replicas=(ME, 2)) for key in (T0, fresh)),
     )
-    shown.suspects.add(T0)
+    shown.replicas.logs.suspects.add(T0)
     shown.replicas.logs.incomplete.mark(fresh, str(shown.home / "t-1"))
     assert (await faults(shown.view))["replicas"] == (
         "t-0 is not in sync: it may lack records since the machine went down;"

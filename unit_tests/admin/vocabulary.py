@@ -40,7 +40,6 @@ class Shown:
     given: dict[str, str] = field(default_factory=dict)
     holes: dict[TopicPartition, Damage] = field(default_factory=dict)
     """Found in logs that are in use."""
-    suspects: set[TopicPartition] = field(default_factory=set)
     full: list[str] = field(default_factory=list)
     free: dict[str, int] = field(default_factory=dict)
 
@@ -64,7 +63,6 @@ class Shown:
             layers=lambda: LayeredConfig(self.view.config),
             journal=self._journal,
             damaged=lambda: {**self.replicas.logs.damaged(), **self.holes},
-            suspects=lambda: self.suspects,
             full_directories=lambda: self.full,
             free_bytes=self._free_bytes,
         )

@@ -21,9 +21,16 @@ from unit_tests.handlers.bench import BROKER_ID, Bench, batch, values_of
 COMPONENTS = (
     *("log-directories", "logs", "offsets-session", "producer-ids", "group-commit"),
     *("configuration", "connections", "registration", "membership", "controller-journal"),
-    *("controller", "discovery", "standing", "directory-failures", "quarantine", "full-disks"),
-    *("housekeeping", "scrubber", "claims", "isr-changes", "mover", "fetchers", "requests"),
-    *("groups", "controlled-shutdown"),
+    *(
+        "controller",
+        "discovery",
+        "standing",
+        "directory-failures",
+        "damaged-replicas",
+        "full-disks",
+    ),
+    *("housekeeping", "scrubber", "log-end-reports", "isr-changes", "mover", "fetchers"),
+    *("requests", "groups", "controlled-shutdown"),
 )
 """In the order of their start."""
 ALREADY_THERE = COMPONENTS[:2]

@@ -76,7 +76,7 @@ class Host:
 
     async def look(self) -> set[TopicPartition]:
         """Who would rather not lead after another look."""
-        await self.full._look("/a")
+        await self.full._look_at("/a")
         return set(self.leadership_yield.reasons)
 
 

@@ -15,9 +15,10 @@ from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_topic
 from pybroker.errors import ConnectionLoss
 from pybroker.ports import CreateOp
-from pybroker.replication.health.power_loss import Left, PowerLoss, without
+from pybroker.replication.health.power_loss import Left, PowerLoss
+from pybroker.replication.health.step_aside import without
 from pybroker.storage.log_parts import Damage
-from unit_tests.replication.health.test_quarantine import Broker, state
+from unit_tests.replication.health.test_damaged_replicas import Broker, state
 from unit_tests.replication.next_topic import NEXT, NextTopic
 from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
 
@@ -26,12 +27,12 @@ async def at_the_start(broker: Broker, next_topic: NextTopic) -> None:
     broker.killed()
     broker.flip()
     broker.killed()
-    await broker.quarantine.settle()
+    await broker.damaged.settle()
 
 
 async def in_office(broker: Broker, next_topic: NextTopic) -> None:
-    broker.quarantine.start()
-    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+    broker.damaged.loop.start()
+    broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
     await broker.until(lambda: broker.told or next_topic.kept)
 
 
@@ -39,9 +40,9 @@ async def not_complete(broker: Broker, next_topic: NextTopic) -> None:
     log = broker.replicas.logs.log(T0)
     assert log is not None
     broker.replicas.logs.incomplete.mark(T0, log.directory)
-    unfit = broker.quarantine._unfit
-    assert unfit.refused(T0)
-    await unfit.look()
+    incomplete = broker.damaged._incomplete
+    assert incomplete.refused(T0)
+    await incomplete.look()
 
 
 async def after_a_power_loss(broker: Broker, next_topic: NextTopic) -> None:
@@ -62,7 +63,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     topic = encode_topic(TopicAssignment({0: (ME, 2)}, TOPIC_ID))
     await made.coord.set(paths.topic("t"), topic)
     yield made
-    await made.quarantine.stop()
+    await made.damaged.loop.stop()
     made.replicas.logs.unlock()
     await made.coord.close()
 

@@ -66,5 +66,5 @@ def test_a_bent_leader_epoch_does_not_matter_to_the_only_replica(number: int, bi
             assert len(simulation.run(read_all, simulation.bootstrap, count)) == count
             app = simulation.cluster.brokers[only].app
             assert app is not None
-            assert not app.quarantine.waiting
+            assert not app.damaged_replicas.waiting
             simulation.kill(only)

@@ -67,7 +67,7 @@ def test_a_replica_is_suspect_from_a_power_loss_until_it_is_in_sync() -> None:
         simulation.wait(lambda: victim.serves)
         told = simulation.run(faults, victim)
         assert "may lack records since the machine went down" in told["replicas"]
-        assert rooms(victim).suspects() == {PARTITION}
+        assert rooms(victim).logs.suspects == {PARTITION}
         simulation.mend()
-        simulation.wait(lambda: not rooms(victim).suspects())
+        simulation.wait(lambda: not rooms(victim).logs.suspects)
         assert simulation.run(faults, victim) == {}

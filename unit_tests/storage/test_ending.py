@@ -79,7 +79,7 @@ def test_logs_that_ended_in_threads_are_as_they_were(host: Host) -> None:
     end(manager)
     again = host.start()
     assert existing(again).log_end_offset == 5
-    assert not again.suspects()
+    assert not again.suspects
     syncs_before = len(host.disk.faults.syncs) if isinstance(host.disk, WatchedDisk) else 0
     end(again)
     assert isinstance(host.disk, WatchedDisk)

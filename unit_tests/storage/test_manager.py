@@ -256,25 +256,25 @@ def test_every_log_is_suspect_after_another_boot(host: Host) -> None:
     make(manager, B)
     existing(manager, B).flush()
     manager.write_checkpoints({})
-    assert host.kill().suspects() == frozenset()
+    assert host.kill().suspects == set()
     # Of what was appended after the flush of B nothing need be left in the file.
-    assert host.lose_power().suspects() == {A, B}
+    assert host.lose_power().suspects == {A, B}
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_suspects_are_found_again_until_they_are_settled(host: Host, clean: bool) -> None:
     make(host.start(), A)
-    assert host.lose_power().suspects() == {A}
+    assert host.lose_power().suspects == {A}
     manager = host.restart() if clean else host.kill()
-    assert manager.suspects() == {A}
+    assert manager.suspects == {A}
     manager.record_incarnation(7)
-    assert (host.restart() if clean else host.kill()).suspects() == frozenset()
+    assert (host.restart() if clean else host.kill()).suspects == set()
 
 
 def test_a_clean_stop_before_another_boot_leaves_nothing_suspect(host: Host) -> None:
     make(host.start(), A)
     host.managers[-1].shutdown({})
-    assert host.lose_power().suspects() == frozenset()
+    assert host.lose_power().suspects == set()
 
 
 def test_within_one_boot_a_cut_below_the_high_watermark_is_damage(host: Host) -> None:

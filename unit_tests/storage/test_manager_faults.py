@@ -76,7 +76,7 @@ def test_a_broker_that_registers_again_needs_no_room(host: Host) -> None:
     assert host.failed == []
     disk.faults.room_bytes = None
     manager = host.kill()
-    assert manager.suspects() == frozenset()
+    assert manager.suspects == set()
     disk.faults.room_bytes = 0
     manager.record_incarnation(9)
     disk.faults.room_bytes = None
@@ -91,13 +91,13 @@ def test_what_is_settled_on_a_full_disk_is_noted_when_there_is_room(host: Host) 
     host.boot = "boot-2"
     for is_full in (True, True, False):
         manager = host.kill()
-        assert manager.suspects() == {A}
+        assert manager.suspects == {A}
         disk.faults.room_bytes = 0 if is_full else None
         manager.record_incarnation(7)
         assert host.failed == []
         disk.faults.room_bytes = None
     manager = host.kill()
-    assert manager.suspects() == frozenset()
+    assert manager.suspects == set()
 
 
 def test_deleting_makes_room_on_a_full_disk(host: Host) -> None:
@@ -197,12 +197,12 @@ def test_what_a_failed_sync_left_in_memory_is_written_anew(host: Host) -> None:
     disk.faults.syncs.clear()
     for _ in range(2):
         manager = host.kill()
-        assert manager.suspects() == {A, B}
+        assert manager.suspects == {A, B}
         assert existing(manager).log_end_offset == 43
     assert durable.stat().st_ino == before[0] and unsure.stat().st_ino != before[1]
     assert f"{unsure}.tmp" in disk.faults.syncs and str(durable) not in disk.faults.syncs
     manager.record_incarnation(1)
-    assert host.kill().suspects() == frozenset()
+    assert host.kill().suspects == set()
 
 
 def test_a_young_log_of_which_only_the_directory_is_left_is_opened_after_a_failed_sync(
@@ -220,5 +220,5 @@ def test_a_young_log_of_which_only_the_directory_is_left_is_opened_after_a_faile
     for path in Path(log.directory).glob("0*"):
         path.unlink()
     manager = host.kill()
-    assert manager.suspects() == {A}
+    assert manager.suspects == {A}
     assert existing(manager).log_end_offset == 0

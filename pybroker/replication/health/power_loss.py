@@ -1,19 +1,18 @@
-"""What a broker does after its machine went down, before it registers again.
+"""Suspect replicas: what a broker does after its machine went down, before it registers again.
 
-What had not been made durable is gone, and nobody can tell from the files how much that was: a log
-may simply end earlier. So each replica that was not closed in order leaves the in-sync replicas and
-the eligible ones of its partition, and comes back as any other that has to catch up. Only where
-there is no other replica is it used as it is, with a loss receipt.
+Records that were not synced are gone, and the files do not tell how many: a log may simply end
+earlier. So each replica that was not closed properly leaves the ISR and the eligible replicas of
+its partition, and catches up as any other follower. A partition's only replica is used as it is,
+with a loss receipt.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
 
 from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.zookeeper import paths, topic_nodes
@@ -25,24 +24,13 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
     encode_receipts,
 )
 from pybroker.coordinator.zookeeper.registry import end_earlier_lives
-from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
-from pybroker.errors import BadVersion, ConnectionLoss, MalformedNode, NodeExists, NoNode
-from pybroker.model import (
-    NO_LEADER,
-    PartitionFacts,
-    PartitionState,
-    TopicPartition,
-    is_orphaned,
-)
+from pybroker.errors import NoNode
+from pybroker.model import PartitionFacts, PartitionState, TopicPartition
 from pybroker.ports import CheckOp, Clock, Coord
+from pybroker.replication.health.step_aside import StepAside, without
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
-state_change = logging.getLogger("pybroker.state_change")
-
-_ATTEMPTS_MAX: Final = 10
-"""Leaders and the controller may change a state meanwhile."""
-_RETRY_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,42 +41,24 @@ class Left:
     high_watermark: int
 
 
-def without(state: PartitionState, broker_id: int) -> PartitionState | None:
-    """The state in which that broker's replica counts for nothing; where it led, nobody leads. Of
-    that, and that nobody counts any more, the replicas are told by a new leader epoch. None if it
-    counts for nothing already."""
-    led = state.leader == broker_id
-    if not led and broker_id not in state.isr and broker_id not in state.eligible:
-        return None
-    changed = replace(
-        state,
-        leader=NO_LEADER if led else state.leader,
-        isr=tuple(replica for replica in state.isr if replica != broker_id),
-        eligible=tuple(replica for replica in state.eligible if replica != broker_id),
-    )
-    is_news = led or is_orphaned(changed)
-    return replace(changed, leader_epoch=state.leader_epoch + is_news)
+def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Left]:
+    """What is left of these logs, as far as they are there."""
+    return {
+        key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
+        for key in keys
+        if (found := logs.log(key)) is not None
+    }
 
 
-class SuspectReplicas:
-    """The replicas of one broker that may lack records since its machine went down, until each is
-    in sync again. Replicas of topics that were deleted since may be among them."""
-
-    def __init__(self, broker_id: int, found: Iterable[TopicPartition]) -> None:
-        """`found` at the start."""
-        self._broker_id = broker_id
-        self._suspects = set(found)
-
-    @property
-    def partitions(self) -> frozenset[TopicPartition]:
-        return frozenset(self._suspects)
-
-    def told(self, partitions: Iterable[PartitionFacts]) -> None:
-        """What the controller says of partitions."""
-        if self._suspects:
-            self._suspects.difference_update(
-                each.topic_partition for each in partitions if self._broker_id in each.state.isr
-            )
+def in_sync_again(
+    suspects: set[TopicPartition], broker_id: int, partitions: Iterable[PartitionFacts]
+) -> None:
+    """Take out of the broker's `suspects` those that the controller says are in sync. What was a
+    replica of a deleted topic stays."""
+    if suspects:
+        suspects.difference_update(
+            each.topic_partition for each in partitions if broker_id in each.state.isr
+        )
 
 
 class PowerLoss:
@@ -98,72 +68,38 @@ class PowerLoss:
         self._coord = coord
         self._broker_id = broker_id
         self._clock = clock
-
-    async def settle(self, logs: LogManager) -> None:
-        """As `step_aside`, with the suspects among these logs."""
-        suspects = {
-            key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
-            for key in logs.suspects()
-            if (found := logs.log(key)) is not None
-        }
-        await self.step_aside(suspects)
+        self._leave = StepAside(coord, broker_id)
 
     async def step_aside(
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
         """Let none of these replicas be elected for what it had; afterwards the broker may
         register. Raises CoordError: then it may not."""
+
+        async def leave(key: TopicPartition) -> None:
+            left = suspects[key]
+            decide = partial(self._decide, key, left, reason)
+            await self._leave(key, f"{reason} log_end={left.log_end}", decide)
+
         if suspects:
             await end_earlier_lives(self._coord, self._broker_id)
-        keys = sorted(suspects)
-        await bounded_gather(lambda key: self._step_aside(key, suspects[key], reason), keys)
+        await bounded_gather(leave, sorted(suspects))
 
-    async def _step_aside(self, key: TopicPartition, left: Left, reason: str) -> None:
-        """Conditional writes: a change by others, or a lost reply, is read and decided again."""
-        for attempt in range(_ATTEMPTS_MAX):
-            try:
-                await self._try(key, left, reason)
-            except (BadVersion, NodeExists, ConnectionLoss):
-                if attempt == _ATTEMPTS_MAX - 1:
-                    raise
-                await asyncio.sleep(_RETRY_S if attempt else 0)
-            except NoNode:
-                return  # the topic is gone, or the partition was never led
-            except MalformedNode as error:
-                # The controller leaves such a partition alone, too: nobody can be elected.
-                log.error("suspect replica not settled partition=%s reason=%s", key, error)
-                return
-            else:
-                return
-
-    async def _try(self, key: TopicPartition, left: Left, reason: str) -> None:
-        none_removed = await topic_nodes.none_removed_since_now(self._coord)
-        path = paths.topic(key.topic)
-        topic = decode_topic(path, (await self._coord.get(path))[0])
-        replicas = topic.replicas.get(key.partition, ())
+    async def _decide(
+        self,
+        key: TopicPartition,
+        left: Left,
+        reason: str,
+        state: PartitionState,
+        none_removed: CheckOp,
+    ) -> PartitionState | None:
+        replicas = await self._leave.assigned(key)
         if self._broker_id not in replicas:
-            return
-        path = paths.partition_state(key)
-        found = await topic_nodes.find(self._coord, path, none_removed)
-        state = decode_state(path, found.data)
-        if len(replicas) == 1:
-            await self._write_receipt(key, state, left, reason, none_removed)
-            return
-        changed = without(state, self._broker_id)
-        if changed is None:
-            return
-        await topic_nodes.replace(self._coord, found, encode_state(changed, found.data))
-        state_change.warning(
-            "replica steps aside partition=%s reason=%s log_end=%d leader=%d "
-            "leader_epoch=%d isr=%s eligible=%s",
-            key,
-            reason,
-            left.log_end,
-            changed.leader,
-            changed.leader_epoch,
-            ",".join(map(str, changed.isr)),
-            ",".join(map(str, changed.eligible)),
-        )
+            return None
+        if len(replicas) > 1:
+            return without(state, self._broker_id)
+        await self._write_receipt(key, state, left, reason, none_removed)
+        return None
 
     async def _write_receipt(
         self,

@@ -58,7 +58,7 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()
-    if key in app.quarantine.waiting:
+    if key in app.damaged_replicas.waiting:
         return {str(key)}
     if key in rooms.replicas.partitions and key not in rooms.logs.incomplete:
         return set()

@@ -38,7 +38,8 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
 def is_whole(cluster: SimCluster) -> bool:
     """Every partition has a leader, all brokers are in sync with it, and they know it; nobody has
     found damage that is still to be acted upon."""
-    if any(each.app is not None and each.app.quarantine.waiting for each in _running(cluster)):
+    apps = [each.app for each in _running(cluster)]
+    if any(app is not None and app.damaged_replicas.waiting for app in apps):
         return False
     return all(
         len(state.isr) == len(cluster.brokers)

@@ -12,12 +12,12 @@ from pybroker.coordinator.controller.decisions import Circumstances
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus, Reason
 from pybroker.coordinator.controller.suspects import decide_longest
 from pybroker.coordinator.zookeeper import paths, schemas
-from pybroker.coordinator.zookeeper.claims import (
-    Claim,
-    decode_claim,
-    encode_claim,
-    read_claim,
-    write_claim,
+from pybroker.coordinator.zookeeper.log_end_reports import (
+    LogEndReport,
+    decode_log_end,
+    encode_log_end,
+    read_log_end,
+    write_log_end,
 )
 from pybroker.coordinator.zookeeper.loss_receipts import POWER_LOSS, decode_receipts
 from pybroker.coordinator.zookeeper.registry import ensure, read_incarnation
@@ -35,9 +35,9 @@ def partition(state: PartitionState = ORPHANED) -> Partition:
     return Partition(KEY, (1, 2, 3), PartitionStatus.OFFLINE, state, 4)
 
 
-def claims(*ends: tuple[int, int, int], leader_epoch: int = 5) -> dict[int, Claim]:
+def reports(*ends: tuple[int, int, int], leader_epoch: int = 5) -> dict[int, LogEndReport]:
     """Of (replica, epoch, end)."""
-    return {who: Claim(who, epoch, end, leader_epoch, 10 + who) for who, epoch, end in ends}
+    return {who: LogEndReport(who, epoch, end, leader_epoch, 10 + who) for who, epoch, end in ends}
 
 
 @pytest.mark.parametrize(
@@ -55,61 +55,61 @@ def test_the_longest_log_leads(
     ends: tuple[tuple[int, int, int], ...], isr: tuple[int, ...]
 ) -> None:
     """Who has the same is in sync: the leader alone could be lost a moment later."""
-    write = decide_longest(partition(), claims(*ends), NOW)
+    write = decide_longest(partition(), reports(*ends), NOW)
     assert write is not None
     assert write.state == PartitionState(isr[0], 6, isr, 7)
     assert write.incarnations == tuple((replica, 10 + replica) for replica in isr)
     assert (write.reason, write.unclean, write.expected_version) == (Reason.POWER_LOSS, True, 4)
 
 
-ALL = claims((1, 4, 10), (2, 4, 12), (3, 4, 11))
+ALL = reports((1, 4, 10), (2, 4, 12), (3, 4, 11))
 
 
 @pytest.mark.parametrize(
     ("state", "known", "hosts"),
     [
-        (ORPHANED, claims((1, 4, 10), (2, 4, 12)), (1, 2, 3)),
+        (ORPHANED, reports((1, 4, 10), (2, 4, 12)), (1, 2, 3)),
         (ORPHANED, ALL, (1, 3)),
-        (ORPHANED, claims((1, 6, 10), (2, 7, 12), (3, 6, 11)), (1, 2, 3)),
-        (ORPHANED, {**ALL, **claims((1, 4, 10), leader_epoch=4)}, (1, 2, 3)),
+        (ORPHANED, reports((1, 6, 10), (2, 7, 12), (3, 6, 11)), (1, 2, 3)),
+        (ORPHANED, {**ALL, **reports((1, 4, 10), leader_epoch=4)}, (1, 2, 3)),
         (dataclasses.replace(ORPHANED, isr=(3,)), ALL, (1, 2, 3)),
         (dataclasses.replace(ORPHANED, eligible=(3,)), ALL, (1, 2, 3)),
         (dataclasses.replace(ORPHANED, leader=3, isr=(3,)), ALL, (1, 2, 3)),
     ],
 )
 def test_nobody_leads_before_all_are_back_and_have_answered(
-    state: PartitionState, known: dict[int, Claim], hosts: tuple[int, ...]
+    state: PartitionState, known: dict[int, LogEndReport], hosts: tuple[int, ...]
 ) -> None:
     now = dataclasses.replace(NOW, hosts=hosts, candidates=hosts)
     assert decide_longest(partition(state), known, now) is None
 
 
 def test_a_claim_survives_its_node() -> None:
-    claim = Claim(3, 4, 1 << 40, 5, 8, uuid.UUID(int=1 << 90))
-    assert decode_claim("/", encode_claim(claim)) == claim
+    report = LogEndReport(3, 4, 1 << 40, 5, 8, uuid.UUID(int=1 << 90))
+    assert decode_log_end("/", encode_log_end(report)) == report
 
 
 async def test_claims_in_zookeeper(cluster: Cluster) -> None:
     coord = cluster.tool
-    assert await read_claim(coord, KEY, 3) is None
+    assert await read_log_end(coord, KEY, 3) is None
     for end in (7, 8):
-        await write_claim(coord, KEY, Claim(3, 4, end, 5, 1))
-    assert await read_claim(coord, KEY, 3) == Claim(3, 4, 8, 5, 1)
+        await write_log_end(coord, KEY, LogEndReport(3, 4, end, 5, 1))
+    assert await read_log_end(coord, KEY, 3) == LogEndReport(3, 4, 8, 5, 1)
     await coord.set(paths.suspect(KEY, 3), b"garbage")
-    assert await read_claim(coord, KEY, 3) is None
+    assert await read_log_end(coord, KEY, 3) is None
 
 
-async def claim(
+async def report(
     cluster: Cluster, replica: int, end: int, topic_id: uuid.UUID = NO_TOPIC_ID
 ) -> None:
     """As the broker does after the power loss."""
     await ensure(cluster.tool, paths.incarnation(replica))
     incarnation = await read_incarnation(cluster.tool, replica)
-    await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1, incarnation, topic_id))
+    await write_log_end(cluster.tool, KEY, LogEndReport(replica, 0, end, 1, incarnation, topic_id))
 
 
 async def notify(cluster: Cluster) -> None:
-    """The controller has looked at the claims that there are."""
+    """The controller has looked at the reports that there are."""
     notice = schemas.encode_partitions([KEY])
     await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
     await until(
@@ -137,12 +137,12 @@ def leader_of(cluster: Cluster) -> int | None:
 async def test_a_broker_that_began_anew_has_not_what_it_claimed_before(cluster: Cluster) -> None:
     """Its disk may have been replaced."""
     await orphan(cluster)
-    await claim(cluster, 3, 6)
+    await report(cluster, 3, 6)
     await cluster.tool.set(paths.incarnation(3), b"")
-    await claim(cluster, 2, 5)
+    await report(cluster, 2, 5)
     await notify(cluster)
     assert leader_of(cluster) == NO_LEADER
-    await claim(cluster, 3, 0)
+    await report(cluster, 3, 0)
     await notify(cluster)
     await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=2")
 
@@ -150,10 +150,10 @@ async def test_a_broker_that_began_anew_has_not_what_it_claimed_before(cluster: 
 async def test_a_broker_that_begins_anew_during_the_election_does_not_lead(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller has read its claim, and has not heard of it yet."""
+    """The controller has read its report, and has not heard of it yet."""
     await orphan(cluster)
-    await claim(cluster, 3, 6)
-    await claim(cluster, 2, 5)
+    await report(cluster, 3, 6)
+    await report(cluster, 2, 5)
 
     async def read_before_it_is_raised(coord: Coord, broker_id: int) -> int:
         known = await read_incarnation(coord, broker_id)
@@ -165,7 +165,7 @@ async def test_a_broker_that_begins_anew_during_the_election_does_not_lead(
         patched.setattr(suspects, "read_incarnation", read_before_it_is_raised)
         await notify(cluster)
     assert leader_of(cluster) == NO_LEADER
-    await claim(cluster, 3, 4)
+    await report(cluster, 3, 4)
     await notify(cluster)
     await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=2")
 
@@ -176,7 +176,7 @@ async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Clust
     for replica, end, topic_id in ((2, 5, now), (3, 9, earlier), (3, 6, now)):
         state = cluster.state("orders-0")
         assert state is not None and state.leader == NO_LEADER
-        await claim(cluster, replica, end, topic_id)
+        await report(cluster, replica, end, topic_id)
         await notify(cluster)
     await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
     node = cluster.tree.node(paths.loss(KEY))
@@ -198,7 +198,7 @@ async def test_a_new_controller_counts_what_was_claimed_before(cluster: Cluster)
     orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
     await cluster.write_json(path, orphaned)
     for replica, end in ((2, 5), (3, 6)):
-        await claim(cluster, replica, end)
+        await report(cluster, replica, end)
     await first.kill()
     await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
 
@@ -218,7 +218,7 @@ async def test_the_longest_is_elected_whichever_reply_is_lost(
     orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
     await cluster.write_json(path, orphaned)
     for replica, end in ((2, 5), (3, 6)):
-        await claim(cluster, replica, end)
+        await report(cluster, replica, end)
     first.lose_request(position, applied=applied)
     notice = schemas.encode_partitions([KEY])
     await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)

@@ -15,7 +15,8 @@ from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import BadVersion, ConnectionLoss, MultiFailed
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition
 from pybroker.ports import CheckOp, CoordOp, OpResult
-from pybroker.replication.health.power_loss import Left, PowerLoss, SuspectReplicas, without
+from pybroker.replication.health.power_loss import Left, PowerLoss, in_sync_again
+from pybroker.replication.health.step_aside import without
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.replication.vocabulary import facts
@@ -112,13 +113,14 @@ async def test_no_fetch_of_an_earlier_life_brings_a_replica_back(
 
 def test_a_replica_is_suspect_until_it_is_in_sync_again() -> None:
     others = TopicPartition("t", 1)
-    suspects = SuspectReplicas(1, [T0, others])
-    suspects.told([facts(T0, leader=2, isr=(2,)), facts(others, leader=2, isr=(2, 3))])
-    assert suspects.partitions == {T0, others}
-    suspects.told([facts(T0, leader=2, isr=(2, 1))])
-    assert suspects.partitions == {others}
-    suspects.told([facts(T0, leader=2, isr=(2,), epoch=1)])  # it only lags
-    assert suspects.partitions == {others}
+    suspects = {T0, others}
+    not_yet = [facts(T0, leader=2, isr=(2,)), facts(others, leader=2, isr=(2, 3))]
+    in_sync_again(suspects, 1, not_yet)
+    assert suspects == {T0, others}
+    in_sync_again(suspects, 1, [facts(T0, leader=2, isr=(2, 1))])
+    assert suspects == {others}
+    in_sync_again(suspects, 1, [facts(T0, leader=2, isr=(2,), epoch=1)])  # it only lags
+    assert suspects == {others}
 
 
 async def test_the_only_replica_of_all_is_used_with_a_receipt(cluster: Cluster) -> None:
@@ -185,7 +187,7 @@ async def test_a_lost_reply_is_read_back(cluster: Cluster, applied: bool) -> Non
 async def test_it_does_not_end_as_if_it_had_worked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pybroker.replication.health.power_loss._RETRY_S", 0)
+    monkeypatch.setattr("pybroker.coordinator.zookeeper.asking_again._RETRY_S", 0)
     await cluster.begin((1, 2, 3), state(1, (1, 2)))
 
     async def refused(ops: Sequence[CoordOp]) -> list[OpResult]:

@@ -12,7 +12,7 @@ import pytest
 
 from pybroker.clock import SystemClock
 from pybroker.coordinator.zookeeper import paths
-from pybroker.coordinator.zookeeper.claims import Claim, read_claim
+from pybroker.coordinator.zookeeper.log_end_reports import LogEndReport, read_log_end
 from pybroker.coordinator.zookeeper.registry import create_parents, read_incarnation
 from pybroker.coordinator.zookeeper.schemas import decode_partitions
 from pybroker.model import (
@@ -22,7 +22,7 @@ from pybroker.model import (
     PartitionState,
     TopicPartition,
 )
-from pybroker.replication.health.claims import Claims
+from pybroker.replication.health.log_end_reports import LogEndReports
 from pybroker.replication.manager import ReplicaManager
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
@@ -54,33 +54,33 @@ async def orphan(bench: Bench) -> None:
     await replicas.leader_and_isr(command)
 
 
-async def claimed(bench: Bench, incarnation: int) -> Claim:
-    """The claim, as soon as it is one of that incarnation."""
+async def reported(bench: Bench, incarnation: int) -> LogEndReport:
+    """The report, as soon as it is one of that incarnation."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            found = await read_claim(bench.coord, KEY, BROKER_ID)
+            found = await read_log_end(bench.coord, KEY, BROKER_ID)
             if found is not None and found.incarnation == incarnation:
                 return found
 
 
 async def test_who_is_registered_anew_claims_again(bench: Bench) -> None:
-    """What was claimed before counts no more: the session may have ended with the machine."""
+    """What was reported before counts no more: the session may have ended with the machine."""
     await orphan(bench)
     before = await read_incarnation(bench.coord, BROKER_ID)
-    claim = await claimed(bench, before)
-    assert (claim.epoch, claim.end, claim.leader_epoch) == (0, 1, ORPHANED_IN)
+    report = await reported(bench, before)
+    assert (report.epoch, report.end, report.leader_epoch) == (0, 1, ORPHANED_IN)
     epoch = bench.app.controller.epoch
     bench.coord.expire()
     await until(lambda: bench.app.controller.epoch > epoch and bench.app.standing.is_full)
     await orphan(bench)
     now = await read_incarnation(bench.coord, BROKER_ID)
     assert now > before
-    assert (await claimed(bench, now)).end == 1
+    assert (await reported(bench, now)).end == 1
 
 
 async def test_who_is_told_the_same_again_says_nothing_new(bench: Bench) -> None:
     await orphan(bench)
-    await claimed(bench, await read_incarnation(bench.coord, BROKER_ID))
+    await reported(bench, await read_incarnation(bench.coord, BROKER_ID))
     path = paths.suspect(KEY, BROKER_ID)
     node = bench.tree.node(path)
     assert node is not None
@@ -94,15 +94,15 @@ async def test_who_raises_its_own_incarnation_claims_again(bench: Bench) -> None
     """Another replica of it steps aside in use; this one is as it was, and not told again."""
     await orphan(bench)
     before = await read_incarnation(bench.coord, BROKER_ID)
-    await claimed(bench, before)
+    await reported(bench, before)
     stat = await bench.coord.set(paths.incarnation(BROKER_ID), b"")
     bench.app._incarnation_raised(stat.version)
     assert stat.version > before
-    assert (await claimed(bench, stat.version)).end == 1
+    assert (await reported(bench, stat.version)).end == 1
 
 
 async def test_no_notice_is_too_large_however_many_partitions_wait(tmp_path: Path) -> None:
-    """ZooKeeper refuses a large one, and the controller would never hear of any claim."""
+    """ZooKeeper refuses a large one, and the controller would never hear of any report."""
     coord = MemoryCoord(MemoryTree(SystemClock()))
     await coord.start()
     await create_parents(coord)
@@ -111,12 +111,12 @@ async def test_no_notice_is_too_large_however_many_partitions_wait(tmp_path: Pat
     waiting = SimpleNamespace(state=state, log=log, topic_id=None)
     keys = [TopicPartition("t" * 249, number) for number in range(2_100)]
     replicas = SimpleNamespace(partitions=dict.fromkeys(keys, waiting), broker_id=BROKER_ID)
-    claims = Claims(coord, cast(ReplicaManager, replicas), lambda: 3)
+    reports = LogEndReports(coord, cast(ReplicaManager, replicas), lambda: 3)
     for key in keys:
         replicas.on_orphaned(SimpleNamespace(topic_partition=key))
-    claims.start()
-    await until(lambda: not claims._asked)
-    await claims.stop()
+    reports.loop.start()
+    await until(lambda: len(reports._told) == len(keys))
+    await reports.loop.stop()
     told: list[TopicPartition] = []
     for name in await coord.children(paths.ISR_CHANGES):
         path = f"{paths.ISR_CHANGES}/{name}"

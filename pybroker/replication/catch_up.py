@@ -14,7 +14,7 @@ from pybroker.storage.incomplete import Incomplete
 log = logging.getLogger(__name__)
 
 
-class Completion:
+class CatchUp:
     """Used from the event loop only."""
 
     def __init__(self, incomplete: Incomplete, blocking: Blocking) -> None:

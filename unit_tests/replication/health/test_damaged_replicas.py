@@ -16,8 +16,8 @@ from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import ConnectionLoss, ErrorCode, MultiFailed, StorageError
 from pybroker.model import NO_LEADER, PartitionState
 from pybroker.ports import CheckOp, CoordOp, OpResult
+from pybroker.replication.health.damaged_replicas import DamagedReplicas, stepped_aside
 from pybroker.replication.health.power_loss import Left, PowerLoss
-from pybroker.replication.health.quarantine import Quarantine, stepped_aside
 from pybroker.replication.scrubber import Scrubber
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage
@@ -71,7 +71,7 @@ class Broker:
         self._make()
 
     def _make(self) -> None:
-        self.quarantine = Quarantine(
+        self.damaged = DamagedReplicas(
             coord=self.coord,
             broker_id=ME,
             logs=self.replicas.logs,
@@ -87,7 +87,7 @@ class Broker:
             clock=self.replicas.clock,
             bytes_per_second=2**40,
             interval_s=1.0,
-            found=self.quarantine.found,
+            found=self.damaged.found,
         )
 
     def _changed(self) -> None:
@@ -138,7 +138,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     made = Broker(tmp_path)
     yield made
     await made.scrubber.stop()
-    await made.quarantine.stop()
+    await made.damaged.loop.stop()
     made.replicas.logs.unlock()
     await made.coord.close()
 
@@ -149,7 +149,7 @@ async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broke
     damaged = broker.flip()
     broker.killed()
     await ensure(broker.coord, paths.incarnation(ME))
-    await broker.quarantine.settle()
+    await broker.damaged.settle()
     assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
     of_earlier_life = CheckOp(paths.incarnation(ME), 0)
     with pytest.raises(MultiFailed):
@@ -185,12 +185,12 @@ async def test_who_steps_aside_in_office_becomes_another_incarnation(
 
     if is_lost:
         monkeypatch.setattr(broker.coord, "multi", write_and_lose)
-    broker.quarantine.start()
-    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
-    await broker.until(lambda: T0 in broker.quarantine.waiting or broker.told)
+    broker.damaged.loop.start()
+    broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+    await broker.until(lambda: T0 in broker.damaged.waiting or broker.told)
     if is_lost:
         await broker.until(lambda: broker.coord.multi == write)
-        broker.quarantine._wake.set()
+        broker.damaged.loop.wake()
     await broker.until(lambda: broker.told)
     _, stat = await broker.coord.get(paths.incarnation(ME))
     assert stat.version == 1 + is_lost
@@ -212,12 +212,12 @@ async def test_a_disk_that_fails_meanwhile_does_not_keep_the_others_out(
         raise error
 
     monkeypatch.setattr(broker.replicas.logs, "give_up", breaks)
-    broker.quarantine.start()
-    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+    broker.damaged.loop.start()
+    broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
 
     def is_over() -> bool:
-        broker.quarantine._wake.set()
-        return T0 not in broker.quarantine.waiting
+        broker.damaged.loop.wake()
+        return T0 not in broker.damaged.waiting
 
     await until(is_over)
     _, stat = await broker.coord.get(paths.incarnation(ME))
@@ -233,20 +233,25 @@ async def test_a_disk_that_fails_behind_a_lost_reply_leaves_no_incarnation_unkno
     await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
     write = broker.coord.multi
 
+    opened = broker.replicas.logs.log(T0)
+    assert opened is not None
+
     async def write_and_lose(ops: Sequence[CoordOp]) -> list[OpResult]:
-        await write(ops)
-        monkeypatch.undo()
-        opened = broker.replicas.logs.log(T0)
-        assert opened is not None
-        opened.fail(StorageError("Input/output error"))
+        if opened.failure is None:
+            await write(ops)
+            opened.fail(StorageError("Input/output error"))
         raise ConnectionLoss("the reply is lost")
 
+    monkeypatch.setattr("pybroker.coordinator.zookeeper.asking_again._RETRY_S", 0)
     monkeypatch.setattr(broker.coord, "multi", write_and_lose)
-    broker.quarantine.start()
-    broker.quarantine.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
-    await broker.until(lambda: broker.coord.multi == write)
-    broker.quarantine._wake.set()
-    await broker.until(lambda: not broker.quarantine.waiting)
+    broker.damaged.loop.start()
+    broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
+
+    def is_over() -> bool:
+        broker.damaged.loop.wake()
+        return not broker.damaged.waiting
+
+    await until(is_over)
     _, stat = await broker.coord.get(paths.incarnation(ME))
     assert stat.version == 1
     assert broker.incarnations[-1] == stat.version
@@ -260,23 +265,23 @@ async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker:
     broker.killed()
     broker.flip()
     broker.killed()
-    await broker.quarantine.settle()
+    await broker.damaged.settle()
     await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
     broker.live = (ME, 3)
-    unfit = broker.quarantine._unfit
+    incomplete = broker.damaged._incomplete
     stored = state(2, (2,))
     await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
     await broker.replicas.told(facts(epoch=9, replicas=(ME, 2)))
-    assert unfit.waits
-    assert not await unfit.look()
-    assert not unfit.waits, "it does not count"
+    assert incomplete.waits
+    assert not await incomplete.look()
+    assert not incomplete.waits, "it does not count"
     assert (await broker.stored())[0] == stored
     await broker.coord.set(paths.partition_state(T0), schemas.encode_state(state(ME, (ME,))))
     await broker.replicas.told(facts(epoch=10, isr=(ME,), replicas=(ME, 2)))
-    assert not await unfit.look()
-    assert unfit.waits, "nobody who could lead is there"
+    assert not await incomplete.look()
+    assert incomplete.waits, "nobody who could lead is there"
     broker.live = EVERYBODY
-    assert await unfit.look()
+    assert await incomplete.look()
     assert (await broker.stored())[0] == state(NO_LEADER, (), epoch=5)
     assert T0 in broker.replicas.logs.incomplete
     assert await broker.replicas.told(
@@ -301,18 +306,18 @@ async def test_a_copy_that_is_not_complete_leaves_it_to_others_who_count(
     broker.killed()
     broker.flip()
     broker.killed()
-    await broker.quarantine.settle()
+    await broker.damaged.settle()
     await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
     await broker.replicas.told(facts(epoch=7, replicas=(ME, 2)))
     await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
-    unfit = broker.quarantine._unfit
+    incomplete = broker.damaged._incomplete
     broker.live = (ME, 3)
-    assert not await unfit.look()
-    assert unfit.waits
+    assert not await incomplete.look()
+    assert incomplete.waits
     assert (await broker.stored())[0] == stored
     broker.live = EVERYBODY
-    assert await unfit.look()
-    assert not unfit.waits
+    assert await incomplete.look()
+    assert not incomplete.waits
     assert (await broker.stored())[0] == left
 
 
@@ -326,20 +331,20 @@ async def test_a_copy_in_the_place_of_what_is_lost_leaves_to_others_only(
     broker.killed()
     broker.flip()
     broker.killed()
-    await broker.quarantine.settle()
+    await broker.damaged.settle()
     await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
     monkeypatch.setattr(type(broker.replicas.logs), "lost_directories", ["/gone"])
     broker.live = EVERYBODY
-    unfit = broker.quarantine._unfit
+    incomplete = broker.damaged._incomplete
     left = state(NO_LEADER, (), (2,), epoch=5)
     for epoch, (before, after) in enumerate(
         ((state(ME, (ME,), (2,)), left), (state(ME, (ME,)), state(ME, (ME,)))), 7
     ):
         await broker.coord.set(paths.partition_state(T0), schemas.encode_state(before))
         await broker.replicas.told(facts(epoch=epoch, isr=before.isr, replicas=(ME, 2)))
-        assert unfit.waits
-        assert await unfit.look() is (before != after)
-        assert not unfit.waits
+        assert incomplete.waits
+        assert await incomplete.look() is (before != after)
+        assert not incomplete.waits
         assert (await broker.stored())[0] == after
 
 
@@ -348,13 +353,29 @@ async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Br
     broker.killed()
     damaged = broker.flip()
     broker.killed()
-    await broker.quarantine.settle()
+    await broker.damaged.settle()
     assert await broker.stored() == (state(ME, (ME,)), 0)
     assert await broker.replicas.told(facts(isr=(ME,), replicas=(ME, 2))) == [
         ErrorCode.KAFKA_STORAGE_ERROR
     ]
     assert "pybroker.accept-loss" in broker.replicas.manager.not_opened[T0]
     assert broker.path.read_bytes() == damaged
+
+
+async def test_a_hole_that_the_start_finds_is_looked_at_again(broker: Broker) -> None:
+    """Another replica may be in sync again, or the topic may be gone."""
+    await broker.begin(state(ME, (ME,)))
+    broker.killed()
+    broker.flip()
+    broker.killed()
+    await broker.damaged.settle()
+    assert T0 in broker.damaged.waiting
+    whole = schemas.encode_state(state(ME, (ME, 2)))
+    await broker.coord.set(paths.partition_state(T0), whole)
+    broker.damaged.loop.start()
+    await broker.until(lambda: broker.told)
+    assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
+    assert not broker.damaged.waiting
 
 
 async def test_the_operator_gives_up_what_lies_behind_a_hole(broker: Broker) -> None:
@@ -390,7 +411,7 @@ async def test_the_operator_gives_up_what_lies_behind_a_hole(broker: Broker) -> 
 
 async def test_a_leader_that_finds_a_hole_steps_down_and_begins_anew(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
-    broker.quarantine.start()
+    broker.damaged.loop.start()
     broker.flip()
     broker.scrubber.start()
     await broker.until(lambda: broker.told)
@@ -404,11 +425,11 @@ async def test_a_leader_that_finds_a_hole_steps_down_and_begins_anew(broker: Bro
 async def test_that_it_steps_down_is_not_forgotten_by_a_restart(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
     broker.replicas.logs.write_checkpoints({T0: 3})
-    broker.quarantine.start()
+    broker.damaged.loop.start()
     broker.flip()
     broker.scrubber.start()
     await broker.until(lambda: broker.told)
-    await broker.quarantine.stop()
+    await broker.damaged.loop.stop()
     await broker.scrubber.stop()
     broker.killed()
     assert broker.replicas.logs.damaged().keys() == {T0}
@@ -418,16 +439,16 @@ async def test_a_leader_that_nobody_can_stand_in_for_leads_on(broker: Broker) ->
     """Until somebody can."""
     await broker.begin(state(ME, (ME, 2)))
     broker.live = (ME, 3)
-    broker.quarantine.start()
+    broker.damaged.loop.start()
     broker.flip()
     broker.scrubber.start()
-    await broker.until(lambda: broker.quarantine.waiting)
+    await broker.until(lambda: broker.damaged.waiting)
     await idle()
     assert broker.replicas.refusal() is ErrorCode.NONE
     assert broker.replicas.append(b"d").first_offset == 3
     assert await broker.stored() == (state(ME, (ME, 2)), 0)
     broker.live = EVERYBODY
-    broker.quarantine._wake.set()
+    broker.damaged.loop.wake()
     await broker.until(lambda: broker.told)
     assert broker.replicas.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -435,7 +456,7 @@ async def test_a_leader_that_nobody_can_stand_in_for_leads_on(broker: Broker) ->
 async def test_a_follower_that_is_to_join_is_not_let_in_for_what_it_had(broker: Broker) -> None:
     """The state is written again, so that the leader's request for an older version fails."""
     await broker.begin(state(2, (2,)))
-    broker.quarantine.start()
+    broker.damaged.loop.start()
     broker.flip()
     broker.scrubber.start()
     await broker.until(lambda: broker.told)
@@ -444,22 +465,22 @@ async def test_a_follower_that_is_to_join_is_not_let_in_for_what_it_had(broker: 
 
 async def test_what_is_whole_is_left_alone(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
-    broker.quarantine.start()
+    broker.damaged.loop.start()
     broker.scrubber.start()
     await broker.until(lambda: broker.scrubber._looked_at)
-    assert not broker.quarantine.waiting
+    assert not broker.damaged.waiting
     assert not broker.told
 
 
 async def test_a_reader_who_was_misled_by_an_index_makes_no_damage(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
-    broker.quarantine.start()
+    broker.damaged.loop.start()
     broker.scrubber._bytes_per_second = 0
     broker.scrubber.start()
-    broker.scrubber.suspect(T0, 1)
+    broker.replicas.manager.on_suspicion(T0, 1)
     await broker.until(lambda: not broker.scrubber._suspects)
     await idle()
-    assert not broker.quarantine.waiting and not broker.told
+    assert not broker.damaged.waiting and not broker.told
     broker.flip()
-    broker.scrubber.suspect(T0, 1)
+    broker.replicas.manager.on_suspicion(T0, 1)
     await broker.until(lambda: broker.told)

@@ -18,10 +18,10 @@ from pybroker.ports import Coord
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class LogEndReport:
     """The replica's log ends at `end`, its last batch is of leader epoch `epoch`. `leader_epoch`:
     that of the partition's state to which this is the answer. `incarnation`: that of the broker
-    (KIP-903); one that has begun anew since may have lost what it claimed. `topic_id`: NO_TOPIC_ID
+    (KIP-903); one that has begun anew since may have lost what it reported. `topic_id`: NO_TOPIC_ID
     where the replica does not know it."""
 
     replica: int
@@ -32,22 +32,22 @@ class Claim:
     topic_id: uuid.UUID = NO_TOPIC_ID
 
 
-def encode_claim(claim: Claim) -> bytes:
+def encode_log_end(report: LogEndReport) -> bytes:
     """Offsets are strings, as every number over 32 bits in a node."""
     return dump(
         {
             "version": 1,
-            "replica": claim.replica,
-            "epoch": claim.epoch,
-            "end": str(claim.end),
-            "leader_epoch": claim.leader_epoch,
-            "incarnation": claim.incarnation,
-            "topic_id": encode_uuid(claim.topic_id),
+            "replica": report.replica,
+            "epoch": report.epoch,
+            "end": str(report.end),
+            "leader_epoch": report.leader_epoch,
+            "incarnation": report.incarnation,
+            "topic_id": encode_uuid(report.topic_id),
         }
     )
 
 
-def decode_claim(path: str, data: bytes) -> Claim:
+def decode_log_end(path: str, data: bytes) -> LogEndReport:
     """Raises MalformedNode."""
     fields = load_object(path, data)
     text = fields.text("topic_id", default="")
@@ -55,7 +55,7 @@ def decode_claim(path: str, data: bytes) -> Claim:
         topic_id = decode_uuid(text) if text else NO_TOPIC_ID
     except ValueError as error:
         raise malformed(path, "a base64url UUID of 22 characters at topic_id", text) from error
-    return Claim(
+    return LogEndReport(
         replica=fields.integer("replica"),
         epoch=fields.integer("epoch"),
         end=fields.number_in_text("end"),
@@ -65,9 +65,9 @@ def decode_claim(path: str, data: bytes) -> Claim:
     )
 
 
-async def write_claim(coord: Coord, key: TopicPartition, claim: Claim) -> None:
+async def write_log_end(coord: Coord, key: TopicPartition, report: LogEndReport) -> None:
     """In place of an earlier one. Raises CoordError."""
-    path, data = paths.suspect(key, claim.replica), encode_claim(claim)
+    path, data = paths.suspect(key, report.replica), encode_log_end(report)
     try:
         await coord.set(path, data)
     except NoNode:
@@ -78,9 +78,9 @@ async def write_claim(coord: Coord, key: TopicPartition, claim: Claim) -> None:
         await coord.set(path, data)
 
 
-async def read_claim(coord: Coord, key: TopicPartition, replica: int) -> Claim | None:
+async def read_log_end(coord: Coord, key: TopicPartition, replica: int) -> LogEndReport | None:
     """None if there is none that can be understood. Raises CoordError."""
     path = paths.suspect(key, replica)
     with suppress(NoNode, MalformedNode):
-        return decode_claim(path, (await coord.get(path))[0])
+        return decode_log_end(path, (await coord.get(path))[0])
     return None

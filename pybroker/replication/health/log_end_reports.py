@@ -1,0 +1,104 @@
+"""Reports the log ends of replicas in ZooKeeper: when a partition has no leader, no in-sync and no
+eligible replica, the controller asks each replica by that state what it has (see
+`coordinator/controller/suspects.py`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pybroker.background import RetryLoop
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.log_end_reports import LogEndReport, write_log_end
+from pybroker.coordinator.zookeeper.schemas import encode_partitions
+from pybroker.errors import CoordError
+from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
+from pybroker.ports import Coord
+from pybroker.replication.isr_notifications import PARTITIONS_MAX
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
+
+
+class LogEndReports:
+    """`loop` runs from its start to its stop."""
+
+    def __init__(
+        self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
+    ) -> None:
+        """`incarnation` of this broker, or -1 while that is not known."""
+        self._coord = coord
+        self._replicas = replicas
+        self._incarnation = incarnation
+        self._told: dict[TopicPartition, LogEndReport] = {}
+        """The last reports of partitions that still wait: the same is not reported again."""
+        self._asked: dict[TopicPartition, None] = {}
+        self.loop = RetryLoop("log-end-reports", self._report_all, _RETRY_S)
+        replicas.on_orphaned = self._orphaned
+
+    def again(self) -> None:
+        """The broker has another incarnation: its reports of the one before do not hold."""
+        self._ask(self._told)
+
+    def _orphaned(self, partition: Partition) -> None:
+        self._ask((partition.topic_partition,))
+
+    def _ask(self, keys: Iterable[TopicPartition]) -> None:
+        self._asked.update(dict.fromkeys(keys))
+        self.loop.wake()
+
+    async def _report_all(self) -> bool:
+        """Whether any report could not be made."""
+        asked, self._asked = list(self._asked), {}
+        for start in range(0, len(asked), PARTITIONS_MAX):
+            some = asked[start : start + PARTITIONS_MAX]
+            try:
+                await self._report(some)
+            except CoordError as error:
+                log.info("log ends not reported partitions=%d error=%r", len(some), error)
+                self._asked.update(dict.fromkeys(some))
+        return bool(self._asked)
+
+    async def _report(self, keys: Iterable[TopicPartition]) -> None:
+        """Write the reports, and let the controller look at them, as at a changed ISR."""
+        reports = {}
+        for key in keys:
+            report = self._report_of(key)
+            if report is not None:
+                await write_log_end(self._coord, key, report)
+                log.info(
+                    "log end reported partition=%s epoch=%d log_end=%d",
+                    key,
+                    report.epoch,
+                    report.end,
+                )
+                reports[key] = report
+        if reports:
+            notice = encode_partitions(reports)
+            await self._coord.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
+            self._told.update(reports)
+
+    def _report_of(self, key: TopicPartition) -> LogEndReport | None:
+        """None if there is nothing to be reported, or not now."""
+        partition = self._replicas.partitions.get(key)
+        state = None if partition is None else partition.state
+        if partition is None or state is None or not is_orphaned(state):
+            self._told.pop(key, None)
+            return None
+        incarnation = self._incarnation()
+        if incarnation < 0:
+            self._asked[key] = None
+            return None
+        report = LogEndReport(
+            replica=self._replicas.broker_id,
+            epoch=partition.log.latest_epoch,
+            end=partition.log.log_end_offset,
+            leader_epoch=state.leader_epoch,
+            incarnation=incarnation,
+            topic_id=partition.topic_id or NO_TOPIC_ID,
+        )
+        return None if self._told.get(key) == report else report
