@@ -51,8 +51,8 @@ host: child_launcher java process several_brokers standard_output supervision | 
     embedded_zookeeper | run supervisor
 records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
     columns control validate
-replication: follower isr isr_notifications purgatory reluctance | leader_state | partition | copy
-    high_watermarks opening shortening | completion | fetcher | fetchers | manager | * |
+replication: authority follower isr isr_notifications purgatory | leader_state | partition | copy
+    high_watermarks opening reluctance shortening | completion | fetcher | fetchers | manager | * |
     internal_log
 replication.health: claims power_loss | unfit | quarantine
 server: acceptor limits receive_buffer refusals request_memory | connection | listener
