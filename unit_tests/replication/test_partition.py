@@ -12,7 +12,7 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import PartitionFacts
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.storage.log_config import LogConfig
-from unit_tests.replication.vocabulary import ME, Replicas, facts
+from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
 
 BOTH = (ME, 2)
 
