@@ -32,6 +32,7 @@ from pybroker.wire.messages.fetch import (
 
 log = logging.getLogger(__name__)
 
+_LED_ELSEWHERE: Final = "Fetch by a consumer, when a later leader is known"
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _NOTE_AGAIN_SHARE: Final = 1 / 30
@@ -145,7 +146,7 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     """Whether there is nothing to read and nothing to say, looked at as cheaply as can be: most
     partitions of most sessions are idle. What is not plain is left to the reading."""
     partition = services.replicas.partitions.get(cached.key)
-    needed = NEEDED["Fetch by a consumer, when a later leader is known"]
+    needed = NEEDED[_LED_ELSEWHERE]
     if partition is None or partition.granted < needed or services.replicas.lease < needed:
         return False
     wanted, log_ = cached.wanted, partition.log
@@ -199,9 +200,12 @@ def _read_partition(
         if reading.follower is None and wanted.fetch_offset > partition.log.log_end_offset:
             # Another leader may have it: told that it is out of range, a consumer would begin anew.
             services.replicas.require(partition, NEEDED["Fetch by a consumer beyond the log end"])
-        if reading.follower is None and services.metadata.is_led_after(key, partition.leader_epoch):
-            # With this broker it would wait for ever for what the later leader has.
-            needed = NEEDED["Fetch by a consumer, when a later leader is known"]
+        needed = NEEDED[_LED_ELSEWHERE]
+        if (
+            reading.follower is None
+            and partition.granted < needed
+            and services.metadata.is_led_after(key, partition.leader_epoch)
+        ):  # with this broker the consumer would wait for ever for what that one has
             services.replicas.require(partition, needed)
         if reading.follower is not None and diverging is None:
             _note_follower(services, partition, wanted, reading.follower, reading)

@@ -135,6 +135,8 @@ class ReplicaManager:
 
     def require(self, partition: Partition, needed: Authority) -> None:
         """Raises BrokerError NOT_LEADER_OR_FOLLOWER for a replica that may answer less."""
+        if partition.granted >= needed <= self.lease and needed <= _ALONE:
+            return  # as nearly always
         reached = self.authority(partition, self.lease, needed)
         if reached < needed:
             reason = SHORT_OF[reached].format(partition.topic_partition)
@@ -326,10 +328,8 @@ class ReplicaManager:
                 log.error("log cannot be set aside partition=%s error=%s", key, error)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """Stop serving each partition, and delete its log if told so.
-
-        Raises BrokerError STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the whole command.
-        """
+        """Stop serving each partition, and delete its log if told so. Raises BrokerError for the
+        whole command: STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers = {item.topic_partition: await self._stop(item) for item in command.partitions}
