@@ -171,7 +171,7 @@ class InternalLog:
         alone."""
         self._look()
         replicas = self._replicas
-        lease = Authority.COMMITTED if replicas.reluctance.leaves else replicas.lease
+        lease = Authority.COMMITTED if replicas.leadership_yield.leaves else replicas.lease
         try:
             partition = self._require()
         except BrokerError:

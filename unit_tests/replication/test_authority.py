@@ -99,7 +99,7 @@ async def test_a_leader_without_other_replicas_needs_no_lease(replicas: Replicas
     await replicas.told(facts(isr=(ME,), replicas=(ME,)))
     everything = under(Authority.NOTHING, Authority.ALL, Authority.ALL)
     assert reached(replicas) == everything
-    replicas.manager.reluctance.add(T0, "its disk is full")
+    replicas.manager.leadership_yield.add(T0, "its disk is full")
     replicas.clock.advance(1_000)
     assert reached(replicas) == everything
 
@@ -128,7 +128,7 @@ async def test_followers_that_are_not_heard_of_take_the_log_end_from_a_leader(
         return reached(replicas)[Authority.ALL]
 
     assert with_all() is Authority.ALL
-    manager.reluctance.add(T0, "its disk is full")
+    manager.leadership_yield.add(T0, "its disk is full")
     assert with_all() is Authority.CONFIRMED
     clock.advance(manager.lag_max_s + 1)
     assert with_all() is Authority.ALONE
@@ -137,7 +137,7 @@ async def test_followers_that_are_not_heard_of_take_the_log_end_from_a_leader(
             replicas.partition(), FollowerFetch(OTHER, 0, 0), clock.monotonic()
         )
     assert with_all() is Authority.CONFIRMED
-    manager.reluctance.remove(T0)
+    manager.leadership_yield.remove(T0)
     assert with_all() is Authority.CONFIRMED
     clock.advance(2 * manager.lag_max_s + 1)
     for _ in range(2):

@@ -185,7 +185,7 @@ def test_who_has_room_again_names_no_end_when_another_has_gone_on(
         simulation.cut(leader, [controller.id])
         disk.capacity = None
         simulation.run(produce, simulation.bootstrap, 1)
-        simulation.wait(lambda: not app.replicas.reluctance.reasons)
+        simulation.wait(lambda: not app.replicas.leadership_yield.reasons)
         answer = simulation.run(latest, simulation.bootstrap, leader)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

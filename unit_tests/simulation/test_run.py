@@ -100,7 +100,7 @@ def test_each_kind_of_fault_comes_and_breaks_no_rule(kind: Kind) -> None:
 
 
 def test_a_broker_tells_of_losses_where_unclean_elections_are_allowed_only() -> None:
-    line = "ERROR pybroker.replication.shortening loss_receipt partition=load-0-0"
+    line = "ERROR pybroker.replication.truncation loss_receipt partition=load-0-0"
     assert explained_by(["power"], is_lossy=True).search(line)
     assert not explained_by(["power"]).search(line)
 

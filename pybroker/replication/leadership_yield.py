@@ -20,7 +20,7 @@ from pybroker.replication.partition import Partition
 log = logging.getLogger(__name__)
 
 
-class Reluctance:
+class LeadershipYield:
     """Used from the event loop only."""
 
     def __init__(self, broker_id: int, clock: Clock) -> None:
