@@ -116,6 +116,7 @@ docs: $(VENV)/.installed-test
 	$(BIN)/python -m docs.make_configuration
 	$(BIN)/python -m docs.make_metrics
 	$(BIN)/python -m docs.make_states
+	$(BIN)/python -m docs.make_authority
 
 # The pages as a site, in build/docs. A warning fails it, also a page that no table of contents names.
 docs-html: $(VENV)/.installed-test

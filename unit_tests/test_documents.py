@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from docs import make_config_files, make_configuration, make_states
+from docs import make_authority, make_config_files, make_configuration, make_states
 from pybroker.client import Admin
 from pybroker.client.options import (
     AdminOptions,
@@ -23,6 +23,7 @@ from pybroker.config.properties import parse_properties, read_properties
 from pybroker.config.topic_config import TOPIC_OPTIONS
 from pybroker.coordinator.controller import partitions, replicas
 from pybroker.coordinator.groups import states
+from pybroker.replication.authority import NEEDED, Authority
 from unit_tests.sources import ROOT, TEST_FOLDERS
 
 CONFIG = ROOT / "config"
@@ -83,6 +84,13 @@ def test_the_diagrams_of_states_are_made_from_their_tables(name: str) -> None:
         make_states.GROUPS: _size(states.LEGAL_MOVES),
     }
     assert len(moves) == count[name]
+
+
+def test_the_table_of_authorities_is_made_from_its_rows() -> None:
+    rendered = make_authority.render()
+    assert rendered in make_authority.PAGE.read_text(), "run: make docs"
+    words = [f"``{each.name}``" for each in Authority] + [*NEEDED]
+    assert [word for word in words if word not in rendered] == []
 
 
 def test_the_states_of_groups_are_shown_with_all_their_answers() -> None:

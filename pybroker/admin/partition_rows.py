@@ -87,7 +87,7 @@ def _row(labels: str, facts: PartitionFacts, broker_id: int) -> PartitionRow:
 
 def _with_log(row: PartitionRow, partition: Partition) -> PartitionRow:
     log, state = partition.log, partition.state
-    leads = state is not None and partition.role.value == "leader"
+    leads = state is not None and partition.is_leader
     found = LogRow(
         size_bytes=log.size_bytes,
         start=log.log_start_offset,

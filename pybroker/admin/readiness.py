@@ -14,7 +14,7 @@ from typing import Final
 
 from pybroker.admin.view import BrokerView, Phase, Rooms
 from pybroker.model import PartitionFacts, PartitionState, TopicPartition
-from pybroker.replication.partition import Partition, Role
+from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import Damage
 
 _NAMED_MAX: Final = 5
@@ -120,5 +120,5 @@ def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState
     state = partition.state
     if state is None:
         return facts.state
-    leads = partition.role is Role.LEADER
+    leads = partition.is_leader
     return state if leads or state.leader_epoch > facts.state.leader_epoch else facts.state

@@ -24,7 +24,7 @@ from pybroker.broker.live_config import LiveConfig
 from pybroker.broker.log_directory_failures import DirectoryFailures
 from pybroker.broker.membership import Membership
 from pybroker.broker.shutdown import end_logs_last, unregister
-from pybroker.broker.standing import Level, Standing
+from pybroker.broker.standing import Standing
 from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_for_topics
 from pybroker.broker.topic_logs import read_log_configs
 from pybroker.config.broker_config import BrokerConfig
@@ -49,6 +49,7 @@ from pybroker.peers.broker_channel import new_channel
 from pybroker.peers.leader_channel import Follower, new_fetchers
 from pybroker.peers.local_channel import LocalBrokerChannel, ProvenEpochs
 from pybroker.ports import BrokerChannel
+from pybroker.replication.authority import Authority
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.full_disks import FullDisks
 from pybroker.replication.group_commit import GroupCommit
@@ -213,7 +214,6 @@ class BrokerApp:
     async def _hand_over(self) -> None:
         """Let others lead what this broker leads."""
         if self._membership.is_registered:
-            self.groups.hand_over()
             self.replicas.leadership_yield.leaves = True
             await self._controlled_shutdown.run()
 
@@ -317,8 +317,8 @@ class BrokerApp:
     def _new_standing(self) -> Standing:
         config, replicas, env = self._config, self.replicas, self._env
 
-        def changed(level: Level) -> None:
-            replicas.is_fenced = level is Level.NOTHING
+        def changed(level: Authority) -> None:
+            replicas.lease = level
             self._discovery.changed(level)
 
         return Standing(

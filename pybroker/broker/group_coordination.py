@@ -33,8 +33,8 @@ from pybroker.metrics import GroupCounters
 from pybroker.model import Endpoint, TopicPartition
 from pybroker.ports import Blocking, Clock, Coord, PartitionLog, Rng
 from pybroker.records.compression import Codec
-from pybroker.replication.certainty import LeadNow
 from pybroker.replication.internal_log import InternalLog
+from pybroker.replication.isr_changes import LeadNow
 from pybroker.replication.manager import ReplicaManager
 
 GROUP_TOPIC: Final = "__consumer_offsets"
@@ -66,7 +66,6 @@ class GroupCoordination:
 
     def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
-        self._hands_over = False
         self._dependencies = GroupDependencies(
             rooms.config, rooms.counters, Room(rooms.clock, self._size).take
         )
@@ -88,7 +87,7 @@ class GroupCoordination:
             rng=rooms.rng,
             blocking=rooms.blocking,
             log_limit=rooms.log_limit,
-            is_fenced=lambda: rooms.replicas.is_fenced,
+            is_fenced=lambda: not rooms.replicas.lease,
         )
         self.service = GroupService(self.shards, self.topic.partition_of)
         ask = ask_leaders(rooms.broker_id, self._own_endpoint)
@@ -103,10 +102,6 @@ class GroupCoordination:
 
     def start(self) -> None:
         self.shards.start()
-
-    def hand_over(self) -> None:
-        """Others are about to lead what this broker leads, and it may be the last to hear of it."""
-        self._hands_over = True
 
     async def stop(self) -> None:
         """Idempotent."""
@@ -178,15 +173,8 @@ class GroupCoordination:
             blocking=rooms.blocking,
             lead_now=rooms.lead_now,
             codec=Codec(rooms.config.offsets_topic_compression_codec),
-            look=self._look,
+            look=rooms.standing.check,
         )
-
-    def _look(self) -> bool:
-        """A timer that fires after a pause comes before any request that would look."""
-        standing = self._rooms.standing
-        if self._rooms.clock.boottime() > standing.valid_until:
-            standing.look()
-        return standing.is_full and not self._hands_over
 
     def _new_topic(self) -> NewTopic:
         config = self._rooms.config

@@ -17,13 +17,13 @@ from functools import partial
 from typing import Final
 
 from pybroker.background import BackgroundTask
-from pybroker.broker.standing import Level
 from pybroker.client.connection import Connection
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.model import NO_LEADER, Broker, TopicPartition
 from pybroker.ports import Clock
+from pybroker.replication.authority import Authority
 from pybroker.replication.manager import ReplicaManager
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.metadata import (
@@ -75,9 +75,9 @@ class LeaderDiscovery:
         """Idempotent."""
         await self._task.stop()
 
-    def changed(self, level: Level) -> None:
-        """Who may answer all hears from the controller."""
-        if level is Level.ALL:
+    def changed(self, lease: Authority) -> None:
+        """A broker that may answer all hears from the controller."""
+        if lease is Authority.ALL:
             self._is_wanted.clear()
         else:
             self._is_wanted.set()
@@ -149,8 +149,7 @@ class LeaderDiscovery:
         partition = replicas.partitions.get(key)
         if (
             partition is None
-            or not partition.is_leader
-            or partition.is_replaced
+            or partition.granted is not Authority.ALL
             or partition.topic_id != topic_id
             or partition.leader_epoch >= leader_epoch
         ):

@@ -10,13 +10,13 @@ still lives.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import math
 from collections.abc import Callable
 from typing import Final
 
 from pybroker.ports import Clock, SessionEvent
+from pybroker.replication.authority import Authority
 
 log = logging.getLogger(__name__)
 
@@ -24,20 +24,11 @@ _SILENCE_OF_SESSION_MAX: Final = 2 / 3
 _BEATS_PER_SESSION: Final = 12
 
 
-class Level(enum.Enum):
-    """How much may be answered."""
-
-    ALL = "all"
-    COMMITTED = "committed"
-    """Reading, and writing with acks=all."""
-    NOTHING = "nothing"
-
-
 class Standing:
     """Between `start` and `stop`; before, everything may be answered.
 
-    Asked with every request: `valid_until` alone, where nothing is wrong. The first request after a
-    pause finds that it has passed, whatever timers are still to run.
+    Every request calls `check`. The first one after a pause finds that the lease has run out,
+    whatever timers are still to run.
     """
 
     def __init__(
@@ -49,7 +40,7 @@ class Standing:
         is_registered: Callable[[], bool],
         knows_roles: Callable[[], bool],
         fences: bool,
-        changed: Callable[[Level], None],
+        changed: Callable[[Authority], None],
     ) -> None:
         """`silence`: since when (s, boottime) ZooKeeper has not answered. `is_registered`: whether
         the broker stands there in the session that it has; `knows_roles`: whether it has been told
@@ -67,16 +58,12 @@ class Standing:
         # When we came to after a pause of which the consequences are not known; inf if there are
         # none to find out.
         self._woke_at = math.inf
-        self.level = Level.ALL
+        self.level = Authority.ALL
         self.is_heard = True
         """Whether ZooKeeper answers, in a session in which the broker is registered: what a
         controller needs."""
-        self.valid_until = math.inf
-        """In boottime: up to then `level` is ALL without looking."""
-
-    @property
-    def is_full(self) -> bool:
-        return self.level is Level.ALL
+        # In boottime: up to then `level` is ALL without looking.
+        self._valid_until = math.inf
 
     def start(self) -> None:
         self._beat_at = self._clock.boottime()
@@ -91,6 +78,11 @@ class Standing:
     def heard(self, event: SessionEvent) -> None:
         """Of the session with ZooKeeper."""
         if self._timer is not None:
+            self.look()
+
+    def check(self) -> None:
+        """See what may be answered now, unless it is certain that everything may."""
+        if self._clock.boottime() > self._valid_until:
             self.look()
 
     def look(self) -> None:
@@ -109,19 +101,19 @@ class Standing:
         is_outdated = is_registered and not knows_roles
         if self.is_heard and knows_roles:
             self._woke_at = math.inf
-            level = Level.ALL
+            level = Authority.ALL
         elif self._fences or is_outdated or self._woke_at != math.inf:
-            level = Level.NOTHING
+            level = Authority.NOTHING
         else:
-            level = Level.COMMITTED
-        self.valid_until = silent_from if level is Level.ALL else -math.inf
+            level = Authority.COMMITTED
+        self._valid_until = silent_from if level is Authority.ALL else -math.inf
         if level is not self.level:
             self.level = level
             # Who has just registered is told its roles in a moment: nothing is wrong.
             say = log.info if self.is_heard else log.warning
             say(
                 "standing answers=%s zookeeper_silent_s=%.1f roles_known=%s",
-                level.value,
+                level.name.lower(),
                 now - heard_at,
                 "yes" if self._knows_roles() else "no",
             )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from pybroker.applog.rate_limit import LogLimit
@@ -23,7 +22,7 @@ from pybroker.handlers.metadata_view import MetadataView
 from pybroker.metrics import Metrics
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, BrokerChannel, Clock
-from pybroker.replication.certainty import LeadNow
+from pybroker.replication.isr_changes import LeadNow
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
 from pybroker.wire.headers import RequestHeader
@@ -58,28 +57,11 @@ class Standing(Protocol):
     """What the broker may answer, as far as it hears from ZooKeeper."""
 
     @property
-    def valid_until(self) -> float:
-        """In boottime: up to then `is_full` holds; afterwards, `look` first."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether everything may be answered, not only what is committed."""
-
-    @property
     def is_heard(self) -> bool:
         """Whether ZooKeeper answers, in a session in which the broker is registered."""
 
-    def look(self) -> None: ...
-
-
-class Unquestioned:
-    """The standing of a broker that nobody can cut off."""
-
-    valid_until = math.inf
-    is_full = is_heard = True
-
-    def look(self) -> None:
-        """Nothing to see."""
+    def check(self) -> None:
+        """See what may be answered now."""
 
 
 class TopicAdmin(Protocol):
@@ -194,7 +176,7 @@ class Services:
     fetch_sessions: FetchSessionCache
     log_limit: LogLimit
     """For lines that clients can cause at will."""
-    standing: Standing = field(default_factory=Unquestioned)
+    standing: Standing
     unsent_bytes: Callable[[], int] = _nothing
     """How much of the answers waits in memory for peers that read slowly."""
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.produce import require_standing
 from pybroker.model import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
+from pybroker.replication.authority import NEEDED
 from pybroker.replication.partition import Partition
 from pybroker.wire.messages.topics import (
     DeleteRecordsPartitionResult,
@@ -66,8 +66,7 @@ def _cut(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Cannot delete records of internal topic {key.topic}",
         )
-    partition = services.replicas.leader(key)
-    require_standing(services, partition)
+    partition = services.replicas.leader(key, needed=NEEDED["DeleteRecords"])
     return _Cut(partition, partition.delete_records(offset), result)
 
 

@@ -128,8 +128,7 @@ class Dispatcher:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._standing = services.standing
-        self._boottime = services.clock.boottime
+        self._check_lease = services.standing.check
         self._handlers = {int(key): handler for key, handler in handler_table().items()}
         self._apis = {int(key): api for key, api in APIS.items()}
         self.lane = ProduceLane(services)
@@ -144,8 +143,7 @@ class Dispatcher:
         Raises MalformedInput or CloseConnection when the connection has to be closed; so does the
         awaitable.
         """
-        if self._boottime() > self._standing.valid_until:
-            self._standing.look()
+        self._check_lease()
         taken = self.lane.answer(frame)
         if taken is not None:
             return taken if isinstance(taken, list) else _answer_taken(*taken)

@@ -15,9 +15,9 @@ from typing import Final
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Services
 from pybroker.handlers.fetch_sessions import CachedPartition
-from pybroker.handlers.produce import require_certainty
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from pybroker.ports import Buffer
+from pybroker.replication.authority import NEEDED
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.storage import scrub
@@ -32,6 +32,7 @@ from pybroker.wire.messages.fetch import (
 
 log = logging.getLogger(__name__)
 
+_LED_ELSEWHERE: Final = "Fetch by a consumer, when a later leader is known"
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _NOTE_AGAIN_SHARE: Final = 1 / 30
@@ -145,7 +146,8 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     """Whether there is nothing to read and nothing to say, looked at as cheaply as can be: most
     partitions of most sessions are idle. What is not plain is left to the reading."""
     partition = services.replicas.partitions.get(cached.key)
-    if partition is None or not partition.is_leader or services.replicas.is_fenced:
+    needed = NEEDED[_LED_ELSEWHERE]
+    if partition is None or partition.granted < needed or services.replicas.lease < needed:
         return False
     wanted, log_ = cached.wanted, partition.log
     epoch = wanted.current_leader_epoch
@@ -159,10 +161,7 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     offset, end = wanted.fetch_offset, log_.log_end_offset
     follower = reading.follower
     if follower is None:
-        if (
-            _is_led_elsewhere(services, partition)
-            or not partition.readable_end(reading.committed_only) <= offset <= end
-        ):
+        if not partition.readable_end(reading.committed_only) <= offset <= end:
             return False
     else:
         if offset != end:
@@ -192,7 +191,7 @@ def _read_partition(
         records=b"",
     )
     try:
-        partition = services.replicas.leader(key, wanted.current_leader_epoch)
+        partition = services.replicas.leader(key, wanted.current_leader_epoch, NEEDED["Fetch"])
         if partition.log.config.compression_type == "zstd":
             _require_zstd(reading.version)
         diverging = None
@@ -200,11 +199,14 @@ def _read_partition(
             diverging = _diverging_epoch(partition, wanted)
         if reading.follower is None and wanted.fetch_offset > partition.log.log_end_offset:
             # Another leader may have it: told that it is out of range, a consumer would begin anew.
-            require_certainty(services, partition)
-        if reading.follower is None and _is_led_elsewhere(services, partition):
-            raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"another broker leads {key} by now"
-            )
+            services.replicas.require(partition, NEEDED["Fetch by a consumer beyond the log end"])
+        needed = NEEDED[_LED_ELSEWHERE]
+        if (
+            reading.follower is None
+            and partition.granted < needed
+            and services.metadata.is_led_after(key, partition.leader_epoch)
+        ):  # with this broker the consumer would wait for ever for what that one has
+            services.replicas.require(partition, needed)
         if reading.follower is not None and diverging is None:
             _note_follower(services, partition, wanted, reading.follower, reading)
         answer.high_watermark = partition.high_watermark
@@ -225,14 +227,6 @@ def _read_partition(
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         reading.must_answer = True
     return answer
-
-
-def _is_led_elsewhere(services: Services, partition: Partition) -> bool:
-    """Whether a consumer would find a later leader: with this one it would wait for ever for what
-    that one has. As long as none is known, what is committed may be read on."""
-    return partition.is_replaced and services.metadata.is_led_after(
-        partition.topic_partition, partition.leader_epoch
-    )
 
 
 def _read_records(

@@ -12,6 +12,7 @@ from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
 from pybroker.handlers.turns import Turns
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from pybroker.replication.authority import NEEDED
 from pybroker.wire.messages.list_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -43,7 +44,8 @@ def _look_up(
 ) -> EpochEndOffset:
     answer = EpochEndOffset(partition=wanted.partition, leader_epoch=NO_EPOCH, end_offset=NO_OFFSET)
     try:
-        partition = services.replicas.leader(key, wanted.current_leader_epoch)
+        needed = NEEDED["OffsetForLeaderEpoch"]
+        partition = services.replicas.leader(key, wanted.current_leader_epoch, needed)
         answer.leader_epoch, answer.end_offset = partition.log.epoch_end_offset(wanted.leader_epoch)
     except BrokerError as error:
         answer.error_code = error.code

@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection, Container
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.produce import require_certainty
 from pybroker.handlers.turns import Turns
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
-from pybroker.replication.certainty import would_hand_over
+from pybroker.replication.authority import NEEDED, Authority
 from pybroker.replication.partition import Partition
 from pybroker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -34,6 +33,8 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 _NEED_THE_END = (LATEST, MAX_TIMESTAMP)
+_END = "ListOffsets of the end"
+_END_CONFIRMED = "ListOffsets of the end, when ZooKeeper has confirmed the leader"
 _READ_COMMITTED = 1
 _CONSUMER = -1
 """Who asks with another replica id is a follower."""
@@ -69,7 +70,8 @@ async def handle_list_offsets(
             if key in repeated:
                 answer = _failed(wanted, ErrorCode.INVALID_REQUEST)
             else:
-                answer = await _look_up(services, request, key, wanted, end, key in lead_now)
+                asked = _END_CONFIRMED if key in lead_now else _END
+                answer = await _look_up(services, request, key, wanted, end, NEEDED[asked])
             partitions.append(answer)
             await turns.item()
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
@@ -82,18 +84,19 @@ async def _look_up(
     key: TopicPartition,
     wanted: ListOffsetsPartition,
     end: _EndOf,
-    leads_now: bool,
+    for_the_end: Authority,
 ) -> ListOffsetsPartitionResponse:
     found: _Found | None
     try:
-        partition = services.replicas.leader(key, wanted.current_leader_epoch)
+        needed = NEEDED["ListOffsets of an offset that is found"]
+        partition = services.replicas.leader(key, wanted.current_leader_epoch, needed)
         _check_special_time(wanted.timestamp, request.version)
         if wanted.timestamp in _NEED_THE_END:
-            require_certainty(services, partition, leads_now=leads_now)
+            services.replicas.require(partition, for_the_end)
         if wanted.timestamp in (LATEST, EARLIEST):
             found = _end_of_log(partition, wanted.timestamp, end)
         else:
-            found = await _search(services, partition, wanted.timestamp, end, leads_now)
+            found = await _search(services, partition, wanted.timestamp, end, for_the_end)
     except BrokerError as error:
         code = error.code
         if (
@@ -119,19 +122,20 @@ async def _lead_now(
 ) -> Collection[TopicPartition]:
     """The partitions of which ZooKeeper has to say, and says after it was asked for their ends,
     that they are led here; all are asked about together."""
-    doubted = []
+    replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
             key = TopicPartition(topic.name, wanted.partition_index)
-            partition = services.replicas.partitions.get(key)
+            partition = replicas.partitions.get(key)
             if (
                 partition is not None
                 and key not in but
                 and wanted.timestamp != EARLIEST
-                and would_hand_over(services.replicas, partition)
+                and replicas.authority(partition, replicas.lease, NEEDED[_END])
+                is NEEDED[_END_CONFIRMED]
             ):
                 doubted.append(partition)
-    return await services.lead_now(doubted) if doubted and services.standing.is_full else ()
+    return await services.lead_now(doubted) if doubted else ()
 
 
 def _check_special_time(timestamp: int, version: int) -> None:
@@ -175,7 +179,7 @@ def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
 
 
 async def _search(
-    services: Services, partition: Partition, timestamp: int, end_of: _EndOf, leads_now: bool
+    services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
     """Not on the event loop: the index and a part of the log may have to come from the disk. If
     the partition goes meanwhile, that is the answer, not that its files are gone."""
@@ -196,7 +200,7 @@ async def _search(
             ) from None
         raise
     if found is None:  # so far here; another leader may have gone on
-        require_certainty(services, partition, leads_now=leads_now)
+        services.replicas.require(partition, for_the_end)
         _require_known(partition, end_of)
     return found
 

@@ -17,6 +17,7 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
 from pybroker.handlers.turns import Turns
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from pybroker.replication.authority import NEEDED
 from pybroker.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -102,7 +103,7 @@ async def _commit(
     wanted: Mapping[TopicPartition, OffsetCommitRequestPartition],
 ) -> Mapping[TopicPartition, ErrorCode]:
     try:
-        if not services.standing.is_full:
+        if services.replicas.lease < NEEDED["OffsetCommit"]:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker does not hear from ZooKeeper"
             )

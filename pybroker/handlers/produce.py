@@ -19,7 +19,7 @@ from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
 from pybroker.records.refusals import RecordsRefused
 from pybroker.records.validate import has_to_decompress, stored_form, validate_produced
-from pybroker.replication.certainty import has_heard_all, would_hand_over
+from pybroker.replication.authority import NEEDED
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import AppendResult
 from pybroker.wire.messages.produce import (
@@ -117,8 +117,7 @@ def _take(
         raise BrokerError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key.topic} is written by the broker only"
         )
-    partition = services.replicas.leader(key)
-    _require_place(services, partition, acks)
+    partition = _leader(services, key, acks)
     data = memoryview(records) if records is not None else memoryview(b"")
     rules = partition.batch_rules(request.version)
     # A second batch for a partition stays behind the first.
@@ -163,57 +162,11 @@ def _append(
         progress.waiting.append(_Waiting(partition, since, end_offset, acks, result))
 
 
-def require_standing(services: Services, partition: Partition) -> None:
-    """Before what a leader vouches for alone. Nobody else can lead what has no other replica.
-
-    Raises BrokerError NOT_LEADER_OR_FOLLOWER.
-    """
-    if partition.is_replicated and not services.standing.is_full:
-        raise BrokerError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"this broker does not hear from ZooKeeper, and may not lead"
-            f" {partition.topic_partition} any more",
-        )
-    if partition.is_replaced:
-        raise _replaced(partition)
-
-
-def _replaced(partition: Partition) -> BrokerError:
-    return BrokerError(
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        f"another broker leads {partition.topic_partition} by now",
-    )
-
-
-def _require_place(services: Services, partition: Partition, acks: int) -> None:
-    """Before an append. With acks=all the in-sync replicas vouch for it together, unless it is
-    known that it would be in vain. Raises BrokerError NOT_LEADER_OR_FOLLOWER."""
-    if acks != -1:
-        require_standing(services, partition)
-    elif partition.is_replaced:
-        raise _replaced(partition)
-
-
-def require_certainty(services: Services, partition: Partition, *, leads_now: bool = False) -> None:
-    """Before saying where a log ends, or that nothing lies beyond: another leader may have gone on,
-    and the controller may have told the followers alone. One of them leads then, and asks no more.
-    `leads_now`: ZooKeeper has just said otherwise.
-
-    Raises BrokerError NOT_LEADER_OR_FOLLOWER.
-    """
-    require_standing(services, partition)
-    if would_hand_over(services.replicas, partition) and not leads_now:
-        raise BrokerError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"the controller was asked for another leader of {partition.topic_partition}, and may"
-            " have found one",
-        )
-    if not has_heard_all(services.replicas, partition):
-        raise BrokerError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"not all that are in sync for {partition.topic_partition} have been heard of for"
-            " replica.lag.time.max.ms, nor has ZooKeeper said since that none of them leads",
-        )
+def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
+    """What leads here and may append. With acks=all the in-sync replicas vouch for it together.
+    Raises BrokerError as `ReplicaManager.leader`."""
+    asked = "Produce with acks=all" if acks == -1 else "Produce with acks 0 or 1"
+    return services.replicas.leader(key, needed=NEEDED[asked])
 
 
 def answer_append(
@@ -266,10 +219,8 @@ async def _check_and_finish(
             now_ms = services.clock.wall_ms()
             stored, header = await services.blocking.run(stored_form, data, rules, now_ms)
             # Looked up again: it may have gone, or have another leader, in the meantime.
-            if services.clock.boottime() > services.standing.valid_until:
-                services.standing.look()
-            partition = services.replicas.leader(key)
-            _require_place(services, partition, message.acks)
+            services.standing.check()
+            partition = _leader(services, key, message.acks)
             _append(services, message.acks, partition, stored, header, now_ms, result, progress)
         except RecordsRefused as error:
             _refuse(services, key, result, error)
@@ -363,16 +314,14 @@ def _is_decided(services: Services, item: _Waiting) -> bool:
             or partition.leading_since != item.leading_since
         ):
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not led here as it was")
+        if item.acks == 1:
+            return partition.log.durable_end >= item.end_offset
+        if not partition.may_have_enough_replicas():
+            raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        if partition.high_watermark >= item.end_offset:
+            return True
+        services.replicas.require(partition, NEEDED["Produce with acks=all"])
     except BrokerError as error:
         _fail(key, item.result, error)
         return True
-    if item.acks == 1:
-        return partition.log.durable_end >= item.end_offset
-    if not partition.may_have_enough_replicas():
-        _fail(key, item.result, BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
-        return True
-    if partition.high_watermark >= item.end_offset:
-        return True
-    if partition.is_replaced:
-        _fail(key, item.result, _replaced(partition))
-    return partition.is_replaced
+    return False

@@ -18,6 +18,7 @@ from pybroker.handlers.context import Request, Services
 from pybroker.handlers.produce import answer_append, answer_failure
 from pybroker.ports import Buffer
 from pybroker.records.validate import plainly_good
+from pybroker.replication.authority import NEEDED
 from pybroker.storage.log_parts import AppendResult
 from pybroker.wire.headers import RequestHeader
 from pybroker.wire.messages.produce import ProduceResponse
@@ -165,9 +166,9 @@ class ProduceLane:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._replicas = services.replicas
-        self._standing = services.standing
         self._partitions = services.replicas.by_topic
         self._wall_ms = services.clock.wall_ms
+        self._needed = NEEDED["Produce with acks 0 or 1"]
         self._client_ids: set[bytes] = set()
         """Those that are UTF-8; others cost the connection, elsewhere."""
 
@@ -180,14 +181,13 @@ class ProduceLane:
         if parsed is None:
             return None
         version, correlation_id, client_id, acks, _, name, topic, index, start, end = parsed
-        if not self._standing.is_full:
-            return None
         if (acks != 1 and acks != -1) or client_id not in self._client_ids:
             self._learn(client_id)
             return None
         partitions = self._partitions.get(topic)
         partition = None if partitions is None else partitions.get(index)
-        if partition is None or not partition.is_leader or partition.is_replaced:
+        needed = self._needed
+        if partition is None or partition.granted < needed or self._replicas.lease < needed:
             return None
         data, now_ms = frame[start:end], self._wall_ms()
         header = plainly_good(data, partition.batch_rules(version), now_ms)

@@ -18,7 +18,8 @@ from pybroker.ports import Blocking, Buffer, KeyValue
 from pybroker.records.batch import read_header
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
-from pybroker.replication.certainty import LeadNow, has_heard_all, would_hand_over
+from pybroker.replication.authority import NEEDED, Authority
+from pybroker.replication.isr_changes import LeadNow
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.partition import Partition
 
@@ -28,10 +29,6 @@ _ACKS_ALL: Final = -1
 _LOOK_AGAIN_S: Final = 60.0
 """Nothing but the purgatory wakes who waits for a commit; this is for whatever it forgot."""
 _LOOK_FOR_FOLLOWERS_S: Final = 0.05
-
-
-def _is_heard() -> bool:
-    return True
 
 
 class InternalLog:
@@ -46,11 +43,11 @@ class InternalLog:
         blocking: Blocking,
         lead_now: LeadNow,
         codec: Codec = Codec.NONE,
-        look: Callable[[], bool] = _is_heard,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`look`, called before every append, finds out what the broker may still do; gives whether
-        it hears from ZooKeeper, so that it may vouch for something alone. Raises BrokerError if the
-        broker does not lead the partition."""
+        """`look` finds out how much the broker may still answer: a timer that fires after a pause
+        comes before any request that would look. Raises BrokerError if the broker does not lead the
+        partition."""
         self._replicas = replicas
         self._blocking = blocking
         self._lead_now = lead_now
@@ -82,21 +79,11 @@ class InternalLog:
 
     @property
     def is_surely_led(self) -> bool:
-        is_full = self._look()
-        try:
-            partition = self._require()
-        except BrokerError:
-            return False
-        return not partition.is_replaced and (is_full or not partition.is_replicated)
+        return self._may(NEEDED["requests of group members"])
 
     @property
     def is_certainly_led(self) -> bool:
-        replicas, partition = self._replicas, self._partition
-        return (
-            self.is_surely_led
-            and has_heard_all(replicas, partition)
-            and not would_hand_over(replicas, partition)
-        )
+        return self._may(NEEDED["OffsetFetch"])
 
     async def is_led_now(self) -> bool:
         if self.is_certainly_led:
@@ -143,9 +130,7 @@ class InternalLog:
 
     def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
         self._look()
-        partition = self._require()
-        if partition.is_replaced:
-            raise self._not_led("another broker leads it by now")
+        partition = self._require(NEEDED["Produce with acks=all"])
         builder = BatchBuilder(self._codec)
         for record in records:
             builder.append(timestamp_ms, record.key, record.value)
@@ -180,10 +165,23 @@ class InternalLog:
                 [self._key], missing_bytes=missing, timeout_s=_LOOK_AGAIN_S
             )
 
-    def _require(self) -> Partition:
+    def _may(self, needed: Authority) -> bool:
+        """Whether the replica has that authority. When the broker is about to stop, other brokers
+        are about to lead, and this one may be the last to hear of it: it vouches for nothing
+        alone."""
+        self._look()
+        replicas = self._replicas
+        lease = Authority.COMMITTED if replicas.leadership_yield.leaves else replicas.lease
+        try:
+            partition = self._require()
+        except BrokerError:
+            return False
+        return replicas.authority(partition, lease, needed) >= needed
+
+    def _require(self, needed: Authority = Authority.READ) -> Partition:
         """The replica, which still leads as it did. Raises BrokerError."""
         try:
-            found = self._replicas.leader(self._key)
+            found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:
             raise self._not_led(error.detail) from error
         if found is not self._partition or found.leading_since != self._since:

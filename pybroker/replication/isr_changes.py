@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -46,6 +46,8 @@ _NEWS: Final = (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
 
 _Led = tuple[Partition, int]
 """A partition that is led here, and the version of the state node that says so."""
+LeadNow = Callable[[Sequence[Partition]], Awaitable[Collection[TopicPartition]]]
+"""Asks ZooKeeper of which of these the replica here is the leader that is stored."""
 
 _ANY_VERSION: Final = -1
 _NEVER: Final = -2
@@ -101,7 +103,7 @@ class IsrChanges:
             await self._coord.sync()  # it stands behind all that this broker sent before
             self._unproved.difference_update(keys)
 
-    async def lead_now(self, partitions: Iterable[Partition]) -> frozenset[TopicPartition]:
+    async def lead_now(self, partitions: Sequence[Partition]) -> frozenset[TopicPartition]:
         """Those of which ZooKeeper says, after this is called, that this replica leads; without
         those of which nobody knows."""
         asked = [

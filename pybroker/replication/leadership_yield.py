@@ -9,11 +9,13 @@ again; so a replica that comes into the ISR later takes over then.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 
 from pybroker.errors import ErrorCode
 from pybroker.model import PartitionFacts, PartitionState, TopicPartition
 from pybroker.ports import Clock
+from pybroker.replication.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +34,16 @@ class LeadershipYield:
         self.leaves = False
         """Whether this broker is about to stop, and asks for others to lead whatever it leads."""
 
-    def has_asked(self, key: TopicPartition, last_s: float) -> bool:
-        """Whether the controller was asked for another leader within the last so many seconds, and
-        may have found one: we need not have heard of it, nor it that we can lead again."""
-        if self.leaves or key in self._reasons:
-            return True
-        over_s = self._over_s.get(key)
-        if over_s is None:
+    def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
+        """Whether the controller was asked for another leader than this one, and may have found
+        one: we need not have heard of it, nor it that we can lead again. A successor that was found
+        before that may have followers that have told nothing since."""
+        if partition.led_version is None:
             return False
-        is_recent = self._clock.monotonic() - over_s <= last_s
-        if not is_recent:
-            del self._over_s[key]
-        return is_recent
+        key = partition.topic_partition
+        over_s = self._over_s.get(key, -math.inf)
+        is_recent = self._clock.monotonic() - over_s <= 2 * lag_max_s
+        return is_recent or self.leaves or key in self._reasons
 
     @property
     def reasons(self) -> Mapping[TopicPartition, str]:

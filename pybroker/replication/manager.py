@@ -26,13 +26,14 @@ from pybroker.model import (
     is_orphaned,
 )
 from pybroker.ports import Blocking, Clock
+from pybroker.replication.authority import SHORT_OF, Authority, authority
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.high_watermarks import HighWatermarks
 from pybroker.replication.leader_state import FollowerFetch, IsrChange
 from pybroker.replication.leadership_yield import LeadershipYield
 from pybroker.replication.opening import LogOpener, TopicConfigReader, cannot_exist
-from pybroker.replication.partition import Partition, Role
+from pybroker.replication.partition import Partition
 from pybroker.replication.purgatory import Purgatory
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage, Flushable
@@ -43,11 +44,8 @@ log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 """What becomes of leaders and in-sync replicas, as in Kafka's log of that name."""
 
-_EVERYTHING: Final = 2**62
-
-
-def _nowhere(topic_partition: TopicPartition) -> bool:
-    return False
+_ALL: Final = 2**62
+_READ, _ALONE = Authority.READ, Authority.ALONE  # a look-up of a member is slow
 
 
 class ReplicaManager:
@@ -65,7 +63,7 @@ class ReplicaManager:
         produces: Purgatory,
         metrics: Metrics | None = None,
         fetchers: ReplicaFetchers | None = None,
-        exists: Callable[[TopicPartition], bool] = _nowhere,
+        exists: Callable[[TopicPartition], bool] = lambda key: False,
     ) -> None:
         """`fetchers` copy what others lead. `exists`: whether the cluster has a partition."""
         self.broker_id = broker_id
@@ -82,8 +80,8 @@ class ReplicaManager:
         self.on_refusal: Callable[[TopicPartition], None] = lambda key: None  # not opened
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
         """Told, in any thread, of an offset whose reader could not be given what was written."""
-        self.is_fenced = False
-        """Whether nothing may be answered as a leader."""
+        self.lease = Authority.ALL
+        """How much may be answered, as far as the broker hears from ZooKeeper."""
         self.fetches = fetches
         self.replica_fetches = Purgatory()
         """Fetches of followers, who read up to the log end."""
@@ -92,8 +90,7 @@ class ReplicaManager:
         """Deletions of records that wait for followers."""
         self.lag_max_s = 30.0  # replica.lag.time.max.ms
         self.isr_changes: dict[TopicPartition, IsrChange] = {}
-        """Changes that leaders here have proposed and nobody has begun to write;
-        `isr_change_wanted` is set when one is added."""
+        """Proposed, not begun to be written; `isr_change_wanted` is set when one is added."""
         self.isr_change_wanted = asyncio.Event()
         self.leadership_yield = LeadershipYield(broker_id, clock)
         self._exists = exists
@@ -105,8 +102,7 @@ class ReplicaManager:
         )
         self._partitions: dict[TopicPartition, Partition] = {}
         self.by_topic: dict[bytes, dict[int, Partition]] = {}
-        """The same by the topic's name as it is on the wire, then by number; without the internal
-        topics. For who looks up a partition with every request."""
+        """The same by the topic's name on the wire, then by number; without internal topics."""
         self._not_opened: dict[TopicPartition, str] = {}
         self._dropped: dict[TopicPartition, int] = {}
         """High watermarks of replicas that are not served now: a checkpoint may be older."""
@@ -129,16 +125,30 @@ class ReplicaManager:
             raise BrokerError(code, f"broker {self.broker_id} does not host {topic_partition}")
         return found
 
-    def leader(self, topic_partition: TopicPartition, current_leader_epoch: int = -1) -> Partition:
-        """The replica, which leads. Raises BrokerError as `partition` and `require_leader`."""
-        found = self.partition(topic_partition)
-        if self.is_fenced:
-            raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"this broker does not know whether it still leads {topic_partition}",
-            )
-        found.require_leader(current_leader_epoch)
+    def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
+        """The leader. Raises BrokerError as `partition`, `Partition.require_epoch`, `require`."""
+        found = self.partition(key)
+        if self.lease:
+            found.require_epoch(epoch)
+        self.require(found, needed)
         return found
+
+    def require(self, partition: Partition, needed: Authority) -> None:
+        """Raises BrokerError NOT_LEADER_OR_FOLLOWER for a replica that may answer less."""
+        if partition.granted >= needed <= self.lease and needed <= _ALONE:
+            return  # as nearly always
+        reached = self.authority(partition, self.lease, needed)
+        if reached < needed:
+            reason = SHORT_OF[reached].format(partition.topic_partition)
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
+
+    def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
+        """How much the replica may answer; looked into no further than `needed`."""
+        has_heard, has_asked = True, False
+        if needed > _ALONE:
+            has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
+            has_asked = self.leadership_yield.has_asked(partition, self.lag_max_s)
+        return authority(partition.granted, lease, partition.is_replicated, has_heard, has_asked)
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
@@ -154,13 +164,10 @@ class ReplicaManager:
         """Of the partitions of this moment; each is read when it is asked for."""
         return HighWatermarks(dict(self._partitions))
 
-    def became_readable(
-        self, topic_partition: TopicPartition, readable_bytes: int, offsets: int = _EVERYTHING
-    ) -> None:
-        """The high watermark moved by so many offsets: wake fetches that wait for bytes and
-        produces that wait for it."""
-        self.fetches.progressed(topic_partition, readable_bytes)
-        self.produces.progressed(topic_partition, offsets)
+    def became_readable(self, key: TopicPartition, more_bytes: int, offsets: int = _ALL) -> None:
+        """The high watermark moved by so many offsets: wake fetches and produces."""
+        self.fetches.progressed(key, more_bytes)
+        self.produces.progressed(key, offsets)
 
     def appended(self, topic_partition: TopicPartition, appended_bytes: int) -> None:
         """A leader's log grew: wake the followers that wait for bytes."""
@@ -179,12 +186,10 @@ class ReplicaManager:
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
         """Note how far a follower is, once its fetch has been found right: of this leader epoch,
-        within the log, not diverging. Wakes who waits for the high watermark or for the followers'
-        log starts. Raises BrokerError as `Partition.follower_fetched`."""
+        within the log, not diverging. Raises BrokerError as `Partition.follower_fetched`."""
         before = partition.high_watermark
         readable_bytes = partition.follower_fetched(fetch, now, self.lag_max_s)
-        if readable_bytes:
-            self.high_watermark_moved(partition, before, readable_bytes)
+        self.high_watermark_moved(partition, before, readable_bytes)
         if len(self.deletions):
             self.deletions.progressed(partition.topic_partition, 1)
         if not partition.is_in_isr(fetch.replica_id):
@@ -250,8 +255,7 @@ class ReplicaManager:
                 self._disturbed(key)
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Let the copy of a moved replica take the log's place, in one step; False if that cannot
-        be done right now."""
+        """Put the copy of a moved replica in the log's place; False if that cannot be done now."""
         if self._commands.locked() or move.topic_partition in self.busy:
             return False
         if not self._logs.moves.swap(move):
@@ -289,7 +293,7 @@ class ReplicaManager:
                 key = facts.topic_partition
                 if isinstance(result, PybrokerError):
                     answers[key] = self._cannot_open(key, result)
-                elif self._assign(facts, result).role is Role.LEADER:
+                elif self._assign(facts, result).is_leader:
                     leading.append((key, result))
                 else:
                     following.append(key)
@@ -324,10 +328,8 @@ class ReplicaManager:
                 log.error("log cannot be set aside partition=%s error=%s", key, error)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """Stop serving each partition, and delete its log if told so.
-
-        Raises BrokerError STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the whole command.
-        """
+        """Stop serving each partition, and delete its log if told so. Raises BrokerError for the
+        whole command: STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers = {item.topic_partition: await self._stop(item) for item in command.partitions}
@@ -424,7 +426,7 @@ class ReplicaManager:
             "partition=%s role=%s leader=%d leader_epoch=%d isr=%s controller_epoch=%d "
             "log_start=%d log_end=%d hw=%d",
             key,
-            partition.role.value,
+            "leader" if partition.is_leader else "follower",
             facts.state.leader,
             facts.state.leader_epoch,
             ",".join(map(str, facts.state.isr)),

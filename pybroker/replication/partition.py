@@ -6,7 +6,6 @@ the purgatories afterwards what became readable.
 
 from __future__ import annotations
 
-import enum
 import math
 import uuid
 from collections.abc import Container
@@ -25,6 +24,7 @@ from pybroker.model import (
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
 from pybroker.records.validate import BatchRules
+from pybroker.replication.authority import Authority
 from pybroker.replication.isr import has_enough_replicas, required_replicas
 from pybroker.replication.leader_state import FollowerFetch, IsrChange, LeaderState
 from pybroker.storage.log import Log
@@ -32,13 +32,6 @@ from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.log_parts import AppendResult
 
 _ANY_NUMBER: Final = 2**31
-
-
-class Role(enum.Enum):
-    """What the controller last told this replica to be."""
-
-    LEADER = "leader"
-    FOLLOWER = "follower"
 
 
 class Partition:
@@ -62,11 +55,11 @@ class Partition:
         self.broker_id = broker_id
         self._facts: PartitionFacts | None = None
         # What follows from the facts, for those who ask with every request.
-        self._leads = False
+        self.granted = Authority.NOTHING
+        """ALL to the leader, as the controller last said; READ once it has read that another
+        leads by now."""
         self.is_replicated = False
         """Whether this replica leads and others follow."""
-        self.is_replaced = False
-        """Whether it was told to lead, and has read that another leads by now."""
         self.leading_since = NO_EPOCH
         """The first epoch of a leadership of this replica that nothing has interrupted."""
         self._leader: LeaderState | None = None
@@ -83,12 +76,9 @@ class Partition:
     # what is known
 
     @property
-    def role(self) -> Role:
-        return Role.LEADER if self._leads else Role.FOLLOWER
-
-    @property
     def is_leader(self) -> bool:
-        return self._leads
+        """Whether the controller last said so."""
+        return bool(self.granted)
 
     @property
     def leader_epoch(self) -> int:
@@ -204,10 +194,9 @@ class Partition:
         assert facts.state.leader == self.broker_id
         epoch_start = self.log.log_end_offset
         self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
-        self.is_replaced = False
-        if not self._leads:
+        if not self.is_leader:
             self.leading_since = facts.state.leader_epoch
-        self._leads = True
+        self.granted = Authority.ALL
         self._leader = LeaderState.begin(
             facts, broker_id=self.broker_id, epoch_start=epoch_start, now=now, before=self._leader
         )
@@ -220,7 +209,8 @@ class Partition:
         assert facts.state.leader != self.broker_id
         self._facts = facts
         self._leader = None
-        self._leads = self.is_replicated = self.is_replaced = False
+        self.granted = Authority.NOTHING
+        self.is_replicated = False
 
     # the in-sync replicas
 
@@ -284,7 +274,7 @@ class Partition:
         says."""
         assert self._leader is not None
         self._leader.is_superseded = True
-        self.is_replaced = is_replaced
+        self.granted = Authority.READ if is_replaced else Authority.ALL
 
     def settle(self) -> int:
         """Move the high watermark as far as it may; about how many bytes became readable by that
@@ -326,11 +316,10 @@ class Partition:
 
     # what clients ask
 
-    def require_leader(self, current_leader_epoch: int) -> None:
-        """Check that this replica leads, and in the epoch that the client believes (-1: any).
+    def require_epoch(self, current_leader_epoch: int) -> None:
+        """Check that the leader epoch is the one that the client believes (-1: any).
 
-        Raises BrokerError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320), or
-        NOT_LEADER_OR_FOLLOWER.
+        Raises BrokerError FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320).
         """
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
@@ -338,11 +327,6 @@ class Partition:
                 ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"{self.topic_partition} is at leader epoch {self.leader_epoch}, "
                 f"the request says {current_leader_epoch}",
-            )
-        if not self._leads:
-            raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {self.broker_id} does not lead {self.topic_partition}",
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
@@ -367,11 +351,10 @@ class Partition:
     ) -> AppendResult:
         """Append one validated batch as the leader; the high watermark follows as far as it may.
 
-        Raises BrokerError: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=-1 only, nothing is
-        written), or what the producer's state says. StorageError if the disk refuses.
+        Raises BrokerError: NOT_ENOUGH_REPLICAS (acks=-1 only, nothing is written), or what the
+        producer's state says. StorageError if the disk refuses.
         """
-        if not self._leads:
-            self.require_leader(NO_EPOCH)
+        assert self._leader is not None
         assert self._facts is not None
         config = self.log.config
         if (
@@ -402,11 +385,8 @@ class Partition:
 
     def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
         """As the leader, note how far a follower is (`now`: monotonic seconds); as `settle`. Raises
-        BrokerError NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH for a broker that is no replica.
-        """
+        BrokerError UNKNOWN_LEADER_EPOCH for a broker that is no replica."""
         leader = self._leader
-        if leader is None or not self._leads:
-            self.require_leader(NO_EPOCH)
         assert leader is not None
         if fetch.replica_id not in leader.followers:
             raise BrokerError(
@@ -434,7 +414,7 @@ class Partition:
     ) -> None:
         """As a follower, append what the leader sent, and follow its high watermark and log start.
         Raises BrokerError as `Log.append_replicated`."""
-        assert not self._leads
+        assert self._leader is None
         if data:
             self.log.append_replicated(data, now_ms=now_ms, epoch_max=self.leader_epoch)
         self._high_watermark = max(
@@ -445,7 +425,7 @@ class Partition:
 
     def truncate_to(self, offset: int) -> None:
         """As a follower, give up what lies at or above `offset`. Waits for the disk."""
-        assert not self._leads
+        assert self._leader is None
         # First, or a checkpoint that is taken meanwhile would remember it.
         self._high_watermark = min(self._high_watermark, offset)
         self.log.truncate_to(offset)
@@ -454,7 +434,7 @@ class Partition:
     def start_over(self, offset: int) -> None:
         """As a follower, give up the whole log; the next record gets `offset`. Waits for the
         disk."""
-        assert not self._leads
+        assert self._leader is None
         self._high_watermark = min(self._high_watermark, offset)
         self.log.truncate_fully_and_start_at(offset)
         self._high_watermark = offset
@@ -463,10 +443,10 @@ class Partition:
         """As the leader, serve nothing below `before` any more (-1: below the high watermark);
         gives the offset that was meant. Survives a restart once the checkpoints are written.
 
-        Raises BrokerError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic that is only
-        compacted, OFFSET_OUT_OF_RANGE for what is not committed, KAFKA_STORAGE_ERROR.
+        Raises BrokerError: POLICY_VIOLATION for a topic that is only compacted, OFFSET_OUT_OF_RANGE
+        for what is not committed, KAFKA_STORAGE_ERROR.
         """
-        self.require_leader(NO_EPOCH)
+        assert self._leader is not None
         if not self.log.config.deletes:
             raise BrokerError(
                 ErrorCode.POLICY_VIOLATION,

@@ -12,7 +12,6 @@ import pytest
 
 from pybroker.broker import leader_discovery
 from pybroker.broker.leader_discovery import LeaderDiscovery
-from pybroker.broker.standing import Level
 from pybroker.clock import ManualClock
 from pybroker.errors import ErrorCode
 from pybroker.model import (
@@ -24,6 +23,7 @@ from pybroker.model import (
     TopicPartition,
     UpdateMetadata,
 )
+from pybroker.replication.authority import Authority
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.metadata import (
@@ -96,7 +96,7 @@ class Neighbours:
         await replicas.leader_and_isr(LeaderAndIsr(BROKER_ID, epoch, -1, (facts,)))
         self.leader_epoch = leader_epoch + 1
 
-    async def rounds(self, count: int = 2, level: Level = Level.COMMITTED) -> None:
+    async def rounds(self, count: int = 2, level: Authority = Authority.COMMITTED) -> None:
         """So many, while the broker is cut off."""
         self.discovery.start()
         self.discovery.changed(level)
@@ -134,7 +134,7 @@ async def test_a_later_leader_is_where_clients_are_sent(
 
 
 async def test_who_may_answer_nothing_sends_clients_on_too(neighbours: Neighbours) -> None:
-    await neighbours.rounds(level=Level.NOTHING)
+    await neighbours.rounds(level=Authority.NOTHING)
     assert neighbours.told() == OTHER
 
 
@@ -157,7 +157,7 @@ async def test_a_leader_that_was_told_to_lead_since_takes_no_notice(neighbours: 
     await neighbours.lead(later)
     neighbours.leader_epoch = later - 1
     await neighbours.rounds()
-    assert not neighbours.bench.app.replicas.partition(T0).is_replaced
+    assert neighbours.bench.app.replicas.partition(T0).granted is Authority.ALL
     assert values_of(await neighbours.bench.fetch("t", 0)) == [b"a"]
 
 
@@ -234,7 +234,7 @@ async def test_who_is_told_late_to_lead_in_an_earlier_epoch_is_replaced_still(
 
 async def test_nobody_is_asked_but_by_who_is_cut_off(neighbours: Neighbours) -> None:
     neighbours.discovery.start()
-    for level in (Level.NOTHING, Level.COMMITTED, Level.ALL):
+    for level in (Authority.NOTHING, Authority.COMMITTED, Authority.ALL):
         neighbours.discovery.changed(level)
     await idle()
     assert not neighbours.asked

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.broker.standing import Level, Standing
+from pybroker.broker.standing import Standing
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import encode_state
@@ -24,6 +24,7 @@ from pybroker.model import (
 from pybroker.peers.local_channel import LocalBrokerChannel
 from pybroker.ports import SessionEvent
 from pybroker.records.compression import Codec
+from pybroker.replication.authority import Authority
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
@@ -54,7 +55,7 @@ class Setting:
         self.clock = ManualClock(0)
         self.heard_at = 0.0
         self.registered = self.told = True
-        self.levels: list[Level] = []
+        self.levels: list[Authority] = []
         self.standing = Standing(
             clock=self.clock,
             silence=lambda: self.clock.boottime() - self.heard_at,
@@ -71,10 +72,9 @@ class Setting:
         self.heard_at = self.clock.boottime()
         self.standing.look()
 
-    def ask(self) -> Level:
+    def ask(self) -> Authority:
         """As a request does, no timer has run before."""
-        if self.clock.boottime() > self.standing.valid_until:
-            self.standing.look()
+        self.standing.check()
         return self.standing.level
 
     def run(self, seconds: float, *, hears: bool) -> None:
@@ -93,38 +93,40 @@ class Setting:
 def test_who_hears_from_zookeeper_answers_all() -> None:
     setting = Setting()
     setting.run(100, hears=True)
-    assert setting.ask() is Level.ALL
+    assert setting.ask() is Authority.ALL
     assert setting.levels == []
 
 
-@pytest.mark.parametrize(("fences", "level"), [(False, Level.COMMITTED), (True, Level.NOTHING)])
-def test_silence_of_two_thirds_of_the_session_is_a_cut(fences: bool, level: Level) -> None:
+@pytest.mark.parametrize(
+    ("fences", "level"), [(False, Authority.COMMITTED), (True, Authority.NOTHING)]
+)
+def test_silence_of_two_thirds_of_the_session_is_a_cut(fences: bool, level: Authority) -> None:
     setting = Setting(fences=fences)
     setting.run(12, hears=False)
-    assert setting.ask() is Level.ALL
+    assert setting.ask() is Authority.ALL
     setting.run(0.5, hears=False)
     assert setting.ask() is level
     setting.run(100, hears=False)
     assert setting.ask() is level
     setting.hear()
-    assert setting.ask() is Level.ALL
-    assert setting.levels == [level, Level.ALL]
+    assert setting.ask() is Authority.ALL
+    assert setting.levels == [level, Authority.ALL]
 
 
 def test_the_first_request_after_the_silence_notices_before_any_timer() -> None:
     setting = Setting()
     setting.pause(12.1)
-    assert setting.ask() is Level.COMMITTED
+    assert setting.ask() is Authority.COMMITTED
 
 
 def test_after_a_pause_longer_than_the_session_nothing_is_answered() -> None:
     setting = Setting()
     setting.pause(18.1)
-    assert setting.ask() is Level.NOTHING
+    assert setting.ask() is Authority.NOTHING
     setting.run(5, hears=False)
-    assert setting.ask() is Level.NOTHING
+    assert setting.ask() is Authority.NOTHING
     setting.hear()
-    assert setting.ask() is Level.ALL
+    assert setting.ask() is Authority.ALL
 
 
 def test_an_answer_that_was_asked_for_before_the_pause_proves_nothing() -> None:
@@ -133,7 +135,7 @@ def test_an_answer_that_was_asked_for_before_the_pause_proves_nothing() -> None:
     sent_before = setting.clock.boottime()
     setting.pause(20)
     setting.heard_at = sent_before
-    assert setting.ask() is Level.NOTHING
+    assert setting.ask() is Authority.NOTHING
 
 
 def test_a_timer_that_runs_before_the_first_request_does_not_hide_the_pause() -> None:
@@ -141,21 +143,21 @@ def test_a_timer_that_runs_before_the_first_request_does_not_hide_the_pause() ->
     setting.pause(60)
     setting.standing.look()
     setting.clock.advance(1)
-    assert setting.ask() is Level.NOTHING
+    assert setting.ask() is Authority.NOTHING
 
 
 def test_after_a_pause_that_cost_the_session_the_roles_have_to_be_told_again() -> None:
     setting = Setting()
     setting.pause(60)
-    assert setting.ask() is Level.NOTHING
+    assert setting.ask() is Authority.NOTHING
     setting.registered = setting.told = False
     setting.hear()
-    assert (setting.ask(), setting.standing.is_heard) == (Level.NOTHING, False)
+    assert (setting.ask(), setting.standing.is_heard) == (Authority.NOTHING, False)
     setting.registered = True
     setting.hear()
-    assert (setting.ask(), setting.standing.is_heard) == (Level.NOTHING, True)
+    assert (setting.ask(), setting.standing.is_heard) == (Authority.NOTHING, True)
     setting.told = True
-    assert setting.ask() is Level.ALL
+    assert setting.ask() is Authority.ALL
 
 
 def test_a_broker_that_waits_for_its_first_roles_is_nothing_to_warn_of(
@@ -174,9 +176,9 @@ def test_a_session_that_expired_without_a_pause_leaves_what_is_committed() -> No
     setting = Setting()
     setting.registered = setting.told = False
     setting.standing.look()
-    assert setting.ask() is Level.COMMITTED
+    assert setting.ask() is Authority.COMMITTED
     setting.registered = setting.told = True
-    assert setting.ask() is Level.ALL
+    assert setting.ask() is Authority.ALL
 
 
 # a whole broker
@@ -208,7 +210,7 @@ def cut(bench: Bench) -> None:
     bench.coord.suspend()
     for _ in range(13):
         advance(bench, 1)
-        bench.app.dispatcher._standing.look()
+        bench.app.standing.look()
 
 
 async def latest(bench: Bench, timestamp: int = -1) -> tuple[ErrorCode, int]:
@@ -300,12 +302,12 @@ async def test_an_expired_session_is_noticed_when_it_is_heard_of(bench: Bench) -
     heard = asyncio.Event()
 
     def listener(event: SessionEvent) -> None:
-        seen[event] = bench.app.standing.is_full
+        seen[event] = bench.app.replicas.lease is Authority.ALL
         if event is SessionEvent.CONNECTED:
             heard.set()
 
     bench.coord.add_listener(listener)
-    assert bench.app.standing.is_full
+    assert bench.app.replicas.lease is Authority.ALL
     bench.coord.expire()
     await heard.wait()
     assert not seen[SessionEvent.EXPIRED]
@@ -340,7 +342,7 @@ async def test_where_a_follower_in_sync_may_lead_no_end_is_named(bench: Bench) -
     advance(bench, 5)
     assert await latest(bench) == (ErrorCode.NONE, 1)
     advance(bench, 1)
-    assert bench.app.standing.is_full
+    assert bench.app.replicas.lease is Authority.ALL
     assert await latest(bench) == (NOT_LEADER, -1)
     assert await latest(bench, -3) == (NOT_LEADER, -1)
     assert code(await bench.fetch("t", 2)) is NOT_LEADER

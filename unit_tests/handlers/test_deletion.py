@@ -17,6 +17,7 @@ from pybroker.model import (
     UpdateMetadata,
 )
 from pybroker.records.batch import read_header
+from pybroker.replication.authority import Authority
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.wire.api import ApiKey
@@ -92,7 +93,7 @@ def append(bench: Bench, data: bytes) -> None:
 async def test_who_does_not_lead_says_6(bench: Bench) -> None:
     await fill(bench)
     target = partition(bench)
-    target._leads = False
+    target.granted = Authority.NOTHING
     assert code(the_only(await delete(bench, ("t", 0, 1)))) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert target.log.log_start_offset == 0
 

@@ -11,6 +11,7 @@ import pytest
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
+from pybroker.replication.authority import Authority
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.group_admin import DeleteGroupsRequest
 from pybroker.wire.messages.groups import FindCoordinatorRequest
@@ -353,7 +354,7 @@ async def test_cut_off_from_zookeeper_nothing_is_promised(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await asker.commit({"a-0": 5})
-    monkeypatch.setattr(type(asker.bench.app.standing), "is_full", False)
+    monkeypatch.setattr(asker.bench.app.replicas, "lease", Authority.COMMITTED)
     unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
     for version in (0, 8):
         assert await asker.commit({"a-0": 6}, version) == {"a-0": unavailable}

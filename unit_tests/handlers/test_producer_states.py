@@ -8,6 +8,7 @@ import pytest
 
 from pybroker.errors import ErrorCode
 from pybroker.records.batch import read_header
+from pybroker.replication.authority import Authority
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.transaction_admin import (
     DescribeProducersRequest,
@@ -87,7 +88,7 @@ async def test_a_replica_that_does_not_lead_answers_too(bench: Bench) -> None:
     await bench.create("t")
     await bench.produce("t", batch(producer=(7, 3, 0)))
     (partition,) = bench.app.replicas.partitions.values()
-    partition._leads = False
+    partition.granted = Authority.NOTHING
     assert len(the_only(await describe(bench, t=[0])).active_producers) == 1
 
 

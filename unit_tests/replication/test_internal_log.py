@@ -16,6 +16,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import KeyValue, PartitionLog
 from pybroker.records.batch import iter_headers, read_header
 from pybroker.records.compression import Codec
+from pybroker.replication.authority import Authority
 from pybroker.replication.internal_log import InternalLog
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
@@ -68,7 +69,7 @@ class OnReplicas:
         self.log: PartitionLog = self.open()
 
     def open(
-        self, codec: Codec = Codec.NONE, look: Callable[[], bool] = lambda: True
+        self, codec: Codec = Codec.NONE, look: Callable[[], None] = lambda: None
     ) -> InternalLog:
         return InternalLog(
             self.replicas.manager,
@@ -240,9 +241,8 @@ async def test_too_few_replicas_in_sync(real: OnReplicas) -> None:
 async def test_a_broker_that_was_away_looks_before_it_writes(real: OnReplicas) -> None:
     """It comes to in a timer, before any request has looked."""
 
-    def look() -> bool:
-        real.replicas.manager.is_fenced = True
-        return False
+    def look() -> None:
+        real.replicas.manager.lease = Authority.NOTHING
 
     real.log = real.open(look=look)
     assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -250,16 +250,17 @@ async def test_a_broker_that_was_away_looks_before_it_writes(real: OnReplicas) -
 
 
 async def test_who_is_cut_off_leads_surely_only_what_nobody_else_has(real: OnReplicas) -> None:
-    assert real.open().is_surely_led
-    cut_off = real.open(look=lambda: False)
-    assert not cut_off.is_surely_led
+    log = real.open()
+    assert log.is_surely_led
+    real.replicas.manager.lease = Authority.COMMITTED
+    assert not log.is_surely_led
     await real.shrink()
-    assert not cut_off.is_surely_led
+    assert not log.is_surely_led
     alone = facts(P0, epoch=real.epoch + 1, isr=(ME,))
     assert await real.replicas.told(alone) == [ErrorCode.NONE]
-    assert cut_off.is_surely_led
-    real.replicas.manager.is_fenced = True
-    assert not cut_off.is_surely_led
+    assert log.is_surely_led
+    real.replicas.manager.lease = Authority.NOTHING
+    assert not log.is_surely_led
 
 
 async def test_who_has_not_heard_of_its_followers_asks_who_leads(real: OnReplicas) -> None:
@@ -286,7 +287,9 @@ async def test_a_leader_is_certain_while_it_hears_of_its_followers(real: OnRepli
         fetch = FollowerFetch(OTHER, 0, 0)
         real.replicas.manager.follower_fetched(partition, fetch, clock.monotonic())
     assert log.is_certainly_led
-    assert not real.open(look=lambda: False).is_certainly_led
+    real.replicas.manager.lease = Authority.COMMITTED
+    assert not log.is_certainly_led
+    real.replicas.manager.lease = Authority.ALL
     real.replicas.manager.leadership_yield.add(P0, "its disk is full")
     assert not log.is_certainly_led
     assert not real.asked

@@ -15,6 +15,7 @@ from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.errors import ErrorCode
 from pybroker.model import PartitionFacts, TopicPartition
 from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
+from pybroker.replication.authority import Authority
 from unit_tests.idle_loop import idle
 from unit_tests.patience import in_time, until
 from unit_tests.replication.leading import ALL, LAG_S, Leading
@@ -222,11 +223,11 @@ async def test_a_later_leader_epoch_ends_the_writing(leading: Leading) -> None:
     await until(lambda: leading.metrics.isr_update_failures == 1)
     assert leading.node.isr == (2, ME)
     assert (leading.believed, leading.hw) == (ALL, 0)
-    assert leading.partition().is_replaced
+    assert leading.partition().granted is Authority.READ
     await leading.pass_time(LATE_S)
     assert leading.replicas.manager.isr_changes == {}
     await leading.lead(epoch=2)
-    assert not leading.partition().is_replaced
+    assert leading.partition().granted is Authority.ALL
     await leading.pass_time(LATE_S, 2)
     await leading.until_stored(ME, 2)
 
@@ -239,7 +240,7 @@ async def test_who_waits_for_a_leader_that_was_replaced_is_told_at_once(leading:
     await until(lambda: len(produces))
     await leading.meddle(leader=2, leader_epoch=1, isr=(2, ME))
     await leading.pass_time(LATE_S, 2)
-    await until(lambda: leading.partition().is_replaced)
+    await until(lambda: leading.partition().granted is Authority.READ)
     await until(waiting.done)
 
 
@@ -388,8 +389,8 @@ async def test_who_fetches_no_more_may_have_been_told_to_lead(leading: Leading) 
         assert leading.replicas.manager.isr_changes == {}
     await leading.meddle(leader=2, leader_epoch=1)
     await leading.pass_time(LAG_S / 2, 3)
-    assert not partition.is_replaced
-    await until(lambda: partition.is_replaced)
+    assert partition.granted is Authority.ALL
+    await until(lambda: partition.granted is Authority.READ)
     assert partition.certainly_leads(leading.clock.monotonic(), LAG_S)
 
 

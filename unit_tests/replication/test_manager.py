@@ -12,7 +12,6 @@ import pytest
 
 from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, StorageError
 from pybroker.model import NO_TOPIC_ID, Extent, LeaderAndIsr, TopicPartition
-from pybroker.replication.partition import Role
 from pybroker.storage.log import Log
 from pybroker.storage.manager import LogManager
 from unit_tests.idle_loop import idle
@@ -32,8 +31,8 @@ def replicas(tmp_path: Path) -> Iterator[Replicas]:
 async def test_partitions_take_the_roles_that_they_are_told(replicas: Replicas) -> None:
     answers = await replicas.told(facts(T0), facts(T1, leader=2, isr=(2, ME)))
     assert answers == [ErrorCode.NONE, ErrorCode.NONE]
-    assert replicas.partition(T0).role is Role.LEADER
-    assert replicas.partition(T1).role is Role.FOLLOWER
+    assert replicas.partition(T0).is_leader
+    assert not replicas.partition(T1).is_leader
     assert replicas.refusal(key=T1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert replicas.directories() == ["t-0", "t-1"]
     assert replicas.config_reads == ["t"]
@@ -193,7 +192,7 @@ async def test_after_all_roles_were_told_what_else_lies_here_is_set_aside(
     replicas.open()
     command = LeaderAndIsr(1, 2, -1, (facts(T0, epoch=1),), Extent.ALL)
     assert await replicas.manager.leader_and_isr(command) == {T0: ErrorCode.NONE}
-    assert replicas.partition(T0).role is Role.LEADER
+    assert replicas.partition(T0).is_leader
     aside = [name for name in replicas.directories() if name != "t-0"]
     assert len(aside) == 1 and aside[0].startswith("t-1.") and aside[0].endswith("-stray")
 
@@ -287,7 +286,7 @@ async def test_a_partition_that_cannot_be_opened_is_56_and_does_not_hold_up_othe
         "partition cannot be opened partition=t-0 error=create t-0: no such luck"
     ]
     assert await replicas.told(facts(T0, epoch=3)) == [ErrorCode.NONE]
-    assert replicas.partition(T0).role is Role.LEADER
+    assert replicas.partition(T0).is_leader
 
 
 async def test_a_replica_whose_directory_failed_is_not_found_by_its_topic(
@@ -318,7 +317,7 @@ async def test_many_partitions_of_one_command_are_opened_each_once(replicas: Rep
     keys = [TopicPartition("many", number) for number in range(23)]
     assert await replicas.told(*map(facts, keys)) == [ErrorCode.NONE] * 23
     assert sorted(replicas.directories()) == sorted(map(str, keys))
-    assert all(replicas.partition(key).role is Role.LEADER for key in keys)
+    assert all(replicas.partition(key).is_leader for key in keys)
     assert replicas.config_reads == ["many"]
 
 

@@ -12,7 +12,7 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import PartitionFacts
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.storage.log_config import LogConfig
-from unit_tests.replication.vocabulary import ME, Replicas, facts
+from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
 
 BOTH = (ME, 2)
 
@@ -58,7 +58,7 @@ async def test_a_follower_keeps_what_it_knew(replicas: Replicas) -> None:
     await replicas.told(facts(epoch=1, leader=2, isr=BOTH))
     assert replicas.partition().high_watermark == 1
     with pytest.raises(BrokerError) as caught:
-        replicas.append()
+        replicas.manager.leader(T0)
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from pybroker.broker.standing import Level
 from pybroker.client import Admin
 from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.model import is_orphaned
+from pybroker.replication.authority import Authority
 from pybroker.testing.simulation import ZOOKEEPER, Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.disk_view import DiskView
@@ -66,7 +66,7 @@ def test_a_broker_beside_a_member_of_zookeeper_that_lost_its_leader_learns_in_ti
         simulation.wait(lambda: session not in zookeeper.session_ids())
         assert client.session_id == session, "it cannot know"
         assert broker.app is not None
-        assert broker.app.standing.level is Level.COMMITTED
+        assert broker.app.standing.level is Authority.COMMITTED
 
 
 async def elect(bootstrap: str) -> None:

@@ -22,6 +22,7 @@ from pybroker.model import (
     PartitionState,
     TopicPartition,
 )
+from pybroker.replication.authority import Authority
 from pybroker.replication.health.log_end_reports import LogEndReports
 from pybroker.replication.manager import ReplicaManager
 from pybroker.testing.simulation.memory_tree import MemoryTree
@@ -71,7 +72,9 @@ async def test_who_is_registered_anew_claims_again(bench: Bench) -> None:
     assert (report.epoch, report.end, report.leader_epoch) == (0, 1, ORPHANED_IN)
     epoch = bench.app.controller.epoch
     bench.coord.expire()
-    await until(lambda: bench.app.controller.epoch > epoch and bench.app.standing.is_full)
+    await until(
+        lambda: bench.app.controller.epoch > epoch and bench.app.replicas.lease is Authority.ALL
+    )
     await orphan(bench)
     now = await read_incarnation(bench.coord, BROKER_ID)
     assert now > before
