@@ -24,8 +24,8 @@ from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner, LogParts
 from pybroker.storage.producer_state import ProducerState
 from pybroker.storage.retention import SegmentFacts, expired
-from pybroker.storage.rolling import NO_ROOM, Rolling
 from pybroker.storage.segment import Appended, Segment
+from pybroker.storage.segment_roll import NO_ROOM, SegmentRoll
 from pybroker.storage.txn_index import AbortedTransaction
 
 
@@ -51,7 +51,7 @@ class Log:
         self._snapshots = parts.snapshots
         self._owner = owner
         self._failure: StorageError | None = None
-        self._rolling = Rolling(owner.rng, parts.config)
+        self._segment_roll = SegmentRoll(owner.rng, parts.config)
 
     # -- what it is
 
@@ -101,7 +101,7 @@ class Log:
 
     def set_config(self, config: LogConfig) -> None:
         self.config = config
-        self._rolling.begin(config, 0)
+        self._segment_roll.begin(config, 0)
         if self.durable_end < self.log_end_offset:
             self._owner.sync_due(self)
 
@@ -137,7 +137,7 @@ class Log:
         size, first_offset = active.end
         last_offset = first_offset + header.last_offset_delta
         stamp(data, 0, first_offset, leader_epoch)
-        room = self._rolling.room
+        room = self._segment_roll.room
         if (
             size + len(data) > room.size_bytes
             or last_offset > room.last_offset
@@ -174,7 +174,7 @@ class Log:
                 batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
                 pending_bytes = position - run[0][0] if run else 0
                 active = self.segments.active
-                if self._rolling.is_due(active, batch, self.config, now_ms, pending_bytes):
+                if self._segment_roll.is_due(active, batch, self.config, now_ms, pending_bytes):
                     self._write_run(view, run, now_ms)
                     self._start_segment(header.base_offset, now_ms)
                     run = []
@@ -200,10 +200,10 @@ class Log:
 
     def _make_room(self, batch: Appended, first_offset: int, now_ms: int) -> Segment:
         """The segment for a batch that may be beyond the room of the active one."""
-        if self._rolling.is_due(self.segments.active, batch, self.config, now_ms, 0):
+        if self._segment_roll.is_due(self.segments.active, batch, self.config, now_ms, 0):
             self._start_segment(first_offset, now_ms)
         active = self.segments.active
-        self._rolling.measure(active, self.config)
+        self._segment_roll.measure(active, self.config)
         return active
 
     def _write(self, data: Buffer, batches: list[Appended]) -> None:
@@ -222,7 +222,7 @@ class Log:
         return self._owner.refuse(self.topic_partition, error)
 
     def _after_append(self, now_ms: int) -> None:
-        self._rolling.written(now_ms)
+        self._segment_roll.written(now_ms)
         self.last_append_ms = now_ms
         if self.config.flush_messages != NEVER:
             tolerated = self._durability.tolerates(self.log_end_offset, self.config)
@@ -280,7 +280,7 @@ class Log:
         except StorageError as error:
             raise self._owner.refuse(self.topic_partition, error) from error
         self._snapshots.keep(self.segments.bases, base_offset)
-        self._rolling.begin(self.config, now_ms)
+        self._segment_roll.begin(self.config, now_ms)
 
     # -- reading
 
@@ -409,7 +409,7 @@ class Log:
         """Around what takes away all from `offset` on; nobody makes files durable meanwhile."""
         with self._durability.at_most(offset):
             self._owner.lower(self.topic_partition, offset)
-            self._rolling.room = NO_ROOM
+            self._segment_roll.room = NO_ROOM
             with self._durability.syncing:
                 try:
                     yield

@@ -80,7 +80,7 @@ def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
     )
 
 
-class Rolling:
+class SegmentRoll:
     """What one log remembers of its active segment, to tell when it ends."""
 
     __slots__ = ("_begun_ms", "_jitter_ms", "_rng", "room")
