@@ -17,7 +17,7 @@ from pybroker.errors import CorruptionError
 from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader
-from pybroker.storage import epoch_check, half_removed, lookup, meta, recovery
+from pybroker.storage import epoch_check, lookup, meta, recovery, undeleted_segments
 from pybroker.storage.checkpoints import decode_epochs
 from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import (
@@ -214,7 +214,7 @@ class _Loader:
     def list_files(self) -> None:
         names = self._disk.list_dir(self._directory)
         point = self._known.recovery_point or 0
-        if half_removed.put_back(self._directory, self._disk, names, point):
+        if undeleted_segments.restore(self._directory, self._disk, names, point):
             names = self._disk.list_dir(self._directory)
         if any(name.endswith(DELETED_SUFFIX) for name in names):
             self._disk.sync_dir(self._directory)  # as in `Segments.remove_doomed`

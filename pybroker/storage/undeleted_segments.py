@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 _LOG: Final = SegmentFile.LOG
 
 
-def put_back(directory: str, disk: Disk, names: Iterable[str], recovery_point: int) -> bool:
+def restore(directory: str, disk: Disk, names: Iterable[str], recovery_point: int) -> bool:
     """Give segments their names back that begin where another one ends, where a later one is there,
     too, or where the log would end below its recovery point, which a cut lowers first. `names` are
     those of all files. Gives whether there were any. Raises StorageError."""
@@ -47,7 +47,7 @@ def put_back(directory: str, disk: Disk, names: Iterable[str], recovery_point: i
             continue
         path = f"{directory}/{segment_file(base, _LOG)}"
         disk.rename(path + DELETED_SUFFIX, path)
-        _logger.warning("segment put back, its removal was half undone path=%s", path)
+        _logger.warning("segment restored after a power loss undid its deletion path=%s", path)
         bases.insert(place, base)
         is_changed = True
     if is_changed:
