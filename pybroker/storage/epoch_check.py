@@ -78,11 +78,11 @@ def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
 
 
 class Verdict(NamedTuple):
-    """The epochs to go by. `bent`: from there on the log is not to be relied on, as the batch is of
-    another epoch than was written, or may be."""
+    """The epochs to go by. `corrupt_header`: the first batch whose leader epoch is not, or may not
+    be, the one that was written; the log is not relied on from there."""
 
     history: EpochHistory
-    bent: Damage | None
+    corrupt_header: Damage | None
 
 
 @dataclass(slots=True)
@@ -101,16 +101,17 @@ class _Run:
 
 
 def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:
-    """Read the headers of all batches. `filed` is what the file says, None if it says nothing; it
-    was made durable before any batch of an epoch was written. Raises CorruptionError.
+    """Return the leader epochs to trust, from the headers of all batches and the epoch file.
+    `filed` is the content of the file, None if it is unusable; the file is durable before the first
+    batch of an epoch is written. Raises CorruptionError.
 
-    Epochs of batches never go back: where they do, a batch is bent. One batch that contradicts an
-    otherwise right file is bent, or the file is; several batches are right, and so is one within
-    which an epoch begins by the file.
+    Epochs never fall from batch to batch: where they do, a batch is corrupt. If one batch
+    contradicts an otherwise right file, either may be corrupt. If several batches contradict it,
+    the batches are right. So is a batch within which an epoch begins by the file.
     """
     runs: list[_Run] = []
     odd: list[_Run] = []
-    is_file_bent = filed is None
+    is_file_corrupt = filed is None
     for segment in segments.all:
         for position, header in segment.headers(0, segment.size, scan_bytes=SCRUB_BYTES):
             if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
@@ -120,24 +121,26 @@ def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Ver
                 runs[-1].count += 1
             else:
                 runs.append(run)
-            if not is_file_bent and filed is not None and not agrees(filed, header, log_start):
+            if not is_file_corrupt and filed is not None and not agrees(filed, header, log_start):
                 odd.append(run)
-                is_file_bent = len(odd) > 1 or _begins_inside(filed, header)
+                is_file_corrupt = len(odd) > 1 or _begins_inside(filed, header)
     rises = _rise(runs)
-    if filed is None or is_file_bent:
+    if filed is None or is_file_corrupt:
         if rises:
             return Verdict(_history(runs), None)
-        bent = _bent(runs)
-        whole = [run for run in runs if run.start_offset < bent.start_offset]
-        reason = f"the batch at {bent.start_offset} is of leader epoch {bent.epoch}"
-        return Verdict(_history(whole), bent.damage(f"{reason}, out of turn"))
+        corrupt = _corrupt_run(runs)
+        whole = [run for run in runs if run.start_offset < corrupt.start_offset]
+        reason = f"the batch at {corrupt.start_offset} is of leader epoch {corrupt.epoch}"
+        return Verdict(_history(whole), corrupt.damage(f"{reason}, out of turn"))
     if not odd:
         return Verdict(filed, None)
-    bent, known = odd[0], filed.epoch_of(odd[0].start_offset)
-    reason = f"the batch at {bent.start_offset} is of leader epoch {bent.epoch}, expected {known}"
+    corrupt, known = odd[0], filed.epoch_of(odd[0].start_offset)
+    reason = (
+        f"the batch at {corrupt.start_offset} is of leader epoch {corrupt.epoch}, expected {known}"
+    )
     if rises:
-        return Verdict(_history(runs), bent.damage(f"{reason} by the file", is_doubt=True))
-    return Verdict(filed, bent.damage(reason))
+        return Verdict(_history(runs), corrupt.damage(f"{reason} by the file", is_doubt=True))
+    return Verdict(filed, corrupt.damage(reason))
 
 
 def _history(runs: Sequence[_Run]) -> EpochHistory:
@@ -152,7 +155,7 @@ def _rise(runs: Sequence[_Run]) -> bool:
     return all(before.epoch <= after.epoch for before, after in itertools.pairwise(runs))
 
 
-def _bent(runs: Sequence[_Run]) -> _Run:
+def _corrupt_run(runs: Sequence[_Run]) -> _Run:
     """The only batch without which epochs rise; else the first before which all is in order."""
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)
     for each in (number, number + 1):

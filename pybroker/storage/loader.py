@@ -150,7 +150,7 @@ def _open(
         loader.write_anew()
     found = loader.find_end()
     segments, log_start, epochs, epochs_changed = loader.read(found)
-    if known.accepts_loss and loader.bent is not None:
+    if known.accepts_loss and loader.corrupt_header is not None:
         loader.list_files()
         found = loader.find_end()
         segments, log_start, epochs, epochs_changed = loader.read(found)
@@ -208,7 +208,7 @@ class _Loader:
         self.snapshots = SnapshotFiles(directory, disk)
         self.recovered = False
         self.cut_bytes = 0
-        self.bent: Damage | None = None
+        self.corrupt_header: Damage | None = None
         """Where a batch is, or may be, of another leader epoch than was written."""
 
     def list_files(self) -> None:
@@ -271,7 +271,7 @@ class _Loader:
 
     def find_end(self) -> recovery.Recovered:
         """Where the log ends: by a glance if it was closed properly, else by recovery; where a loss
-        is accepted, at the batch that is known to be bent."""
+        is accepted, at the batch that is known to be corrupt."""
         self._read_epochs()
         known = self._known
         segments = self._segments()
@@ -321,8 +321,8 @@ class _Loader:
 
     def _look_at(self, position: int, header: BatchHeader) -> str | None:
         """At a batch whose checksum is right; gives why it is to be given up."""
-        if self.bent is not None and header.base_offset == self.bent.offset:
-            return self.bent.reason
+        if self.corrupt_header is not None and header.base_offset == self.corrupt_header.offset:
+            return self.corrupt_header.reason
         epoch, end = self._agreed
         if header.leader_epoch == epoch and header.last_offset < end:
             return None
@@ -367,14 +367,14 @@ class _Loader:
 
     def damage(self, found: recovery.Recovered) -> Damage | None:
         """Doubts do not matter where something is certain, nor where the operator has decided."""
-        bent = self.bent
-        if bent is None or self._known.accepts_loss:
+        corrupt = self.corrupt_header
+        if corrupt is None or self._known.accepts_loss:
             return found.damage
         if found.damage is None:
-            return bent
-        if bent.is_doubt or bent.offset >= found.damage.offset:
+            return corrupt
+        if corrupt.is_doubt or corrupt.offset >= found.damage.offset:
             return found.damage
-        return replace(bent, is_whole=False)
+        return replace(corrupt, is_whole=False)
 
     def _read_epochs(self) -> None:
         path = f"{self._directory}/{LEADER_EPOCHS}"
@@ -399,16 +399,16 @@ class _Loader:
             self._disk.unlink(path)  # what is damaged must not be taken for anything later
             return EpochHistory(), False
         filed = history if history is not None and history.entries else None
-        judged, self.bent = epoch_check.judge(filed, segments, log_start)
+        judged, self.corrupt_header = epoch_check.judge(filed, segments, log_start)
         if judged is not filed:
             _logger.warning("leader epochs taken from the batches path=%s reason=%r", path, fault)
-        if self.bent is not None:
+        if self.corrupt_header is not None:
             _logger.error(
                 "log damaged path=%s position=%d offset=%d reason=%r",
-                self.bent.path,
-                self.bent.position,
-                self.bent.offset,
-                self.bent.reason,
+                self.corrupt_header.path,
+                self.corrupt_header.position,
+                self.corrupt_header.offset,
+                self.corrupt_header.reason,
             )
         if judged is filed:
             return judged, self._add_earlier(judged, segments, log_start)

@@ -254,8 +254,10 @@ def recover(
             expected = end.next_offset
             continue
         # Who was only killed leaves the beginning of the last write, and no batch that is bent.
-        is_bent = trusts_indexes and end.is_complete
-        if accepts_loss or (not is_bent and _is_torn(segments, number, end, floor_offset)):
+        is_corrupt_header = trusts_indexes and end.is_complete
+        if accepts_loss or (
+            not is_corrupt_header and _is_torn_tail(segments, number, end, floor_offset)
+        ):
             cut = _cut(segments, number, end, disk)
             return _end_of(segments[: number + 1], floor_offset, cut)
         return _damaged(segments, number, end)
@@ -326,7 +328,9 @@ def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
     return position, next_offset
 
 
-def _is_torn(segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int) -> bool:
+def _is_torn_tail(
+    segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int
+) -> bool:
     """Whether the bytes at `end` are a write that was cut off, not damage."""
     if end.next_offset < floor_offset:
         return False
@@ -342,25 +346,25 @@ def _cut(segments: Sequence[Segment], number: int, end: ScanEnd, disk: Disk) -> 
     """Take the torn bytes out of the log; gives how many."""
     segment = segments[number]
     file = segment.file
-    torn = file.size() - end.position
+    cut_bytes = file.size() - end.position
     kept_at = ""
     if not _all_zero(file, end.position):
         kept_at = _free_name(segment, end.position, disk)
         copy_from(file, end.position, disk, kept_at)
     file.truncate(end.position)
     for later in segments[number + 1 :]:
-        torn += later.size
+        cut_bytes += later.size
         later.set_aside()
     _logger.warning(
         "torn tail cut path=%s position=%d bytes=%d next_offset=%d reason=%r kept_at=%s",
         segment.path,
         end.position,
-        torn,
+        cut_bytes,
         end.next_offset,
         end.reason,
         kept_at or "- (all zero)",
     )
-    return torn
+    return cut_bytes
 
 
 def _free_name(segment: Segment, position: int, disk: Disk) -> str:

@@ -193,7 +193,7 @@ class Bench:
     def kept_aside(self) -> list[str]:
         return sorted(path.name for path in self.path.glob("*.corrupt"))
 
-    def offsets_before_the_hole(self) -> list[int]:
+    def offsets_before_the_damage(self) -> list[int]:
         assert self.log.damage is not None
         found: list[int] = []
         offset = self.log.log_start_offset

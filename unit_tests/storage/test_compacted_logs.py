@@ -14,7 +14,7 @@ from unit_tests.storage.bench import Bench
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
 
-def test_in_a_compacted_log_a_gap_between_segments_is_no_hole(tmp_path: Path) -> None:
+def test_in_a_compacted_log_a_gap_between_segments_is_no_damage(tmp_path: Path) -> None:
     bench = Bench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
     bench.append(*[1] * 30)
     first = bench.segment(0)

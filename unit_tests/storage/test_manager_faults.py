@@ -34,7 +34,7 @@ def test_a_damaged_log_stays_damaged_after_another_start(host: Host) -> None:
         assert damage is not None and damage.offset == 39
 
 
-def test_what_is_before_a_hole_at_an_index_entry_can_be_read(host: Host) -> None:
+def test_records_before_damage_at_an_index_entry_can_be_read(host: Host) -> None:
     manager = host.start()
     log = make(manager, A, 7)
     entry = log.segments.active.offsets.last()

@@ -34,7 +34,7 @@ def test_a_damaged_header_below_the_recovery_point_stops_no_start(
 
 
 @pytest.mark.parametrize("same_boot", (False, True))
-def test_a_bent_offset_of_the_last_batch_of_a_closed_log_is_damage(
+def test_a_corrupt_offset_of_the_last_batch_of_a_closed_log_is_damage(
     tmp_path: Path, same_boot: bool
 ) -> None:
     """Where it ended when it was closed is known."""
@@ -49,7 +49,7 @@ def test_a_bent_offset_of_the_last_batch_of_a_closed_log_is_damage(
     assert bench.segment().read_bytes() == before
 
 
-def test_a_bent_offset_of_the_last_batch_of_a_segment_is_damage_there(tmp_path: Path) -> None:
+def test_a_corrupt_offset_of_the_last_batch_of_a_segment_is_damage_there(tmp_path: Path) -> None:
     bench = Bench(tmp_path, LogConfig(segment_bytes=200))
     bench.append(*[1] * 5)
     bench.flip_bit(1, at=6)

@@ -157,7 +157,7 @@ def test_a_power_loss_after_retention_took_all_does_not_begin_at_0() -> None:
         assert (bench.log.damage, bench.log.log_end_offset) == (None, 60), seed
 
 
-def test_a_power_loss_after_a_kill_after_retention_leaves_no_hole() -> None:
+def test_a_power_loss_after_a_kill_after_retention_leaves_no_gap() -> None:
     """The start after the kill removed the files before their new names were durable."""
     for seed in range(60):
         disk, bench = on_simulated_disk(TINY, seed)
@@ -170,7 +170,7 @@ def test_a_power_loss_after_a_kill_after_retention_leaves_no_hole() -> None:
         assert (bench.log.damage, bench.log.log_end_offset) == (None, 60), seed
 
 
-def test_a_power_loss_while_a_log_is_cut_leaves_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_power_loss_during_a_truncation_leaves_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last segment that stays was cut before the names of the others were durable."""
 
     def no_power(path: str) -> None:
@@ -308,9 +308,9 @@ def test_a_flipped_bit_in_the_checkpoint_of_log_starts_deletes_nothing(host: Hos
     written = path.read_bytes()
     assert existing(host.kill()).log_start_offset == 44
     for bit in range(8 * len(written)):
-        bent = bytearray(written)
-        bent[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(bent)
+        corrupted = bytearray(written)
+        corrupted[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(corrupted)
         assert existing(host.kill()).log_start_offset <= 44
         path.write_bytes(written)
 

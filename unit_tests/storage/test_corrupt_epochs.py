@@ -37,7 +37,7 @@ def ends(bench: Bench) -> tuple[tuple[int, int], ...]:
 @pytest.mark.parametrize("mask", (1, 2, 4, 16))
 @pytest.mark.parametrize("offset", range(9))
 @pytest.mark.parametrize("how", ("killed", "closed"))
-def test_a_bent_epoch_of_one_batch_changes_no_history(
+def test_a_corrupt_epoch_of_one_batch_changes_no_history(
     bench: Bench, how: str, offset: int, mask: int
 ) -> None:
     """Else others that ask where an epoch ends would cut what they have, and it has."""
@@ -57,11 +57,11 @@ def test_a_bent_epoch_of_one_batch_changes_no_history(
         assert offset in (0, 2, 3, 5, 6, 8), "only at the ends of an epoch it may be the file"
     with storage_error():
         bench.append(1, epoch=6)
-    assert bench.offsets_before_the_hole() == list(range(offset))
+    assert bench.offsets_before_the_damage() == list(range(offset))
 
 
 @pytest.mark.parametrize(("offset", "mask"), ((3, 16), (4, 16), (5, 16), (4, 1), (7, 16)))
-def test_without_the_file_a_batch_that_stands_out_is_bent(
+def test_without_the_file_a_batch_with_an_epoch_out_of_order_is_damage(
     bench: Bench, offset: int, mask: int
 ) -> None:
     bench.flip_bit(offset, at=EPOCH_END, mask=mask)
@@ -72,7 +72,7 @@ def test_without_the_file_a_batch_that_stands_out_is_bent(
     assert bench.log.damage.offset == offset
 
 
-def test_of_two_batches_that_may_be_bent_the_first_counts(bench: Bench) -> None:
+def test_of_two_batches_that_may_be_corrupt_the_first_counts(bench: Bench) -> None:
     """Either is out of turn, and the file is gone."""
     bench.flip_bit(7, at=EPOCH_END, mask=1)
     (bench.path / "leader-epoch-checkpoint").unlink()
@@ -82,19 +82,19 @@ def test_of_two_batches_that_may_be_bent_the_first_counts(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("offset", (4, 8))
-def test_what_is_given_up_begins_with_the_bent_batch(bench: Bench, offset: int) -> None:
+def test_an_accepted_loss_begins_with_the_corrupt_batch(bench: Bench, offset: int) -> None:
     """Also where that is in doubt: what is left is certain."""
     before = bench.segment().read_bytes()
     bench.flip_bit(offset, at=EPOCH_END, mask=16)
-    bent = bench.segment().read_bytes()
-    assert bent != before
+    corrupted = bench.segment().read_bytes()
+    assert corrupted != before
     bench.open(accepts_loss=True)
     assert bench.log.damage is None
     assert bench.offsets() == list(range(offset))
     assert ends(bench)[:1] == HISTORY[:1]
     assert bench.log.epoch_end_offset(2) == (2, min(offset, 6))
     kept = b"".join((bench.path / name).read_bytes() for name in bench.kept_aside())
-    assert bent.endswith(kept)
+    assert corrupted.endswith(kept)
     assert len(kept) == bench.cut_bytes > 0
     bench.append(1, epoch=6)
     bench.crash()
@@ -102,7 +102,7 @@ def test_what_is_given_up_begins_with_the_bent_batch(bench: Bench, offset: int) 
     assert bench.offsets() == list(range(offset + 1))
 
 
-def test_two_holes_are_given_up_together(tmp_path: Path) -> None:
+def test_an_accepted_loss_covers_two_corrupt_ranges(tmp_path: Path) -> None:
     """The first look at a log whose loss is accepted cuts it behind the second one."""
     bench = Bench(tmp_path, LogConfig(segment_bytes=200))
     for _ in range(9):
@@ -115,7 +115,7 @@ def test_two_holes_are_given_up_together(tmp_path: Path) -> None:
     assert bench.kept_aside()
 
 
-def test_a_file_that_several_batches_contradict_is_bent(bench: Bench) -> None:
+def test_an_epoch_file_that_several_batches_contradict_is_rewritten(bench: Bench) -> None:
     (bench.path / "leader-epoch-checkpoint").write_text("0\n3\n1 0\n2 3\n7 6\n")
     bench.crash()
     assert bench.log.damage is None
