@@ -1,7 +1,6 @@
-"""Whether leader epochs that were read from their file are those of the batches, and which of them
-are right where they are not. Neither has a checksum, and a wrong history would cut logs in the
-wrong place: the own one, and those of all that follow it.
-"""
+"""Checks the leader epochs of the file against those of the batches, and decides which are right if
+they differ. Neither has a checksum, and a wrong history would truncate logs in the wrong place: the
+broker's own log, and those of its followers."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from pybroker.storage.segments import Segments
 
 
 def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> str | None:
-    """What the batches on both sides of each start, and the last one, say against it; None if it is
-    right as far as they tell. Batches of the time before there were epochs say nothing."""
+    """Return how the batches around each epoch start, and the last batch, contradict the history;
+    None if they agree. Batches without a leader epoch are ignored."""
     entries = history.entries
     expected = [
         (offset, entry.epoch)
@@ -47,7 +46,8 @@ def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> 
 
 
 def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
-    """The header of the batch that holds the offset; None if there is none, or no telling."""
+    """Return the header of the batch that holds the offset; None if there is none, or if it is
+    unreadable."""
     try:
         for segment in segments.from_offset(offset):
             position = segment.locate(offset)
@@ -60,7 +60,8 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
 
 
 def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
-    """Whether the batch is of the epoch that the history has for it, as far as that tells."""
+    """Whether the leader epoch of the batch agrees with the history, as far as the history
+    reaches."""
     if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
         return True
     known = history.epoch_of(header.last_offset)
@@ -70,8 +71,8 @@ def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
 
 
 def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
-    """Whether an epoch would begin within the batch, which cannot be; the first one may, where the
-    log begins there."""
+    """Whether an epoch would begin within the batch, which is impossible; but the first epoch may,
+    where the log begins."""
     first = history.entries[0].start_offset if history.entries else 0
     begin = max(header.base_offset, first)
     return history.epoch_of(begin) != history.epoch_of(header.last_offset)
@@ -87,7 +88,7 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """So many batches of one epoch behind one another."""
+    """Consecutive batches of one leader epoch."""
 
     epoch: int
     start_offset: int
@@ -115,7 +116,7 @@ def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Ver
     for segment in segments.all:
         for position, header in segment.headers(0, segment.size, scan_bytes=SCRUB_BYTES):
             if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
-                continue  # of the time before there were epochs, or not of the log any more
+                continue  # without a leader epoch, or below the log start
             run = _Run(header.leader_epoch, header.base_offset, segment.path, position)
             if runs and runs[-1].epoch == run.epoch:
                 runs[-1].count += 1
@@ -156,7 +157,8 @@ def _rise(runs: Sequence[_Run]) -> bool:
 
 
 def _corrupt_run(runs: Sequence[_Run]) -> _Run:
-    """The only batch without which epochs rise; else the first before which all is in order."""
+    """Return the only batch without which epochs never fall; else the first batch with a higher
+    epoch than a later one."""
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)
     for each in (number, number + 1):
         if runs[each].count == 1 and _rise([*runs[:each], *runs[each + 1 :]]):

@@ -1,6 +1,5 @@
-"""The leader epoch of a batch, which no checksum covers, and the file of epochs, which has none:
-which of them is right where they differ.
-"""
+"""The leader epoch of a batch, which no checksum covers, and the epoch file, which has no checksum:
+the start decides which is right if they differ."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from pybroker.storage.log_config import LogConfig
 from unit_tests.storage.bench import Bench, storage_error
 
 EPOCH_END = 15
-"""Where the last byte of the epoch stands in a batch."""
+"""The position of the last byte of the epoch in a batch."""
 HISTORY = ((1, 3), (2, 6), (5, 9))
-"""Epochs and where they end."""
+"""Epochs and their end offsets."""
 
 
 @pytest.fixture
@@ -40,14 +39,14 @@ def ends(bench: Bench) -> tuple[tuple[int, int], ...]:
 def test_a_corrupt_epoch_of_one_batch_changes_no_history(
     bench: Bench, how: str, offset: int, mask: int
 ) -> None:
-    """Else others that ask where an epoch ends would cut what they have, and it has."""
+    """Otherwise replicas that ask for the end of an epoch would truncate good records."""
     bench.flip_bit(offset, at=EPOCH_END, mask=mask)
     if how == "closed":
         bench.close()
     bench.open(clean=how == "closed", recovery_point=0 if how == "killed" else 9)
     damage = bench.log.damage
     if damage is None:
-        # Nobody looked there; who does finds that batch (`scrub.py`).
+        # The start did not read this batch; the scrubber finds it (`scrub.py`).
         assert how == "closed"
         assert ends(bench) == HISTORY
         return
@@ -73,7 +72,7 @@ def test_without_the_file_a_batch_with_an_epoch_out_of_order_is_damage(
 
 
 def test_of_two_batches_that_may_be_corrupt_the_first_counts(bench: Bench) -> None:
-    """Either is out of turn, and the file is gone."""
+    """Either is out of order, and the file is gone."""
     bench.flip_bit(7, at=EPOCH_END, mask=1)
     (bench.path / "leader-epoch-checkpoint").unlink()
     bench.open()
@@ -83,7 +82,7 @@ def test_of_two_batches_that_may_be_corrupt_the_first_counts(bench: Bench) -> No
 
 @pytest.mark.parametrize("offset", (4, 8))
 def test_an_accepted_loss_begins_with_the_corrupt_batch(bench: Bench, offset: int) -> None:
-    """Also where that is in doubt: what is left is certain."""
+    """Even if the header is in doubt: the remaining records are certain."""
     before = bench.segment().read_bytes()
     bench.flip_bit(offset, at=EPOCH_END, mask=16)
     corrupted = bench.segment().read_bytes()
@@ -103,7 +102,7 @@ def test_an_accepted_loss_begins_with_the_corrupt_batch(bench: Bench, offset: in
 
 
 def test_an_accepted_loss_covers_two_corrupt_ranges(tmp_path: Path) -> None:
-    """The first look at a log whose loss is accepted cuts it behind the second one."""
+    """The first check of a log whose loss is accepted cuts it at the second corrupt range."""
     bench = Bench(tmp_path, LogConfig(segment_bytes=200))
     for _ in range(9):
         bench.append(1, epoch=1)
@@ -152,14 +151,14 @@ def test_leader_epochs_that_the_batches_contradict_are_taken_from_them(
     assert bench.log.epoch_end_offset(1) == (1, 2)
     assert bench.log.epoch_end_offset(4) == (4, 5)
     assert bench.log.latest_epoch == 6
-    # Where it may as well be the only batch of that epoch, others have to say.
+    # The file may be the wrong one if the batch is the only one of that epoch.
     is_certain = flipped in ("1 0\n4 3\n6 5\n", "1 0\n4 2\n6 4\n")
     damage = bench.log.damage
     assert is_certain if damage is None else damage.is_doubt and not is_certain
 
 
 class SlowDisk(SystemDisk):
-    """Something else happens before a file of leader epochs is made durable."""
+    """Runs a callback before a file of leader epochs is made durable."""
 
     before: Callable[[], None] = staticmethod(lambda: None)
 
@@ -169,7 +168,7 @@ class SlowDisk(SystemDisk):
 
 
 class WatchedLock:
-    """Says that somebody comes while another one is inside."""
+    """Sets an event when a thread comes while another one is inside."""
 
     def __init__(self, comes: threading.Event) -> None:
         self._lock = threading.Lock()
@@ -185,8 +184,8 @@ class WatchedLock:
 
 
 def test_no_batch_comes_before_its_epoch_that_another_thread_makes_durable(tmp_path: Path) -> None:
-    """A broker that was killed in between would find a batch that contradicts the file, and take
-    its own log for damaged."""
+    """Otherwise a broker that was killed in between would find a batch that contradicts the file,
+    and take its own log for damaged."""
     disk = SlowDisk()
     bench = Bench(tmp_path, disk=disk)
     bench.append(1, 1, epoch=1)

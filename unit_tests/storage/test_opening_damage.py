@@ -1,4 +1,4 @@
-"""Damage that an opening log comes upon where nothing is checked."""
+"""Damage that opening a log finds where recovery checks nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from unit_tests.storage.bench import Bench
 def test_a_damaged_header_below_the_recovery_point_stops_no_start(
     tmp_path: Path, how: str, number: int
 ) -> None:
-    """Recovery does not look there, but who has to walk from header to header comes upon it: to
-    make indexes again, or the leader epochs."""
+    """Recovery does not look there, but rebuilding indexes or leader epochs walks over it."""
     bench = Bench(tmp_path, LogConfig(segment_bytes=1000, index_interval_bytes=200))
     bench.append(*[1] * 30)
     if how == "closed":
@@ -37,7 +36,7 @@ def test_a_damaged_header_below_the_recovery_point_stops_no_start(
 def test_a_corrupt_offset_of_the_last_batch_of_a_closed_log_is_damage(
     tmp_path: Path, same_boot: bool
 ) -> None:
-    """Where it ended when it was closed is known."""
+    """The log end at the close is known."""
     bench = Bench(tmp_path)
     bench.append(1, 1, 1)
     bench.close()

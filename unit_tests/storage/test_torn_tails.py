@@ -1,4 +1,4 @@
-"""Whether the end of a log was cut off when its broker was killed, or is damaged."""
+"""Whether the end of a log is a torn tail of a killed broker, or damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bench(tmp_path: Path) -> Bench:
 def test_a_bit_outside_of_the_checksum_of_the_last_batch_is_damage(
     bench: Bench, at: int, torn_bytes: int
 ) -> None:
-    """Also before a write that was cut off; as long as the machine stayed up."""
+    """Even before a torn tail, as long as the machine stayed up."""
     bench.append(1, 1)
     bench.flip_bit(1, at)
     bench.add_tail(stamped(batch(1), 2)[:torn_bytes])
