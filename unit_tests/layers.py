@@ -27,7 +27,7 @@ client.admin: calls | cluster configs elections groups log_dirs partitions topic
     lag | admin
 client.assignors: base | balance ranges roundrobin | sticky | choice
 client.groups: decisions topics | link requests | member offsets | committer | session | group
-client.ranges: model | counts cursor standing | fetcher | options
+client.ranges: model | counts cursor validity | fetcher | options
 config: declaration kafka_options kafka_versions listeners properties | broker_options |
     broker_config | topic_config | layered_config without_effect
 coordinator: runtime zookeeper | controller groups transactions | offsets

@@ -22,12 +22,12 @@ from pybroker.client.options import ConsumerOptions
 from pybroker.client.ranges.counts import CountCheck, Difference, compacted
 from pybroker.client.ranges.cursor import Batch, Gap, RangeCursor
 from pybroker.client.ranges.model import PartitionRange, RangeFailed, RangeFault
-from pybroker.client.ranges.standing import (
+from pybroker.client.ranges.validity import (
     aged_out,
+    current_partitions,
     faults,
+    from_metadata,
     gone,
-    named,
-    standings,
 )
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode
 from pybroker.model import NO_EPOCH, NO_OFFSET
@@ -255,15 +255,15 @@ class RangeFetcher:
     async def _look(self) -> None:
         deadline = Deadline(self._cluster.clock, self._options.request_timeout_ms)
         epoch = self._epoch()
-        answers = await standings(self._cluster, [self._wanted], deadline, once=True)
-        standing = answers[self._key]
-        if isinstance(standing, ClientError):
-            raise standing
-        for fault in faults(self._wanted, self._cursor.position, standing):
+        answers = await current_partitions(self._cluster, [self._wanted], deadline, once=True)
+        current = answers[self._key]
+        if isinstance(current, ClientError):
+            raise current
+        for fault in faults(self._wanted, self._cursor.position, current):
             if fault.reason is RangeFault.AGED_OUT:
-                self._pass_over_aged_out(standing.log_start)
+                self._pass_over_aged_out(current.log_start)
             elif fault.reason is RangeFault.TRUNCATED:
-                self._cut_off(fault, standing.epoch_end)
+                self._cut_off(fault, current.epoch_end)
             else:
                 raise _Doubtful(fault)
         if NO_EPOCH < epoch < self._wanted.leader_epoch:
@@ -271,7 +271,7 @@ class RangeFetcher:
             raise _NothingYet(
                 f"only leader epoch {epoch} is known, {self._wanted.leader_epoch} was there before"
             )
-        self._settle(self._cursor.gaps, standing.log_start)
+        self._settle(self._cursor.gaps, current.log_start)
         self._cursor.gaps = []
         self._checked_epoch = epoch
 
@@ -315,8 +315,8 @@ class RangeFetcher:
     async def _fetch(self) -> list[Batch]:
         """The batches of one answer. Empty if the position moved without any."""
         cluster, key = self._cluster, self._key
-        standing = named(cluster.view, key)
-        if standing is not None and not standing.known:
+        current = from_metadata(cluster.view, key)
+        if current is not None and not current.known:
             raise _Doubtful(gone(self._wanted, self._cursor.position))
         leader, epoch = cluster.view.leader(key), self._epoch()
         if leader is None:
