@@ -1,4 +1,4 @@
-"""Partitions without a leader: whoever waits for one is told so, and which."""
+"""A wait for a partition without a leader ends with an error that names the partition."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ def test_a_properties_files_options_without_effect_bring_a_warning(
     of_tools: dict[str, Any] = {name.replace(".", "_"): value for name, value in given.items()}
     for options in (given, plain, of_tools):
         kind(**options)
-    assert caplog.text.count("event=option-without-effect") == 3
-    assert f"event=option-without-effect name={name}" in caplog.text
+    assert caplog.text.count("option without effect") == 3
+    assert f"option without effect name={name}" in caplog.text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -179,7 +179,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["h", "h:", ":1", "h:0", "h:65536", "h:x"])
-def test_what_is_no_address(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be host:port"):
         split_address(text)
 

@@ -1,10 +1,10 @@
-"""What the cluster says of partitions now, and whether ranges that were made earlier can still be
-read as they were.
+"""Checks whether ranges that were made earlier can still be read as they were, by the current state
+of their partitions.
 
-A log that begins behind a range's start has lost records of it. Everything else that is missing
-between the log's start and its end was compacted, or is a marker: no loss. A topic of the same name
-is another topic where its id differs, or its leader epoch is lower than it was. A range was cut off
-by an unclean election where the leader epoch in which it was made ends before the range does.
+A log that begins behind a range's start has lost records of it. Other missing offsets between the
+log's start and its end were compacted, or are markers: no loss. A topic is another one if its id
+differs, or its leader epoch is lower than before. An unclean election cut a range off if the leader
+epoch in which it was made ends before the range does.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 @dataclass(frozen=True, slots=True)
 class CurrentPartition:
-    """A partition at one moment. `topic_id` as UUID text, "" where topics have none. `epoch_end` is
-    where the leader epoch that was asked about ends in the leader's log. -1: not known."""
+    """A partition at one moment. `topic_id` as UUID text, "" if topics have none. `epoch_end` is
+    the end, in the leader's log, of the leader epoch in the range. -1: unknown."""
 
     known: bool
     topic_id: str = ""
@@ -44,8 +44,8 @@ def topic_id_text(topic: TopicInfo) -> str:
 
 
 def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> CurrentPartition | None:
-    """What metadata alone tells; None where it tells nothing for the moment. Raises ClientError
-    if the topic may not be seen."""
+    """Return the partition as metadata shows it; None if it shows nothing at the moment. Raises
+    ClientError if the topic may not be seen."""
     topic = view.topics.get(topic_partition.topic)
     if topic is None:
         return None
@@ -62,8 +62,8 @@ def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> Current
 async def current_partitions(
     cluster: Cluster, ranges: Collection[PartitionRange], deadline: Deadline, *, once: bool = False
 ) -> dict[TopicPartition, CurrentPartition | ClientError]:
-    """One answer for each partition, from fresh metadata and from its leader. With `once` what
-    cannot be answered now is not asked again. Raises ClientError."""
+    """Return one answer for each partition, from fresh metadata and from its leader. With `once`
+    errors are not retried. Raises ClientError."""
     wanted = {item.topic_partition: item for item in ranges}
     topics = sorted({key.topic for key in wanted})
     view = await cluster.metadata(topics, timeout_s=request_limit_s(cluster, deadline))
@@ -101,7 +101,8 @@ def _put_together(
 def faults(
     wanted: PartitionRange, position: int, current: CurrentPartition
 ) -> Iterator[RangeFailed]:
-    """What keeps the range from being read from `position` on as it was, most serious first."""
+    """Yield the reasons why the range cannot be read from `position` on as it was, most serious
+    first."""
     if not current.known:
         yield gone(wanted, position)
     elif wanted.topic_id and current.topic_id and wanted.topic_id != current.topic_id:
@@ -130,7 +131,7 @@ def faults(
 
 
 def gone(wanted: PartitionRange, position: int) -> RangeFailed:
-    """The error for a partition that is not there."""
+    """Return the error for a partition that does not exist."""
     return _failed(
         wanted, position, RangeFault.GONE,
         "the cluster has no such partition any more: take a new snapshot",
@@ -138,7 +139,7 @@ def gone(wanted: PartitionRange, position: int) -> RangeFailed:
 
 
 def aged_out(wanted: PartitionRange, position: int, log_start: int) -> RangeFailed:
-    """The error for what lay between `position` and where the log begins now."""
+    """Return the error for the records between `position` and the current log start."""
     return _failed(
         wanted, position, RangeFault.AGED_OUT,
         f"the partition begins at {log_start} now, retention or DeleteRecords took what was before:"

@@ -1,5 +1,5 @@
-"""The admin client and groups: who coordinates is asked, and asked again when that moves; what may
-have been done is done again only where that does no harm."""
+"""Requests of the admin client about groups go to the coordinator, and again after it moved;
+requests that may have been carried out are repeated only if that is harmless."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def admin(broker: FakeBroker, **options: Any) -> Admin:
 def coordinates(
     broker: FakeBroker, *, first: Sequence[ErrorCode] = ()
 ) -> Callable[[Message], Message]:
-    """The answer of a broker that coordinates all groups itself, after these errors."""
+    """Return the answer of a broker that coordinates all groups itself, after these errors."""
     errors = list(first)
 
     def answer(request: Message) -> Message:
@@ -114,7 +114,7 @@ def in_turn(*answers: Message) -> Callable[[Message], Message]:
 
 
 def limited(**highest: int) -> Message:
-    """The offer of a broker that knows less of some APIs."""
+    """Return the API versions of a broker with lower maxima for some APIs."""
     offer = versions()
     assert isinstance(offer, ApiVersionsResponse)
     for row in offer.api_keys:
