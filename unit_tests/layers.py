@@ -18,8 +18,8 @@ admin: loop_watch text_format view | config_page group_rows partition_rows readi
     families | exposition | http
 applog: log_levels rate_limit | output
 broker: * | group_coordination leader_discovery shutdown start_steps | app | startup
-classic: assignment errors options standing subscription | claims nodes | commits reading stream |
-    kafka_offsets rebalancing | consumer
+classic: assignment errors options session_validity subscription | nodes partition_owners | commits
+    reading stream | kafka_offsets rebalancing | consumer
 client: * | accumulator connection leaderless options subscription | cluster | identity leader_calls
     | batch_lookup coordinator_calls epoch_lookup offset_lookup sender | admin position_check
     producer ranges | fetcher range_reader | groups | consumer

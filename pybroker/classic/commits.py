@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from pybroker.classic.claims import Claim
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.errors import CoordError, MultiFailed, NodeExists, NoNode
@@ -36,8 +36,10 @@ class OffsetStore(Protocol):
     ) -> dict[TopicPartition, Progress]: ...
 
     async def write(
-        self, claims: Iterable[Claim], exact: Mapping[TopicPartition, int] | None = None
-    ) -> list[Claim]: ...
+        self,
+        owned_partitions: Iterable[OwnedPartition],
+        exact: Mapping[TopicPartition, int] | None = None,
+    ) -> list[OwnedPartition]: ...
 
 
 class Offsets:
@@ -60,14 +62,17 @@ class Offsets:
         }
 
     async def write(
-        self, claims: Iterable[Claim], exact: Mapping[TopicPartition, int] | None = None
-    ) -> list[Claim]:
+        self,
+        owned_partitions: Iterable[OwnedPartition],
+        exact: Mapping[TopicPartition, int] | None = None,
+    ) -> list[OwnedPartition]:
         """Store how far these were consumed, or what `exact` says, where that is news. Gives those
         that turned out not to be ours any more. Raises CoordError; the others were stored then, as
         far as they could be."""
         async with self._writing:
             outcomes = await asyncio.gather(
-                *(self._write_one(claim, exact) for claim in claims), return_exceptions=True
+                *(self._write_one(owned, exact) for owned in owned_partitions),
+                return_exceptions=True,
             )
         lost = []
         for outcome in outcomes:
@@ -77,25 +82,25 @@ class Offsets:
                 lost.append(outcome)
         return lost
 
-    async def disowned(self, claims: Collection[Claim]) -> list[Claim]:
+    async def disowned(self, owned_partitions: Collection[OwnedPartition]) -> list[OwnedPartition]:
         """Which of these are not ours any more, as ZooKeeper's leader says. Raises CoordError."""
-        outcomes = await asyncio.gather(*(self._is_disowned(claim) for claim in claims))
-        return [claim for claim, gone in zip(claims, outcomes, strict=True) if gone]
+        outcomes = await asyncio.gather(*(self._is_disowned(owned) for owned in owned_partitions))
+        return [owned for owned, gone in zip(owned_partitions, outcomes, strict=True) if gone]
 
-    async def _is_disowned(self, claim: Claim) -> bool:
-        if claim.released or claim.era != self._era():
+    async def _is_disowned(self, owned: OwnedPartition) -> bool:
+        if owned.released or owned.era != self._era():
             return True
         try:
-            await self._coord.multi(self._checks(claim))
+            await self._coord.multi(self._checks(owned))
         except MultiFailed as error:
             if not isinstance(error.cause, NoNode):
                 raise
             return True
-        return claim.released or claim.era != self._era()
+        return owned.released or owned.era != self._era()
 
-    def _checks(self, claim: Claim) -> list[CoordOp]:
+    def _checks(self, owned: OwnedPartition) -> list[CoordOp]:
         """That the owner node and the topic are still there."""
-        key = claim.topic_partition
+        key = owned.topic_partition
         return [
             CheckOp(paths.group_owner(self._group_id, key), -1),
             CheckOp(paths.topic(key.topic), -1),
@@ -111,38 +116,38 @@ class Offsets:
         return None if offset < 0 else offset
 
     async def _write_one(
-        self, claim: Claim, exact: Mapping[TopicPartition, int] | None
-    ) -> Claim | None:
-        """None when it is stored, else the claim, which is not ours."""
-        key = claim.topic_partition
-        offset = claim.consumed if exact is None else exact[key]
-        if offset is None or offset == claim.stored:
+        self, owned: OwnedPartition, exact: Mapping[TopicPartition, int] | None
+    ) -> OwnedPartition | None:
+        """None when it is stored, else the owned, which is not ours."""
+        key = owned.topic_partition
+        offset = owned.consumed if exact is None else exact[key]
+        if offset is None or offset == owned.stored:
             return None
         path = paths.offset(self._group_id, key)
         data = schemas.encode_number(offset)
-        exists = claim.stored is not None
+        exists = owned.stored is not None
         for _ in range(_ATTEMPTS_MAX):
-            if claim.released or claim.era != self._era():
-                return claim
+            if owned.released or owned.era != self._era():
+                return owned
             last = SetOp(path, data) if exists else CreateOp(path, data)
             try:
-                await self._coord.multi([*self._checks(claim), last])
+                await self._coord.multi([*self._checks(owned), last])
             except MultiFailed as error:
                 match error.index, error.cause:
                     case 0 | 1, NoNode():
-                        return claim
+                        return owned
                     case 2, NodeExists():
                         exists = True
                     case 2, NoNode():
                         # Somebody removed the offset: with the topic, or alone.
                         topic = await self._coord.exists(paths.topic(key.topic))
-                        if topic is None or topic.czxid != claim.topic_czxid:
-                            return claim
+                        if topic is None or topic.czxid != owned.topic_czxid:
+                            return owned
                         await ensure(self._coord, paths.parent(path))
                         exists = False
                     case _:
                         raise
             else:
-                claim.stored = offset
+                owned.stored = offset
                 return None
         raise CoordError(f"{path} could not be written: it comes and goes")

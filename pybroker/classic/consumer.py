@@ -11,15 +11,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from pybroker.background import TaskOwner
-from pybroker.classic.claims import Claim
 from pybroker.classic.commits import Offsets, OffsetStore
 from pybroker.classic.errors import NotOwned, RebalanceFailed
 from pybroker.classic.kafka_offsets import KafkaOffsets
 from pybroker.classic.nodes import GroupNodes
 from pybroker.classic.options import parse_classic_options
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.classic.reading import Reader
 from pybroker.classic.rebalancing import RebalanceListener, Rebalancer
-from pybroker.classic.standing import Standing
+from pybroker.classic.session_validity import SessionValidity
 from pybroker.classic.stream import Stream, StreamSet
 from pybroker.classic.subscription import (
     BLACK_LIST,
@@ -78,7 +78,7 @@ class ClassicConsumer:
         """As it stands in the group's nodes."""
         self._tasks = TaskOwner(self._task_failed)
         self._streams = StreamSet({})
-        self._standing: Standing | None = None
+        self._validity: SessionValidity | None = None
         self._reader: Reader | None = None
         self._offsets: OffsetStore | None = None
         self._rebalancer: Rebalancer | None = None
@@ -107,7 +107,7 @@ class ClassicConsumer:
             session_timeout_ms = self._own_coord.session_timeout_ms
         coord = self._given_coord or self._own_coord
         assert coord is not None
-        self._standing = Standing(
+        self._validity = SessionValidity(
             coord,
             session_timeout_ms=session_timeout_ms,
             on_expired=self._session_expired,
@@ -124,7 +124,7 @@ class ClassicConsumer:
         for stream in self._streams:
             stream.close()
         async with AsyncExitStack() as last:  # each whatever becomes of the one before
-            for each in (self._own_coord, self._reader, self._standing):
+            for each in (self._own_coord, self._reader, self._validity):
                 if each is not None:
                     last.push_async_callback(each.close)
             await self._tasks.close()
@@ -214,21 +214,23 @@ class ClassicConsumer:
             raise Closed("the consumer is not in a group")
         if offsets is not None and min(offsets.values(), default=0) < 0:
             raise ValueError(f"offset is {min(offsets.values())}, expected 0 or more")
-        claims = {claim.topic_partition: claim for claim in rebalancer.claims()}
+        owned_partitions = {owned.topic_partition: owned for owned in rebalancer.owned_partitions()}
         missing: list[TopicPartition] = []
         if offsets is None:
             for stream in self._streams:
                 stream.settle_all()
         else:
-            missing = [key for key in offsets if key not in claims]
-            claims = {key: claims[key] for key in offsets if key in claims}
-            for key, claim in claims.items():
-                claim.done_until(offsets[key])
-        lost = await store.write(claims.values(), offsets)
+            missing = [key for key in offsets if key not in owned_partitions]
+            owned_partitions = {
+                key: owned_partitions[key] for key in offsets if key in owned_partitions
+            }
+            for key, owned in owned_partitions.items():
+                owned.done_until(offsets[key])
+        lost = await store.write(owned_partitions.values(), offsets)
         if lost:
             rebalancer.lost(lost)
         if lost or missing:
-            raise NotOwned([*missing, *(claim.topic_partition for claim in lost)])
+            raise NotOwned([*missing, *(owned.topic_partition for owned in lost)])
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """Where a new owner would start; None if nothing is stored. Before the subscription as
@@ -245,8 +247,8 @@ class ClassicConsumer:
         if self._closed:
             raise Closed("the consumer is closed")
         options = self.options
-        coord, standing = self._coord(), self._standing
-        assert standing is not None
+        coord, validity = self._coord(), self._validity
+        assert validity is not None
         self._streams = streams
         self._reader = Reader(
             options,
@@ -256,7 +258,7 @@ class ClassicConsumer:
             on_start_found=self._commit_now.set,
             on_failure=self._break,
         )
-        self._offsets = self._make_store(coord, standing, self._reader)
+        self._offsets = self._make_store(coord, validity, self._reader)
         self._rebalancer = Rebalancer(
             options=options,
             consumer_id=self.consumer_id,
@@ -266,7 +268,7 @@ class ClassicConsumer:
                 coord, options.group_id, exclude_internal=options.exclude_internal_topics
             ),
             offsets=self._offsets,
-            standing=standing,
+            validity=validity,
             reader=self._reader,
             streams=streams,
             listener=self._listener,
@@ -282,9 +284,9 @@ class ClassicConsumer:
         if options.auto_commit_enable:
             self._tasks.start(self._commit_by_itself(), "classic consumer auto-commit")
 
-    def _make_store(self, coord: Coord, standing: Standing, reader: Reader) -> OffsetStore:
+    def _make_store(self, coord: Coord, validity: SessionValidity, reader: Reader) -> OffsetStore:
         options = self.options
-        nodes = Offsets(coord, options.group_id, era=lambda: standing.era)
+        nodes = Offsets(coord, options.group_id, era=lambda: validity.era)
         if options.offsets_storage == "zookeeper":
             return nodes
         return KafkaOffsets(
@@ -295,12 +297,12 @@ class ClassicConsumer:
         )
 
     def _make_stream(self, name: str) -> Stream:
-        if self._standing is None:
+        if self._validity is None:
             raise Closed("the consumer was not started")
         return Stream(
             name,
             clock=self._clock,
-            certainty=self._standing,
+            certainty=self._validity,
             on_taken=self._taken,
             timeout_ms=self.options.consumer_timeout_ms,
         )
@@ -314,7 +316,7 @@ class ClassicConsumer:
 
     def _coord(self) -> Coord:
         coord = self._given_coord or self._own_coord
-        if coord is None or self._standing is None:
+        if coord is None or self._validity is None:
             raise Closed("the consumer was not started")
         return coord
 
@@ -333,7 +335,7 @@ class ClassicConsumer:
                 pass
             self._commit_now.clear()
             try:
-                lost = await store.write(rebalancer.claims())
+                lost = await store.write(rebalancer.owned_partitions())
             except (CoordError, ClientError) as error:
                 if not failing:
                     logger.warning(
@@ -348,9 +350,9 @@ class ClassicConsumer:
 
     # ---- inside: called by the parts
 
-    def _taken(self, claim: Claim) -> None:
+    def _taken(self, owned: OwnedPartition) -> None:
         if self._reader is not None:
-            self._reader.room_again(claim)
+            self._reader.room_again(owned)
 
     def _session_expired(self) -> None:
         logger.warning("event=session-expired consumer=%s", self.consumer_id)

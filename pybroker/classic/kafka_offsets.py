@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from pybroker.classic.claims import Claim
 from pybroker.classic.commits import Offsets, Progress
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.client.consumer import Consumer
 from pybroker.model import TopicPartition
 
@@ -47,23 +47,25 @@ class KafkaOffsets:
         return found
 
     async def write(
-        self, claims: Iterable[Claim], exact: Mapping[TopicPartition, int] | None = None
-    ) -> list[Claim]:
+        self,
+        owned_partitions: Iterable[OwnedPartition],
+        exact: Mapping[TopicPartition, int] | None = None,
+    ) -> list[OwnedPartition]:
         async with self._writing:
-            news: dict[Claim, int] = {}
-            for claim in claims:
-                offset = claim.consumed if exact is None else exact[claim.topic_partition]
-                if offset is not None and offset != claim.stored:
-                    news[claim] = offset
+            news: dict[OwnedPartition, int] = {}
+            for owned in owned_partitions:
+                offset = owned.consumed if exact is None else exact[owned.topic_partition]
+                if offset is not None and offset != owned.stored:
+                    news[owned] = offset
             lost = await self._nodes.disowned(news)
-            for claim in lost:
-                del news[claim]
+            for owned in lost:
+                del news[owned]
             if not news:
                 return lost
-            offsets = {claim.topic_partition: offset for claim, offset in news.items()}
+            offsets = {owned.topic_partition: offset for owned, offset in news.items()}
             await self._consumer().commit(offsets, timeout_ms=self._timeout_ms)
             if self._dual:
                 lost += await self._nodes.write(news, offsets)
-            for claim, offset in news.items():
-                claim.stored = offset
+            for owned, offset in news.items():
+                owned.stored = offset
             return lost

@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
 from pybroker.classic.assignment import STRATEGIES, Assignment, NoRoundRobin, ThreadId
-from pybroker.classic.claims import Claim
 from pybroker.classic.commits import OffsetStore
 from pybroker.classic.errors import GroupIsCoordinated, RebalanceFailed
 from pybroker.classic.nodes import GroupNodes, GroupView
 from pybroker.classic.options import ClassicOptions
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.classic.reading import Reader
-from pybroker.classic.standing import Standing
+from pybroker.classic.session_validity import SessionValidity
 from pybroker.client.backoff import Deadline
 from pybroker.client.errors import ClientError
 from pybroker.errors import CoordError, MalformedNode, PybrokerError, SessionExpired
@@ -52,9 +52,9 @@ class RebalanceListener(Protocol):
 class Streams(Protocol):
     """Where records go."""
 
-    def attach(self, claim: Claim) -> None: ...
+    def attach(self, owned: OwnedPartition) -> None: ...
 
-    def detach(self, claim: Claim) -> None: ...
+    def detach(self, owned: OwnedPartition) -> None: ...
 
 
 class Rebalancer:
@@ -70,7 +70,7 @@ class Rebalancer:
         clock: Clock,
         nodes: GroupNodes,
         offsets: OffsetStore,
-        standing: Standing,
+        validity: SessionValidity,
         reader: Reader,
         streams: Streams,
         listener: RebalanceListener | None,
@@ -83,7 +83,7 @@ class Rebalancer:
         self._clock = clock
         self._nodes = nodes
         self._offsets = offsets
-        self._standing = standing
+        self._validity = validity
         self._reader = reader
         self._streams = streams
         self._listener = listener
@@ -91,9 +91,9 @@ class Rebalancer:
         self._on_outcome = on_outcome
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
-        self.held: dict[TopicPartition, Claim] = {}
+        self.held: dict[TopicPartition, OwnedPartition] = {}
         """What is ours and read."""
-        self._leaving: dict[TopicPartition, Claim] = {}
+        self._leaving: dict[TopicPartition, OwnedPartition] = {}
         """What is ours, but not to be: its offset is stored next, then its node goes."""
         self._uncertain: dict[TopicPartition, None] = {}
         """What may have a node of ours that nobody asked to stay."""
@@ -110,28 +110,28 @@ class Rebalancer:
 
     def forget(self) -> None:
         """The session is over, and with it all that was ours."""
-        for claim in self.claims():
-            claim.shut()
-            self._streams.detach(claim)
-            self._lost.append(claim.topic_partition)
+        for owned in self.owned_partitions():
+            owned.shut()
+            self._streams.detach(owned)
+            self._lost.append(owned.topic_partition)
         self.held.clear()
         self._leaving.clear()
         self._uncertain.clear()
         self._reader.read({}, ())
         self._settled.set()
 
-    def lost(self, claims: Collection[Claim]) -> None:
-        """The owner nodes of these are gone: claim them again."""
-        for claim in claims:
-            if self.held.get(claim.topic_partition) is claim:
-                claim.shut()
-                self._streams.detach(claim)
-                del self.held[claim.topic_partition]
-                self._uncertain[claim.topic_partition] = None
+    def lost(self, owned_partitions: Collection[OwnedPartition]) -> None:
+        """The owner nodes of these are gone: owned them again."""
+        for owned in owned_partitions:
+            if self.held.get(owned.topic_partition) is owned:
+                owned.shut()
+                self._streams.detach(owned)
+                del self.held[owned.topic_partition]
+                self._uncertain[owned.topic_partition] = None
         self._reader.read(self.held, ())
         self._wake.set()
 
-    def claims(self) -> list[Claim]:
+    def owned_partitions(self) -> list[OwnedPartition]:
         """What offsets may be committed for."""
         return [*self.held.values(), *self._leaving.values()]
 
@@ -157,8 +157,8 @@ class Rebalancer:
         deadline = Deadline(self._clock, limit_ms)
         cause: PybrokerError | None = None
         while True:
-            if not self._standing.is_connected:
-                await self._standing.connected()
+            if not self._validity.is_connected:
+                await self._validity.connected()
                 deadline = Deadline(self._clock, limit_ms)
             self._wake.clear()
             try:
@@ -198,7 +198,7 @@ class Rebalancer:
 
     async def _try(self) -> str | None:
         """What stands in the way, None if nothing."""
-        era = self._standing.era
+        era = self._validity.era
         if self._lost:
             lost, self._lost = self._lost, []
             await self._tell("after_loss", lost)
@@ -214,7 +214,7 @@ class Rebalancer:
         if not self._reader.is_started:
             await self._reader.start(await self._nodes.broker_addresses())
         wanted = own_part(strategy, view, self._consumer_id)
-        foreign = [claim for claim in self.held.values() if _is_foreign(claim, view, wanted)]
+        foreign = [owned for owned in self.held.values() if _is_foreign(owned, view, wanted)]
         await self._part_with(foreign, patience_ms=self._options.rebalance_backoff_ms)
         await self._let_go()
         missing = {key: thread for key, thread in wanted.items() if key not in self.held}
@@ -237,7 +237,7 @@ class Rebalancer:
         progress = await self._offsets.read(list(missing))
         self._expect(era)
         new = [
-            Claim(
+            OwnedPartition(
                 topic_partition=key,
                 thread=thread,
                 era=era,
@@ -249,33 +249,35 @@ class Rebalancer:
             for key, thread in missing.items()
         ]
         logger.info("event=claimed consumer=%s partitions=%s", self._consumer_id, names(missing))
-        for claim in new:
-            self._uncertain.pop(claim.topic_partition, None)
-            self.held[claim.topic_partition] = claim
+        for owned in new:
+            self._uncertain.pop(owned.topic_partition, None)
+            self.held[owned.topic_partition] = owned
         await self._tell("after_claim", list(missing))
         self._expect(era)
-        for claim in new:
-            self._streams.attach(claim)
+        for owned in new:
+            self._streams.attach(owned)
         self._reader.read(self.held, new)
         return None
 
     # ---- giving up
 
-    async def _part_with(self, claims: Collection[Claim], *, patience_ms: int) -> None:
+    async def _part_with(
+        self, owned_partitions: Collection[OwnedPartition], *, patience_ms: int
+    ) -> None:
         """Stop reading these, and let streams come back from what they have in hand."""
-        if not claims:
+        if not owned_partitions:
             return
-        for claim in claims:
-            claim.shut()
-            self._streams.detach(claim)
-            self.held.pop(claim.topic_partition, None)
-            self._leaving[claim.topic_partition] = claim
+        for owned in owned_partitions:
+            owned.shut()
+            self._streams.detach(owned)
+            self.held.pop(owned.topic_partition, None)
+            self._leaving[owned.topic_partition] = owned
         self._reader.read(self.held, ())
         deadline = Deadline(self._clock, patience_ms)
-        while not deadline.passed and any(claim.in_hand is not None for claim in claims):
+        while not deadline.passed and any(owned.in_hand is not None for owned in owned_partitions):
             self._settled.clear()
             await _wait(self._settled, deadline)
-        await self._tell("before_release", [claim.topic_partition for claim in claims])
+        await self._tell("before_release", [owned.topic_partition for owned in owned_partitions])
 
     async def _let_go(self) -> None:
         """Store the offsets of what is leaving, then remove its nodes. Raises CoordError or
@@ -285,8 +287,8 @@ class Rebalancer:
         gone = [*self._leaving, *self._uncertain]
         if not gone:
             return
-        for claim in self._leaving.values():
-            claim.released = True
+        for owned in self._leaving.values():
+            owned.released = True
         await self._nodes.release(gone)
         logger.info("event=released consumer=%s partitions=%s", self._consumer_id, names(gone))
         for key in gone:
@@ -303,7 +305,7 @@ class Rebalancer:
     # ---- inside
 
     def _expect(self, era: int) -> None:
-        if self._standing.era != era:
+        if self._validity.era != era:
             raise SessionExpired("the session has expired in the middle of a rebalance")
 
     def _on_watch(self, event: WatchEvent) -> None:
@@ -335,15 +337,15 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
     return {key: thread for key, thread in assignment.items() if thread.consumer == consumer_id}
 
 
-def _is_foreign(claim: Claim, view: GroupView, wanted: Assignment) -> bool:
+def _is_foreign(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
     """Whether it has to be given up. What belongs to a topic that is gone stores no offset any
     more: a later topic of the same name would begin there."""
-    key = claim.topic_partition
+    key = owned.topic_partition
     topic = view.topics.get(key.topic)
-    if topic is None or topic.czxid != claim.topic_czxid:
-        claim.released = True
+    if topic is None or topic.czxid != owned.topic_czxid:
+        owned.released = True
         return True
-    return wanted.get(key) != claim.thread
+    return wanted.get(key) != owned.thread
 
 
 def names(partitions: Collection[TopicPartition]) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Final, Protocol
 
-from pybroker.classic.claims import Claim
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.client.backoff import Deadline
 from pybroker.client.errors import Closed, DeadlinePassed
 from pybroker.client.subscription import ConsumerRecord
@@ -44,7 +44,7 @@ class Stream:
         *,
         clock: Clock,
         certainty: Certainty,
-        on_taken: Callable[[Claim], None],
+        on_taken: Callable[[OwnedPartition], None],
         timeout_ms: int,
     ) -> None:
         self.name = name
@@ -53,15 +53,15 @@ class Stream:
         self._certainty = certainty
         self._on_taken = on_taken
         self._timeout_ms = timeout_ms
-        self._claims: dict[Claim, None] = {}
-        self._given: dict[Claim, None] = {}
+        self._owned: dict[OwnedPartition, None] = {}
+        self._given: dict[OwnedPartition, None] = {}
         self._news = asyncio.Event()
         self._failure: PybrokerError | None = None
         self._closed = False
 
     def partitions(self) -> frozenset[TopicPartition]:
         """What it reads now."""
-        return frozenset(claim.topic_partition for claim in self._claims)
+        return frozenset(owned.topic_partition for owned in self._owned)
 
     async def getmany(
         self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
@@ -114,11 +114,11 @@ class Stream:
 
     # Called by the consumer
 
-    def attach(self, claim: Claim) -> None:
-        self._claims[claim] = None
+    def attach(self, owned: OwnedPartition) -> None:
+        self._owned[owned] = None
 
-    def detach(self, claim: Claim) -> None:
-        self._claims.pop(claim, None)
+    def detach(self, owned: OwnedPartition) -> None:
+        self._owned.pop(owned, None)
 
     def settle_all(self) -> None:
         """What was given counts as consumed, though the stream has not been asked again."""
@@ -139,31 +139,31 @@ class Stream:
     # Inside
 
     def _settle(self) -> None:
-        for claim in self._given:
-            claim.settle()
+        for owned in self._given:
+            owned.settle()
         self._given.clear()
 
     def _take(self, limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         room = limit
-        for claim in list(self._claims):
+        for owned in list(self._owned):
             if room <= 0:
                 break
-            records = claim.take(room)
+            records = owned.take(room)
             if records:
-                found[claim.topic_partition] = records
+                found[owned.topic_partition] = records
                 room -= len(records)
-                self._given[claim] = None
-                self._claims[claim] = self._claims.pop(claim)  # the others are first next time
-                self._on_taken(claim)
+                self._given[owned] = None
+                self._owned[owned] = self._owned.pop(owned)  # the others are first next time
+                self._on_taken(owned)
         return found
 
     def _raise_problems(self) -> None:
         if self._failure is not None:
             raise self._failure
-        for claim in self._claims:
-            if claim.problem is not None:
-                raise claim.problem
+        for owned in self._owned:
+            if owned.problem is not None:
+                raise owned.problem
 
 
 class StreamSet:
@@ -176,20 +176,20 @@ class StreamSet:
     def __iter__(self) -> Iterator[Stream]:
         return iter(self._streams.values())
 
-    def of(self, claim: Claim) -> Stream | None:
-        number = claim.thread.number
-        return self._streams.get((claim.topic_partition.topic, number)) or self._streams.get(
+    def of(self, owned: OwnedPartition) -> Stream | None:
+        number = owned.thread.number
+        return self._streams.get((owned.topic_partition.topic, number)) or self._streams.get(
             (None, number)
         )
 
-    def attach(self, claim: Claim) -> None:
-        if (stream := self.of(claim)) is not None:
-            stream.attach(claim)
+    def attach(self, owned: OwnedPartition) -> None:
+        if (stream := self.of(owned)) is not None:
+            stream.attach(owned)
 
-    def detach(self, claim: Claim) -> None:
-        if (stream := self.of(claim)) is not None:
-            stream.detach(claim)
+    def detach(self, owned: OwnedPartition) -> None:
+        if (stream := self.of(owned)) is not None:
+            stream.detach(owned)
 
-    def wake(self, claim: Claim) -> None:
-        if (stream := self.of(claim)) is not None:
+    def wake(self, owned: OwnedPartition) -> None:
+        if (stream := self.of(owned)) is not None:
             stream.wake()

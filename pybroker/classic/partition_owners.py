@@ -16,7 +16,7 @@ from pybroker.model import TopicPartition
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class OwnedPartition:
     """One partition, from the creation of its owner node to its release.
 
     `stored` <= `consumed` <= `in_hand`, where each is known: the offset that the group's node holds
@@ -27,7 +27,7 @@ class Claim:
     topic_partition: TopicPartition
     thread: ThreadId
     era: int
-    """Of the session in which it was claimed, as `Standing.era` counts."""
+    """Of the session in which it was claimed, as `SessionValidity.era` counts."""
     topic_czxid: int
     """Tells the topic from a later one of the same name."""
     stored: int | None = None

@@ -18,7 +18,7 @@ _SILENCE_OF_SESSION_MAX: Final = 2 / 3
 _RETRY_S: Final = 0.1
 
 
-class Standing:
+class SessionValidity:
     """Listens to the session from its making on. `era` counts the sessions that have ended.
 
     `on_expired` is called at once when a session is over, `on_connected` when there is a
@@ -59,7 +59,7 @@ class Standing:
     def find_out(self) -> None:
         """Ask ZooKeeper, if that is not under way."""
         if self._asking is None and not self._closed:
-            self._asking = self._tasks.start(self._ask(), "classic consumer standing")
+            self._asking = self._tasks.start(self._ask(), "classic consumer session validity")
 
     @property
     def is_connected(self) -> bool:
