@@ -22,14 +22,14 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """Where a new owner starts, and what is stored; None: nothing."""
+    """The offset at which a new owner starts, and the stored one; None: none."""
 
     start: int | None
     stored: int | None
 
 
 class OffsetStore(Protocol):
-    """Where a group keeps its offsets."""
+    """The store of a group's offsets."""
 
     async def read(
         self, partitions: Collection[TopicPartition]
@@ -51,11 +51,11 @@ class Offsets:
         self._group_id = group_id
         self._era = era
         self._writing = asyncio.Lock()
-        """Taken for a whole commit, so that an older offset never lands on a newer one. Nothing
-        else is waited for under it than ZooKeeper."""
+        """Held for a whole commit, so that an older offset never replaces a newer one. Its holder
+        waits only for ZooKeeper."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Raises CoordError, MalformedNode."""
+        """Return the stored offsets. Raises CoordError, MalformedNode."""
         offsets = await asyncio.gather(*(self._read_one(key) for key in partitions))
         return {
             key: Progress(offset, offset) for key, offset in zip(partitions, offsets, strict=True)
@@ -66,9 +66,9 @@ class Offsets:
         owned_partitions: Iterable[OwnedPartition],
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
-        """Store how far these were consumed, or what `exact` says, where that is news. Gives those
-        that turned out not to be ours any more. Raises CoordError; the others were stored then, as
-        far as they could be."""
+        """Store the consumed offsets of these partitions, or those in `exact`, if they have
+        changed. Return the partitions that this member no longer owns. Raises CoordError; the
+        others are then stored as far as possible."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),
@@ -83,7 +83,8 @@ class Offsets:
         return lost
 
     async def disowned(self, owned_partitions: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """Which of these are not ours any more, as ZooKeeper's leader says. Raises CoordError."""
+        """Return the partitions that this member no longer owns, as ZooKeeper's leader says. Raises
+        CoordError."""
         outcomes = await asyncio.gather(*(self._is_disowned(owned) for owned in owned_partitions))
         return [owned for owned, gone in zip(owned_partitions, outcomes, strict=True) if gone]
 
@@ -99,7 +100,7 @@ class Offsets:
         return owned.released or owned.era != self._era()
 
     def _checks(self, owned: OwnedPartition) -> list[CoordOp]:
-        """That the owner node and the topic are still there."""
+        """Return checks that the owner node and the topic still exist."""
         key = owned.topic_partition
         return [
             CheckOp(paths.group_owner(self._group_id, key), -1),
@@ -118,7 +119,8 @@ class Offsets:
     async def _write_one(
         self, owned: OwnedPartition, exact: Mapping[TopicPartition, int] | None
     ) -> OwnedPartition | None:
-        """None when it is stored, else the owned, which is not ours."""
+        """Return None once the offset is stored, else the partition, which this member no longer
+        owns."""
         key = owned.topic_partition
         offset = owned.consumed if exact is None else exact[key]
         if offset is None or offset == owned.stored:
@@ -139,7 +141,7 @@ class Offsets:
                     case 2, NodeExists():
                         exists = True
                     case 2, NoNode():
-                        # Somebody removed the offset: with the topic, or alone.
+                        # Another client removed the offset: with the topic, or alone.
                         topic = await self._coord.exists(paths.topic(key.topic))
                         if topic is None or topic.czxid != owned.topic_czxid:
                             return owned
@@ -150,4 +152,6 @@ class Offsets:
             else:
                 owned.stored = offset
                 return None
-        raise CoordError(f"{path} could not be written: it comes and goes")
+        raise CoordError(
+            f"{path} could not be written: other clients keep creating and removing it"
+        )

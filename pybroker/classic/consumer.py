@@ -1,4 +1,4 @@
-"""The public class: puts the parts together, and ends them."""
+"""The public class: assembles the parts, starts and closes them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from pybroker.errors import CoordError, PybrokerError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Coord, Rng
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _LEAVE_S: Final = 5.0
 
 
 class ClassicConsumer:
-    """A member of a group that is coordinated by its members themselves, through ZooKeeper, as
+    """A member of a group whose members coordinate themselves, through ZooKeeper, like
     the high-level consumer of Kafka 0.8; both kinds may be in one group.
 
         async with ClassicConsumer("localhost:2181", group_id="billing") as consumer:
@@ -64,8 +64,8 @@ class ClassicConsumer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """`coord` is a started session to use instead of one of its own; its giver closes it.
-        `listener` hears what the member loses and gets. Raises ConfigError."""
+        """`coord` is a started session to use instead of an own one; the caller closes it.
+        `listener` is called for lost and gained partitions. Raises ConfigError."""
         if zookeeper_connect is not None:
             options["zookeeper_connect"] = zookeeper_connect
         self.options = parse_classic_options(options)
@@ -75,7 +75,7 @@ class ClassicConsumer:
         self._clock = clock or defaults.make_clock()
         self._rng = rng or defaults.make_rng()
         self.consumer_id = self._make_id()
-        """As it stands in the group's nodes."""
+        """The id in the group's nodes."""
         self._tasks = TaskOwner(self._task_failed)
         self._streams = StreamSet({})
         self._validity: SessionValidity | None = None
@@ -90,7 +90,7 @@ class ClassicConsumer:
     # ---- life
 
     async def start(self) -> None:
-        """Reach ZooKeeper. Raises StartupError."""
+        """Connect to ZooKeeper. Raises StartupError."""
         options = self.options
         if self._given_coord is None:
             self._own_coord = KazooCoord(
@@ -116,14 +116,14 @@ class ClassicConsumer:
         )
 
     async def close(self) -> None:
-        """Leave the group; with auto.commit.enable the offsets of what was consumed are stored
+        """Leave the group; with auto.commit.enable the offsets of consumed records are stored
         first. Records that a stream has in hand do not count. Idempotent."""
         if self._closed:
             return
         self._closed = True
         for stream in self._streams:
             stream.close()
-        async with AsyncExitStack() as last:  # each whatever becomes of the one before
+        async with AsyncExitStack() as last:  # each, even if an earlier one fails
             for each in (self._own_coord, self._reader, self._validity):
                 if each is not None:
                     last.push_async_callback(each.close)
@@ -136,8 +136,8 @@ class ClassicConsumer:
             async with asyncio.timeout(_LEAVE_S):
                 await rebalancer.leave()
         except (CoordError, ClientError, TimeoutError) as error:
-            logger.warning(
-                "event=not-left consumer=%s reason=%r; its partitions are free when its session"
+            log.warning(
+                "not left consumer=%s reason=%r; its partitions are free when its session"
                 " has expired", self.consumer_id, error,
             )  # fmt: skip
 
@@ -157,7 +157,7 @@ class ClassicConsumer:
 
     async def subscribe(self, topics: Mapping[str, int] | Iterable[str]) -> dict[str, list[Stream]]:
         """Join the group for these topics, each with a number of streams (for names alone one
-        each). A topic may come to exist later. Returns when this member has its partitions.
+        each). A topic may be created later. Returns once this member has its partitions.
 
         Raises ConfigError, GroupIsCoordinated, RebalanceFailed.
         """
@@ -181,7 +181,7 @@ class ClassicConsumer:
     ) -> list[Stream]:
         """Join the group for all topics whose whole name matches `white_list`, or does not match
         `black_list`, now or later; each stream reads some partitions of all. Patterns are regular
-        expressions; a comma is taken for `|`. Returns and raises as `subscribe`."""
+        expressions; a comma means `|`. Returns and raises as `subscribe`."""
         if white_list is not None and black_list is None:
             subscription = by_pattern(WHITE_LIST, white_list, streams)
         elif black_list is not None and white_list is None:
@@ -197,17 +197,18 @@ class ClassicConsumer:
     # ---- what is owned, and how far it was read
 
     def owned(self) -> dict[TopicPartition, str]:
-        """The partitions that are this member's now, with the thread id in their owner nodes."""
+        """Return the partitions that this member owns now, with the thread id in their owner
+        nodes."""
         held = {} if self._rebalancer is None else self._rebalancer.held
         return {key: str(held[key].thread) for key in sorted(held)}
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store that everything was consumed that the streams have given; or exactly these: for
-        each partition the offset to go on from. Only what has changed is written.
+        """Store the offsets behind all records that the streams have returned; or exactly these:
+        for each partition the next offset to read. Only changes are written.
 
-        Raises NotOwned for partitions that are not this member's (the others are stored), and
-        CoordError if ZooKeeper did not confirm it, with offsets.storage=kafka ClientError if the
-        coordinator did not; ValueError for a negative offset.
+        Raises NotOwned for partitions that this member does not own (the others are stored);
+        CoordError if ZooKeeper did not confirm the write; with offsets.storage=kafka ClientError if
+        the coordinator did not; ValueError for a negative offset.
         """
         rebalancer, store = self._rebalancer, self._offsets
         if rebalancer is None or store is None or self._closed:
@@ -233,8 +234,9 @@ class ClassicConsumer:
             raise NotOwned([*missing, *(owned.topic_partition for owned in lost)])
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Where a new owner would start; None if nothing is stored. Before the subscription as
-        the nodes say. Raises CoordError, MalformedNode, with offsets.storage=kafka ClientError."""
+        """Return the offset at which a new owner would start; None if nothing is stored. Before
+        `subscribe` it is that of the nodes. Raises CoordError, MalformedNode, with
+        offsets.storage=kafka ClientError."""
         key = TopicPartition(*partition)
         store = self._offsets or Offsets(self._coord(), self.options.group_id, era=lambda: 0)
         return (await store.read([key]))[key].start
@@ -338,8 +340,8 @@ class ClassicConsumer:
                 lost = await store.write(rebalancer.owned_partitions())
             except (CoordError, ClientError) as error:
                 if not failing:
-                    logger.warning(
-                        "event=auto-commit-failed consumer=%s reason=%r; trying again",
+                    log.warning(
+                        "auto commit failed consumer=%s reason=%r; trying again",
                         self.consumer_id, error,
                     )  # fmt: skip
                 failing = True
@@ -355,7 +357,7 @@ class ClassicConsumer:
             self._reader.room_again(owned)
 
     def _session_expired(self) -> None:
-        logger.warning("event=session-expired consumer=%s", self.consumer_id)
+        log.warning("session expired consumer=%s", self.consumer_id)
         if self._rebalancer is not None:
             self._rebalancer.forget()
 

@@ -1,9 +1,9 @@
-"""Offsets at the group's coordinator (offsets.storage=kafka), and in the classic nodes as well
-while a group moves from there (dual.commit.enabled).
+"""Offsets at the group's coordinator (offsets.storage=kafka), and also in the classic nodes while a
+group moves from there (dual.commit.enabled).
 
-The coordinator takes them as those of nobody's member, so it cannot tell an owner from a former
-one. Before each commit ZooKeeper is asked through its leader whether the partitions are still ours;
-what happens between its answer and the commit is not fenced, as in Kafka.
+The coordinator accepts these commits without a member id, so it cannot tell an owner from a former
+one. Before each commit, ZooKeeper's leader is asked whether this member still owns the partitions;
+a change between its answer and the commit is not fenced, as in Kafka.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pybroker.model import TopicPartition
 
 
 class KafkaOffsets:
-    """As `commits.Offsets`, of which it is given the one for the nodes. Its methods may raise
+    """As `commits.Offsets`, whose instance for the nodes it receives. Its methods may raise
     ClientError, too."""
 
     def __init__(
@@ -30,10 +30,11 @@ class KafkaOffsets:
         self._dual = dual
         self._timeout_ms = timeout_ms
         self._writing = asyncio.Lock()
-        """Taken before that of the nodes, and never after."""
+        """Always taken before the lock of the nodes."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """With dual.commit.enabled a member starts at the larger of the two offsets."""
+        """Return the stored offsets; with dual.commit.enabled a member starts at the larger of the
+        two."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():

@@ -1,4 +1,4 @@
-"""Fetches the partitions that are owned, and lays the records where their streams find them."""
+"""Fetches the owned partitions, and queues their records for the streams."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from pybroker.errors import PybrokerError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _WAIT_MS = 60_000
 
 
 class Reader:
-    """Owns a `Consumer` and the task that empties it, from `start` to `close`.
+    """Owns a `Consumer` and the task that reads from it, from `start` to `close`.
 
-    `deliver` is called with each owned that has got something new; `on_start_found` when a
-    partition without a valid offset has got one; `on_failure` for what ends all reading.
+    `deliver` is called with each owned partition that has new records; `on_start_found` when a
+    partition without a valid offset has got a position; `on_failure` with an error that ends all
+    reading.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Reader:
         self._tasks = TaskOwner(lambda error: on_failure(Closed(f"reading has failed: {error!r}")))
 
     def consumer(self) -> Consumer:
-        """Raises Closed while it is not started."""
+        """The consumer. Raises Closed unless it is started."""
         if self._consumer is None:
             raise Closed("the consumer does not read")
         return self._consumer
@@ -66,7 +67,7 @@ class Reader:
         return self._consumer is not None
 
     async def start(self, addresses: Sequence[str]) -> None:
-        """Raises NoBrokers."""
+        """Connect to the brokers. Raises NoBrokers."""
         if not addresses:
             raise NoBrokers([])
         options = self._options
@@ -88,7 +89,7 @@ class Reader:
         self._tasks.start(self._pump(consumer), "classic consumer pump")
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the consumer and the task. Idempotent."""
         try:
             await self._tasks.close()
         finally:
@@ -101,8 +102,8 @@ class Reader:
         owned_partitions: Mapping[TopicPartition, OwnedPartition],
         new: Iterable[OwnedPartition],
     ) -> None:
-        """Read exactly these from now on; the `new` ones from where their group was, the others go
-        on."""
+        """Read exactly these partitions from now on: `new` ones from the group's offset, the others
+        from their position."""
         self._owned = dict(owned_partitions)
         if owned_partitions:
             self._has_claims.set()
@@ -118,7 +119,7 @@ class Reader:
                 self._consumer.seek(owned.topic_partition, owned.consumed)
 
     def room_again(self, owned: OwnedPartition) -> None:
-        """Its stream has taken something."""
+        """Resume the partition, because its stream has taken records."""
         if (
             self._consumer is not None
             and self._is_current(owned)
@@ -146,7 +147,7 @@ class Reader:
                     consumer.pause(owned.topic_partition)
                     self._deliver(owned)
             except ClientError as error:
-                logger.error("event=classic-reading-failed reason=%s", error)
+                log.error("classic reading failed reason=%s", error)
                 self._on_failure(error)
                 return
             else:
@@ -165,11 +166,11 @@ class Reader:
         for key in sorted(partitions):
             owned = self._owned.get(key)
             if owned is not None:
-                logger.warning("event=offset-out-of-range partition=%s", key)
+                log.warning("offset out of range partition=%s", key)
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Start as auto.offset.reset says, and know where that was before anything is consumed: the
+        """Start as auto.offset.reset says, and find that position before a record is consumed: the
         next owner has to start there, too."""
         key = owned.topic_partition
         owned.searching = True
@@ -188,14 +189,14 @@ class Reader:
             except DeadlinePassed:
                 continue
             except ClientError:
-                return  # taken away meanwhile, or the pump meets the same error
+                return  # released meanwhile, or the pump raises the same error
             if self._is_current(owned) and owned.searching:
                 self._start_found(owned, start)
 
     def _start_found(self, owned: OwnedPartition, start: int) -> None:
         owned.searching = False
-        logger.info(
-            "event=position-reset partition=%s to=%s offset=%d",
+        log.info(
+            "position reset partition=%s to=%s offset=%d",
             owned.topic_partition, self._options.auto_offset_reset, start,
         )  # fmt: skip
         if owned.consumed is None:

@@ -1,4 +1,4 @@
-"""A stream: what one task of the user reads."""
+"""A stream: the records for one task of the user."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _WAIT_MS: Final = 60_000
 
 
 class Certainty(Protocol):
-    """Says whether ZooKeeper can still take us for the owner."""
+    """Tells whether this member still owns its partitions."""
 
     def is_certain(self) -> bool: ...
 
     def find_out(self) -> None:
-        """Ask, and wake the streams with the answer."""
+        """Ask ZooKeeper, and wake the streams with the answer."""
 
 
 class Stream:
@@ -34,8 +34,8 @@ class Stream:
             print(record.topic, record.partition, record.offset, record.value)
 
     One task at a time may read. A record counts as consumed when the stream is asked for the next
-    ones (or by `ClassicConsumer.commit`): what was being worked on when a member died or lost its
-    partition is read again by the next owner.
+    ones (or by `ClassicConsumer.commit`): records in hand when a member dies or loses its
+    partition are read again by the next owner.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class Stream:
         self._closed = False
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """What it reads now."""
+        """The partitions that it reads now."""
         return frozenset(owned.topic_partition for owned in self._owned)
 
     async def getmany(
         self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records by partition, at most `max_records` together; empty if none came within
-        `timeout_ms`. Those given before count as consumed from now on.
+        """Return records by partition, at most `max_records` together; empty if none came within
+        `timeout_ms`. Records returned before count as consumed from now on.
 
         Raises RebalanceFailed while the member cannot get its partitions, GroupIsCoordinated, and
-        DamagedRecords or ResponseError for what retrying does not cure.
+        DamagedRecords or ResponseError for errors that a retry does not cure.
         """
         self._settle()
         deadline = Deadline(self._clock, timeout_ms)
@@ -94,8 +94,8 @@ class Stream:
                 pass
 
     async def getone(self) -> ConsumerRecord:
-        """The next record. Raises DeadlinePassed after consumer.timeout.ms without one (-1: never),
-        else as `getmany`."""
+        """Return the next record. Raises DeadlinePassed after consumer.timeout.ms without one (-1:
+        never), else the errors of `getmany`."""
         timeout_ms = _WAIT_MS if self._timeout_ms < 0 else self._timeout_ms
         while True:
             for records in (await self.getmany(timeout_ms, 1)).values():
@@ -121,14 +121,14 @@ class Stream:
         self._owned.pop(owned, None)
 
     def settle_all(self) -> None:
-        """What was given counts as consumed, though the stream has not been asked again."""
+        """Count the returned records as consumed, although the stream has not been asked again."""
         self._settle()
 
     def wake(self) -> None:
         self._news.set()
 
     def fail(self, failure: PybrokerError | None) -> None:
-        """What reading raises from now on, when nothing waits; None ends that."""
+        """Let reads raise this error once no records wait; None ends that."""
         self._failure = failure
         self._news.set()
 
@@ -154,7 +154,9 @@ class Stream:
                 found[owned.topic_partition] = records
                 room -= len(records)
                 self._given[owned] = None
-                self._owned[owned] = self._owned.pop(owned)  # the others are first next time
+                self._owned[owned] = self._owned.pop(
+                    owned
+                )  # the other partitions come first next time
                 self._on_taken(owned)
         return found
 
@@ -167,10 +169,10 @@ class Stream:
 
 
 class StreamSet:
-    """All streams of a consumer, and which of them reads what a thread owns."""
+    """All streams of a consumer, found by the thread that owns a partition."""
 
     def __init__(self, streams: Mapping[tuple[str | None, int], Stream]) -> None:
-        """By topic and number; without a topic where a stream reads several."""
+        """By topic and number; without a topic if a stream reads several."""
         self._streams = dict(streams)
 
     def __iter__(self) -> Iterator[Stream]:

@@ -1,4 +1,5 @@
-"""Offsets at the coordinator: where members start, what is written where, and by whom not."""
+"""Offsets at the coordinator: the start of members, the stores that are written, and refused
+commits."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ async def test_an_expired_session_commits_nothing_to_the_coordinator() -> None:
         assert group.commits == []
 
 
-async def test_who_lost_its_owner_node_commits_nothing_to_the_coordinator() -> None:
+async def test_a_member_without_its_owner_node_commits_nothing_to_the_coordinator() -> None:
     async with stage(t=1) as scene:
         group = FakeGroup(scene.broker).attach()
         scene.append("t", 0, b"a")

@@ -1,4 +1,4 @@
-"""What a member writes, node by node, when others have been quicker."""
+"""The nodes that a member writes, one by one, when other clients were faster."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def offsets(coord: MemoryCoord) -> Offsets:
 
 
 async def owned_by(scene: Stage, nodes: GroupNodes, *, era: int = 0) -> OwnedPartition:
-    """A owned with five records consumed."""
+    """Return an owned partition with five consumed records."""
     assert await nodes.claim({T0: ME}) is None
     topic = scene.tree.node(paths.topic("t"))
     assert topic is not None
     return OwnedPartition(T0, ME, era, topic[1].czxid, consumed=5)
 
 
-async def test_what_was_claimed_in_an_earlier_session_stores_nothing(
+async def test_a_partition_claimed_in_an_earlier_session_stores_nothing(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
     owned = await owned_by(scene, nodes, era=-1)
@@ -59,10 +59,10 @@ async def test_what_was_claimed_in_an_earlier_session_stores_nothing(
     assert scene.offset("t", 0) is None
 
 
-async def test_what_is_being_released_stores_nothing(
+async def test_a_partition_that_is_being_released_stores_nothing(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
-    """Its owner node may be somebody else's already."""
+    """Another member may own its owner node already."""
     owned = await owned_by(scene, nodes)
     owned.released = True
     assert await offsets.write([owned]) == [owned]
@@ -112,7 +112,7 @@ async def test_an_offset_that_appeared_is_overwritten(
     assert scene.offset("t", 0) == 5
 
 
-async def test_what_is_no_offset_is_said(scene: Stage, offsets: Offsets) -> None:
+async def test_a_malformed_offset_is_an_error(scene: Stage, offsets: Offsets) -> None:
     scene.make("/consumers/g/offsets/t/0", b"five")
     with pytest.raises(MalformedNode, match="/consumers/g/offsets/t/0 is malformed"):
         await offsets.read([T0])
@@ -121,7 +121,7 @@ async def test_what_is_no_offset_is_said(scene: Stage, offsets: Offsets) -> None
     assert await offsets.read([key]) == {key: (None, None)}
 
 
-async def test_only_what_is_ours_is_released(scene: Stage, nodes: GroupNodes) -> None:
+async def test_only_own_nodes_are_released(scene: Stage, nodes: GroupNodes) -> None:
     scene.make("/consumers/g/owners/t/1", b"g_else-0")
     assert await nodes.claim({T0: ME}) is None
     await nodes.release([T0, TopicPartition("t", 1), TopicPartition("t", 2)])

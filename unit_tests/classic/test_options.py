@@ -81,7 +81,7 @@ def test_streams_are_counted_from_one() -> None:
         by_pattern("white_list", "t", 0)
 
 
-def test_what_others_registered_is_read() -> None:
+def test_registrations_of_other_members_are_read() -> None:
     pattern = as_registered(ConsumerRegistration({"a.*": 3}, "white_list", 0))
     assert pattern.streams(["ab", "b"], exclude_internal=True) == {"ab": 3}
     assert as_registered(ConsumerRegistration({"t": 1}, "static", 0)) == by_names({"t": 1})
