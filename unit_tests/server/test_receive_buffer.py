@@ -1,4 +1,4 @@
-"""Frames come out of the receive buffer as they went in, however the bytes were cut."""
+"""Frames leave the receive buffer as they were sent, however the bytes were cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def receive(buffer: ReceiveBuffer, data: bytes) -> int:
-    """Let one read of the transport deliver as much of `data` as there is room for."""
+    """Let one read of the transport deliver as much of `data` as the buffer has room for."""
     room = buffer.writable()
     count = min(len(room), len(data))
     room[:count] = data[:count]
