@@ -1,4 +1,4 @@
-"""What is encoded is decoded again, for every API and version."""
+"""Decoding returns the encoded message, for every API and version."""
 
 from __future__ import annotations
 

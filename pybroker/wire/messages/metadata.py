@@ -38,7 +38,7 @@ class MetadataRequestTopic(Message):
 
 @message
 class MetadataRequest(Message):
-    """Asks which brokers and topics there are."""
+    """Asks for brokers and topics."""
 
     topics: list[MetadataRequestTopic] | None = array(
         MetadataRequestTopic,
@@ -103,7 +103,7 @@ class MetadataResponseTopic(Message):
 
 @message
 class MetadataResponse(Message):
-    """Brokers, topics, and who leads each partition."""
+    """Brokers, topics, and the leader of each partition."""
 
     throttle_time_ms: int = int32(
         "How long the client should pause because of a quota, in ms; 0 if not at all.",
