@@ -70,7 +70,7 @@ class OtherRecord(Protocol):
 
 
 class Other:
-    """Another implementation: how it writes a batch, and what it reads in one."""
+    """Another implementation: how it writes a batch, and what it reads."""
 
     def __init__(self, builder: Any, batch: Any) -> None:
         self._builder = builder
