@@ -34,9 +34,9 @@ class NoRoundRobin(PybrokerError):
 
 
 def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
-    """Assign topic by topic: each thread gets a run of neighbouring partitions, the first ones one
-    more if they do not divide evenly. All `partitions` (topic -> numbers, ascending) of topics with
-    a consumer are assigned."""
+    """Assign topic by topic: each thread gets a run of neighbouring partitions, the first threads
+    one more if they do not divide evenly. `partitions` (topic -> numbers, ascending) of topics
+    without a consumer are ignored."""
     found: Assignment = {}
     for topic, numbers in partitions.items():
         threads = sorted(_threads_of(streams, topic), key=_java_order)

@@ -194,7 +194,7 @@ class ClassicConsumer:
         )
         return made
 
-    # ---- what is owned, and how far it was read
+    # ---- owned partitions and their offsets
 
     def owned(self) -> dict[TopicPartition, str]:
         """Return the partitions that this member owns now, with the thread id in their owner
@@ -378,7 +378,7 @@ class ClassicConsumer:
         self._tell_streams()
 
     def _task_failed(self, error: BaseException) -> None:
-        self._break(Closed(f"the consumer cannot go on: {error!r}"))
+        self._break(Closed(f"the consumer has failed: {error!r}"))
 
     def _tell_streams(self) -> None:
         for stream in self._streams:

@@ -184,8 +184,8 @@ class GroupNodes:
             return None
 
     async def _delete_own(self, path: str) -> None:
-        """Only this session can remove its own node, so no other write comes between check and
-        removal."""
+        """Remove a node of this session. Only this session can remove it, so no other write comes
+        between check and removal."""
         stat = await self._coord.exists(path)
         if stat is not None and stat.ephemeral_owner == self._coord.session_id:
             try:

@@ -305,7 +305,7 @@ class Rebalancer:
 
     def _expect(self, era: int) -> None:
         if self._validity.era != era:
-            raise SessionExpired("the session has expired in the middle of a rebalance")
+            raise SessionExpired("the session has expired during a rebalance")
 
     def _on_watch(self, event: WatchEvent) -> None:
         self._wake.set()

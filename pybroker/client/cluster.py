@@ -1,4 +1,5 @@
-"""The brokers of a cluster as a client sees them: one connection each, and fresh metadata.
+"""The brokers of a cluster as a client sees them: one connection for each lane of a broker, and
+fresh metadata.
 
 Owns the connections and the task that refreshes metadata. Chooses the broker for a request;
 producer, consumer and admin make the requests.

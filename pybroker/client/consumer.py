@@ -50,8 +50,8 @@ class Consumer:
     `getmany`, `getone` and `async for` also keep the membership alive and move partitions between
     the members: a consumer that calls none of them for max.poll.interval.ms leaves its group.
 
-    With enable.auto.commit a record is committed once the next ones are asked for. Leaving the
-    context by an exception commits what was handled before the records in hand.
+    With enable.auto.commit a record is committed once the next ones are requested. Leaving the
+    context by an exception commits the records that were handled before those in hand.
     """
 
     def __init__(
@@ -473,7 +473,7 @@ class Consumer:
 
     def _raise_problems(self, readers: Iterable[PartitionReader]) -> None:
         if self._fetcher.broken is not None:
-            raise Closed("the consumer cannot go on") from self._fetcher.broken
+            raise Closed("the consumer has failed") from self._fetcher.broken
         for reader in readers:
             if reader.problem is not None and not reader.paused:
                 raise reader.problem

@@ -220,7 +220,7 @@ class ConsumerOptions(ClientOptions):
     partition_assignment_strategy: tuple[str, ...] = _option(
         ("range", "cooperative-sticky"), _assignors, "how to divide the partitions, best first"
     )
-    enable_auto_commit: bool = _option(True, _flag, "commit what was read while reading on")
+    enable_auto_commit: bool = _option(True, _flag, "commit positions automatically while reading")
     auto_commit_interval_ms: int = _option(5_000, _whole(0), "how often")
     exclude_internal_topics: bool = _option(
         True, _flag, "patterns do not match __consumer_offsets and its like"

@@ -242,7 +242,7 @@ class Producer:
         if not self._running:
             raise Closed("the producer is not running")
         if self._sender.broken is not None:
-            raise Closed(f"the producer cannot go on: {self._sender.broken}")
+            raise Closed(f"the producer has failed: {self._sender.broken}")
 
     def _use(self, topic: str) -> None:
         if topic not in self._used:

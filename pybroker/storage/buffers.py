@@ -25,7 +25,7 @@ class ReadBuffers:
         self._lock = threading.Lock()
 
     def take(self, length: int) -> memoryview:
-        """Return `length` writable bytes. They are in use as long as the view, or a part of it,
+        """Return `length` writable bytes. They stay in use as long as the view, or a part of it,
         exists."""
         if length > BUFFER_BYTES:
             return memoryview(bytearray(length))

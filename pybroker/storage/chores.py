@@ -14,7 +14,7 @@ from pybroker.storage.log import Log
 
 log = logging.getLogger(__name__)
 _REFUSAL_LOG_MS: Final = 10_000
-"""A full disk refuses every write; the log has one line in this time."""
+"""A full disk refuses every write; only one line is logged in this time."""
 
 
 class Refusals:

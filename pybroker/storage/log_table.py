@@ -38,9 +38,9 @@ class LogTable:
             return {key: log for key, log in self.logs.items() if self.home[key] is directory}
 
     def choose(self, partition: TopicPartition, wish: LogDirectory | None) -> LogDirectory | None:
-        """Return the directory for a new partition: the one in which an earlier attempt left files,
-        or the partition would be in two; else the requested one; else the one with the fewest
-        partitions. None if all have failed."""
+        """Return the directory for a new partition: one that holds its files from an earlier
+        attempt, or the partition would be in two; else the requested one; else the one with the
+        fewest partitions. None if all have failed."""
         usable = self.directories.usable()
         for each in usable:
             if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):

@@ -80,7 +80,7 @@ def _escape(text: str) -> str:
 
 
 def decode_meta(data: bytes, path: str) -> Meta:
-    """Return the content. Raises CorruptionError naming `path`."""
+    """Return the owner of the log directory. Raises CorruptionError naming `path`."""
     try:
         properties = decode_properties(data.decode())
         if "version" not in properties:

@@ -42,7 +42,7 @@ from pybroker.storage.log_parts import LogOwner
 
 log = logging.getLogger(__name__)
 SLICE_BYTES: Final = 1024**2
-"""The bytes that are copied at once: the longest time for which anything waits."""
+"""The bytes that are copied at once. Other work waits at most for one slice."""
 
 
 class MoveCancelled(PybrokerError):
@@ -137,8 +137,8 @@ class ReplicaMove:
             raise (self.source if self.done else self.log).fail(error) from error
 
     def _outdate(self, directory: str) -> None:
-        """Mark the log in `directory`, so that a start after a kill does not take it for the newer
-        one because it is longer."""
+        """Mark the log in `directory` as outdated: after a kill, the next start must not take it
+        for the newer one because it is longer."""
         self._disk.replace(f"{directory}/{OUTDATED}", b"")
 
     def prepare(self, unique: uuid.UUID) -> None:

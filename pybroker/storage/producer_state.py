@@ -118,7 +118,7 @@ class ProducerState:
             raise BrokerError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} has epoch {entry.epoch},"
-                f" the batch {header.producer_epoch}",
+                f" the batch has epoch {header.producer_epoch}",
             )
         if marker is not None:
             if marker.coordinator_epoch < entry.coordinator_epoch:

@@ -32,8 +32,8 @@ def expired(
     ends the count. Records at or above the high watermark are never deleted. An empty last segment
     stays.
 
-    A topic that is only compacted loses only records below its log start; so does any other unless
-    `by_age`, which also stands for size.
+    If the topic is only compacted, or `by_age` is False, only segments below the log start are
+    deleted, whatever their age and size.
     """
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0

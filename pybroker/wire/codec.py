@@ -88,7 +88,7 @@ def encode_response(api: Api, version: int, message: Message) -> bytes:
 
 def _is_flexible(api: Api, version: int) -> bool:
     if not api.supports(version):
-        raise ValueError(f"{api.key.name} has no version {version} here")
+        raise ValueError(f"{api.key.name} version {version} is not supported")
     return api.is_flexible(version)
 
 

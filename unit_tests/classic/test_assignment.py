@@ -63,7 +63,7 @@ def test_more_threads_than_partitions_leave_the_last_without() -> None:
 
 def test_range_divides_each_topic_among_its_consumers() -> None:
     streams = {"A": {"t": 1, "u": 1}, "B": {"t": 1}}
-    found = assign_range(streams, {"t": [0, 1, 2], "u": [0, 1], "nobody": [0]})
+    found = assign_range(streams, {"t": [0, 1, 2], "u": [0, 1], "unread": [0]})
     assert shown(found) == {
         "t-0": "A-0",
         "t-1": "A-0",

@@ -251,8 +251,8 @@ class Admin:
         broker: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """Return the producers in the state of each partition, from its leader or from the replica
-        on `broker`. Raises Closed."""
+        """Return the producers that each partition knows, from its leader or from the replica on
+        `broker`. Raises Closed."""
         return await admin_partitions.describe_producers(
             self._calls, partitions, broker=broker, timeout_ms=timeout_ms
         )

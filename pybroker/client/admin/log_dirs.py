@@ -99,7 +99,7 @@ async def describe_log_dirs(
 async def alter_replica_log_dirs(
     calls: Calls, moves: Mapping[Replica, str], *, timeout_ms: int | None
 ) -> dict[Replica, ClientError | None]:
-    """Return for each replica None, or why it is not moved."""
+    """Return None for each replica that is moved, the error for the others."""
     outcomes: dict[Replica, ClientError | None] = dict.fromkeys(moves, _NOT_ANSWERED)
     for broker in sorted({replica.broker for replica in moves}):
         paths: dict[str, list[TopicPartition]] = {}

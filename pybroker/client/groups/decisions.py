@@ -147,7 +147,7 @@ def rebalancing(group_id: str) -> RebalanceInProgress:
     return RebalanceInProgress(
         group_id,
         "it is rebalancing, so the offsets were not committed; read on with getmany(), then commit"
-        " what is still assigned",
+        " the offsets of the partitions that are still assigned",
     )
 
 

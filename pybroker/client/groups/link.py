@@ -52,8 +52,8 @@ class CoordinatorLink:
         return self._address is not None
 
     def lost(self, reason: object) -> None:
-        """Forget the coordinator, which is not one or does not answer; the next request finds it
-        again."""
+        """Forget the coordinator, because the broker no longer coordinates the group or does not
+        answer. The next request finds it again."""
         if self._address is not None:
             log.info("coordinator lost group=%s reason=%s", self.group_id, reason)
             self._lost = self._address

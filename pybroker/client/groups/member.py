@@ -259,7 +259,7 @@ class Membership:
             raise JoinRefused(
                 self._link.group_id,
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"what the group's leader assigned cannot be read ({error})",
+                f"the assignment of the group's leader cannot be read ({error})",
             ) from error
 
     def _assignor(self, name: str | None) -> Assignor:
@@ -343,7 +343,7 @@ class Membership:
         without a rebalance, and knows nothing of that."""
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
-            self.request_rejoin("partitions were given to nobody")
+            self.request_rejoin("partitions were assigned to no member")
 
     async def _beat_once(self) -> float:
         """Send one heartbeat. Return the seconds until the next is due."""

@@ -52,7 +52,7 @@ async def _call(callback: Callback | None, partitions: Iterable[TopicPartition])
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Either `topics` or `pattern`, which the whole name has to match."""
+    """Either `topics` or `pattern`, which must match the whole name."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None

@@ -250,7 +250,7 @@ class RangeFetcher:
     def _failed(self, reason: RangeFault, text: str) -> RangeFailed:
         return RangeFailed(self._key, self._cursor.position, reason, text)
 
-    # Whether the range is what it was
+    # The validity of the range
 
     async def _look(self) -> None:
         deadline = Deadline(self._cluster.clock, self._options.request_timeout_ms)

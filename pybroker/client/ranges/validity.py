@@ -142,9 +142,9 @@ def aged_out(wanted: PartitionRange, position: int, log_start: int) -> RangeFail
     """Return the error for the records between `position` and the current log start."""
     return _failed(
         wanted, position, RangeFault.AGED_OUT,
-        f"the partition begins at {log_start} now, retention or DeleteRecords took what was before:"
-        " take a new snapshot, keep records longer (retention.ms, retention.bytes), or go on"
-        " without them (failOnDataLoss=false)",
+        f"the partition begins at {log_start} now, retention or DeleteRecords removed earlier"
+        " records: take a new snapshot, keep records longer (retention.ms, retention.bytes), or"
+        " continue without them (failOnDataLoss=false)",
     )  # fmt: skip
 
 

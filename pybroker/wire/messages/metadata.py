@@ -1,7 +1,7 @@
 """Metadata (3), versions 0-12.
 
 1 null for all topics, controller, racks, internal topics. 2 cluster id. 3 throttle time. 4 no
-automatic creation if so wished. 5 offline replicas. 6 the client throttles itself. 7 leader epochs.
+automatic creation on demand. 5 offline replicas. 6 the client throttles itself. 7 leader epochs.
 8 authorized operations. 9 flexible. 10 topic ids. 11 no operations on the cluster any more, see
 DescribeCluster. 12 lookup by topic id.
 """
