@@ -257,7 +257,7 @@ async def test_a_deleted_topic_gets_no_offset_back() -> None:
         assert member.owned() == {TopicPartition("u", 0): "g_1-0"}
 
 
-async def test_a_pattern_reads_what_matches_now_and_later_but_no_internal_topics() -> None:
+async def test_a_pattern_reads_matching_topics_now_and_later_but_no_internal_ones() -> None:
     async with stage(orders=1, other=1, __consumer_offsets=1) as scene:
         member = await scene.member("1")
         (stream,) = await member.subscribe_pattern(white_list=" '.*orders, .*offsets'")

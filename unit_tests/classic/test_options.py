@@ -26,7 +26,7 @@ def test_names_are_taken_as_in_kafkas_files_and_as_in_python() -> None:
     assert options.auto_commit_interval_ms == 60_000
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_all_faults_of_classic_options_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         ClassicConsumer("localhost", auto_offset_reset="earliest", rebalance_max_retrys=1)
     assert caught.value.faults == [

@@ -133,7 +133,7 @@ async def test_an_offset_out_of_range_goes_to_where_the_policy_says() -> None:
         assert await values(target, 1) == [b"a"]
 
 
-async def test_seeking_throws_away_what_was_fetched_before() -> None:
+async def test_seeking_drops_fetched_records() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         holding(broker.partition(), batch(b"a", b"b", b"c"))
         target.assign([T0])
@@ -223,7 +223,7 @@ async def test_reading_without_anything_to_read_is_an_error(name: str, group: st
             await READING[name](target)
 
 
-async def test_a_task_that_reads_is_told_that_nothing_is_assigned_any_more() -> None:
+async def test_reading_fails_once_nothing_is_assigned_any_more() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         target.assign([T0])
         reading = asyncio.ensure_future(target.getone())
@@ -279,7 +279,7 @@ async def test_a_lost_connection_is_made_again() -> None:
         assert await values(target, 1) == [b"a"]
 
 
-async def test_an_answer_above_the_limit_is_told_and_not_asked_for_again_and_again() -> None:
+async def test_an_answer_above_the_limit_is_an_error_and_not_requested_again() -> None:
     async with (
         FakeBroker({"t": 1}) as broker,
         consumer(broker, receive_message_max_bytes=10_000) as target,
@@ -305,7 +305,7 @@ async def test_a_permanent_error_is_raised_and_other_partitions_can_be_read() ->
         assert await values(target, 1) == [b"a"]
 
 
-async def test_damage_is_told_with_its_place_after_what_was_whole() -> None:
+async def test_damage_is_reported_with_its_offset_after_the_valid_records() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         log = broker.partition()
         holding(log, batch(b"a"), batch(b"bbbb"), batch(b"c"))
@@ -367,7 +367,7 @@ async def test_offsets_are_looked_up_by_time_and_at_both_ends() -> None:
         assert found[T1] is None
 
 
-async def test_a_topic_that_does_not_exist_is_told_in_time() -> None:
+async def test_a_topic_that_does_not_exist_is_an_error_in_time() -> None:
     async with FakeBroker({}) as broker, consumer(broker, default_api_timeout_ms=500) as target:
         with pytest.raises(TopicUnavailable):
             await target.partitions_for("nosuch")

@@ -63,7 +63,7 @@ async def incremental(broker: FakeBroker, since: int = 0) -> None:
     )
 
 
-async def test_only_what_changed_is_named_and_everything_is_read() -> None:
+async def test_only_changes_are_requested_and_everything_is_read() -> None:
     async with with_sessions() as broker, consumer(broker) as target:
         target.assign(PARTITIONS)
         await incremental(broker)

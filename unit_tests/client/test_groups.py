@@ -69,7 +69,7 @@ async def test_members_share_the_partitions_and_take_over_those_of_a_leaving_one
         assert two.calls == [("assigned", [2, 3]), ("revoked", [2, 3])]
 
 
-async def test_cooperative_members_keep_what_does_not_move() -> None:
+async def test_cooperative_members_keep_partitions_that_do_not_move() -> None:
     options = {"partition_assignment_strategy": "cooperative-sticky"}
     async with a_group() as group, Reader(group, **options) as one:
         await one.until(0, 1, 2, 3)
@@ -190,7 +190,7 @@ async def test_a_temporary_refusal_is_retried(key: ApiKey, code: ErrorCode) -> N
     ],
 )
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_a_member_survives_whatever_happens_while_it_joins(
+async def test_a_member_survives_any_failure_while_it_joins(
     key: ApiKey, code: ErrorCode, strategy: str
 ) -> None:
     """Also at the second join, when the member has partitions to lose."""
@@ -306,7 +306,7 @@ async def test_new_partitions_make_the_leader_divide_anew() -> None:
         await one.until(0, 1, 2)
 
 
-async def test_a_broker_that_has_not_heard_of_new_partitions_disturbs_nobody() -> None:
+async def test_a_broker_that_does_not_know_new_partitions_causes_no_rebalance() -> None:
     """Its answer would hide the new partitions from the group until the next full refresh."""
     async with a_group(t=3) as group:
         group.broker.topic_ids["t"] = uuid.UUID(int=1)
@@ -321,7 +321,9 @@ async def test_a_broker_that_has_not_heard_of_new_partitions_disturbs_nobody() -
 
 
 @pytest.mark.parametrize("pattern", [None, "t"])
-async def test_brokers_that_know_no_topics_for_a_moment_disturb_nobody(pattern: str | None) -> None:
+async def test_brokers_that_know_no_topics_for_a_moment_cause_no_rebalance(
+    pattern: str | None,
+) -> None:
     async with a_group(t=1) as group:
         options = {"metadata_max_age_ms": 1, "retry_backoff_max_ms": 1_000}
         async with Reader(group, pattern=pattern, **options) as one:
@@ -374,7 +376,7 @@ async def test_a_topic_that_was_not_there_is_waited_for_again_after_unsubscribin
             await join(consumer)
 
 
-async def test_all_who_close_wait_for_the_last_commit() -> None:
+async def test_concurrent_closes_wait_for_the_last_commit() -> None:
     async with a_group(t=1) as group, member(group) as consumer:
         holding(group.broker.partition(), batch(b"a"))
 
@@ -420,7 +422,7 @@ async def test_unsubscribing_gives_back_commits_and_leaves() -> None:
         assert await first(consumer) == b"b"
 
 
-async def test_callbacks_may_seek_and_what_they_raise_comes_out() -> None:
+async def test_callbacks_may_seek_and_their_errors_are_raised() -> None:
     async with a_group(t=1) as group, member(group) as consumer:
         holding(group.broker.partition(), batch(b"a", b"b", b"c"))
         group.committed[tp(0)] = 1

@@ -82,7 +82,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, hint: str) -> N
     assert faults({name: "x"}) == [f"unknown option {name}; did you mean {hint}?"]
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_together() -> None:
     found = faults({"linger.ms": "soon", "acks": 2, "qqqqqq": 1, "batch.size": -1})
     assert found == [
         "option linger.ms must be a whole number, not 'soon'",
@@ -98,7 +98,7 @@ def test_acks_in_every_spelling(acks: object, number: int) -> None:
     assert producer(acks=acks).acks == number
 
 
-def test_idempotence_gives_way_to_what_contradicts_it_unless_it_was_asked_for() -> None:
+def test_default_idempotence_gives_way_to_contradicting_options() -> None:
     assert not producer(acks=1).enable_idempotence
     assert not producer(max_in_flight=6).enable_idempotence
     assert faults({"acks": 1, "enable.idempotence": True}) == ["enable.idempotence needs acks=all"]

@@ -153,7 +153,7 @@ async def test_aborted_records_and_markers_are_left_out(level: str, expected: li
 
 
 @pytest.mark.parametrize("checked", [True, False])
-async def test_damage_is_told_with_its_place_after_what_was_whole(checked: bool) -> None:
+async def test_damage_is_reported_with_its_offset_after_the_valid_records(checked: bool) -> None:
     """A wrong checksum, or invalid records if checksums are not checked."""
     options = {"check_crcs": checked}
     async with FakeBroker({"t": 1}) as broker, consumer(broker, **options) as target:

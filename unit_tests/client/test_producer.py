@@ -301,7 +301,7 @@ async def test_a_record_in_flight_at_its_deadline_is_in_doubt() -> None:
             assert not caught.value.definite
 
 
-async def test_flush_sends_what_lingers() -> None:
+async def test_flush_sends_lingering_batches() -> None:
     async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=60_000) as target:
         deliveries = [await target.send("t", value) for value in numbered(3)]
         assert not any(delivery.done() for delivery in deliveries)
@@ -448,7 +448,7 @@ async def test_a_topic_is_not_let_go_while_a_record_waits_for_its_leader() -> No
         await target.close()
 
 
-async def test_no_broker_is_told_with_each_address_and_its_reason() -> None:
+async def test_unreachable_brokers_are_reported_with_address_and_reason() -> None:
     target = Producer("127.0.0.1:1,nosuch.invalid:9", bootstrap_timeout_ms=0)
     with pytest.raises(NoBrokers) as caught:
         await target.start()

@@ -28,7 +28,7 @@ async def refused(broker: FakeBroker) -> tuple[Producer, asyncio.Future[RecordMe
     return target, await target.send("t", b"x")
 
 
-async def test_close_delivers_what_was_taken_and_takes_no_more() -> None:
+async def test_close_delivers_accepted_records_and_accepts_no_more() -> None:
     async with FakeBroker({"t": 1}) as broker:
         target = producer(broker, linger_ms=60_000)
         await target.start()
@@ -57,7 +57,7 @@ async def test_a_closing_producer_does_not_accept_a_record_that_waits_for_its_to
         assert delivery.result().offset == 0
 
 
-async def test_close_with_a_limit_fails_what_is_left() -> None:
+async def test_close_with_a_limit_fails_the_remaining_records() -> None:
     async with FakeBroker({"t": 1}) as broker:
         target = producer(broker)
         await target.start()
@@ -136,14 +136,14 @@ async def test_an_exception_leaves_at_once_although_the_broker_is_silent(
     assert not unheard
 
 
-async def test_leaving_without_an_exception_delivers_what_was_taken() -> None:
+async def test_leaving_without_an_exception_delivers_accepted_records() -> None:
     async with FakeBroker({"t": 1}) as broker:
         async with producer(broker, linger_ms=60_000) as target:
             await target.send("t", b"x")
         assert broker.partition().values() == [b"x"]
 
 
-async def test_flush_before_an_exception_delivers_what_was_taken() -> None:
+async def test_flush_before_an_exception_delivers_accepted_records() -> None:
     async with FakeBroker({"t": 1}) as broker:
         with pytest.raises(ValueError, match="oops"):
             async with producer(broker, linger_ms=60_000) as target:

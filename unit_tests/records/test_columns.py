@@ -117,7 +117,7 @@ def test_numpy_is_chosen_where_nothing_is_compiled(
     assert type(ColumnBuilder()._store).__module__ == "pybroker.records._numpy_columns"
 
 
-def test_without_both_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_both_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_speedups", "_numpy_columns"):
         monkeypatch.setitem(sys.modules, f"pybroker.records.{name}", None)
     with pytest.raises(ImportError, match=r"pip install 'pybroker\[arrow\]'"):
@@ -125,7 +125,7 @@ def test_without_both_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_columns_hold_what_records_hold(make: MakeBuilder, codec: Codec) -> None:
+def test_columns_hold_the_values_of_the_records(make: MakeBuilder, codec: Codec) -> None:
     batch = batch_of(*TRICKY, codec=codec)
     stamp(batch, 0, 1_000_000, 5)
     rows = read(make, batch)
@@ -410,7 +410,7 @@ def test_any_records_are_those_that_decode_records_gives(
     offsets=ranges,
 )
 @settings(max_examples=400, deadline=None)
-def test_any_bytes_give_what_decode_records_gives(
+def test_any_bytes_give_the_result_of_decode_records(
     form: str, payload: bytes, count: int, base: int, attributes: int, offsets: tuple[int, int]
 ) -> None:
     batch = around(payload, count, base_timestamp=base, attributes=attributes, last_offset_delta=9)

@@ -238,7 +238,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_damage_is_told(case: str) -> None:
+def test_damaged_data_is_refused(case: str) -> None:
     codec, data = DAMAGED[case]
     with pytest.raises(CorruptionError, match=f"{codec.name.lower()} data: "):
         decompress(codec, data, LIMIT)

@@ -247,7 +247,7 @@ def test_malformed_records(loops: ModuleType, case: str) -> None:
     assert code is None
 
 
-def test_a_time_too_large_is_told_where_it_is_not_used(loops: ModuleType) -> None:
+def test_a_time_too_large_is_refused_although_it_is_not_used(loops: ModuleType) -> None:
     payload, count = MALFORMED["a time of 65 bits"]
     _, text = refusal(decoded, around(payload, count, attributes=0x08))
     assert "larger than 64 bits" in text
@@ -286,7 +286,7 @@ def test_headers_that_do_not_fit_the_records(
     assert words in text
 
 
-def test_a_batch_cut_off_anywhere_is_told(loops: ModuleType) -> None:
+def test_a_batch_cut_off_anywhere_is_refused(loops: ModuleType) -> None:
     batch = batch_of(*TRICKY[:3])
     for length in range(len(batch)):
         with pytest.raises(CorruptionError):

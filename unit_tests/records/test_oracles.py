@@ -125,7 +125,7 @@ def test_known_bytes(loops: ModuleType) -> None:
 @others
 @codecs
 @contents
-def test_we_read_what_others_write(
+def test_batches_of_other_implementations_are_read(
     loops: ModuleType, other: str, codec: Codec, content: str
 ) -> None:
     data = OTHERS[other].write(CONTENTS[content], codec, (7, 1, 99))
@@ -141,7 +141,7 @@ def test_we_read_what_others_write(
 @others
 @codecs
 @contents
-def test_others_read_what_we_write(
+def test_other_implementations_read_our_batches(
     loops: ModuleType, other: str, codec: Codec, content: str
 ) -> None:
     data = batch_of(*CONTENTS[content], codec=codec)

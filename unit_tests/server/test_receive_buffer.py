@@ -45,7 +45,7 @@ def test_frames_survive_any_cutting(payloads: list[bytes], cuts: list[int]) -> N
     assert seen == payloads
 
 
-def test_a_buffer_grows_until_what_comes_together_fits() -> None:
+def test_a_buffer_grows_until_pipelined_frames_fit() -> None:
     buffer = ReceiveBuffer(1 << 20)
     burst = framed(bytes(11_000)) * 4
 
@@ -103,7 +103,7 @@ def test_a_size_outside_the_limit_is_refused_before_memory_is_taken(size: int) -
         buffer.next_frame()
 
 
-def test_memory_grows_with_what_arrives_not_with_what_is_claimed() -> None:
+def test_memory_grows_with_received_bytes_not_with_claimed_sizes() -> None:
     buffer = ReceiveBuffer(1 << 30)
     receive(buffer, struct.pack(">i", 1 << 30) + b"z" * 100)
     assert buffer.next_frame() is None

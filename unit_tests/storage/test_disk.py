@@ -148,7 +148,7 @@ def test_a_closed_file_is_not_used(disk: Disk, path: str) -> None:
         file.append(b"x")
 
 
-def test_a_name_is_taken_over_by_what_is_renamed_to_it(disk: Disk, path: str) -> None:
+def test_a_rename_replaces_an_existing_file(disk: Disk, path: str) -> None:
     disk.write(path, b"old")
     before = disk.open(path)
     assert before.pread(0, 9) == b"old"
@@ -212,7 +212,7 @@ def open_handles() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_handles_are_bounded_but_for_what_is_not_durable(tmp_path: Path) -> None:
+def test_handles_are_bounded_except_for_unsynced_files(tmp_path: Path) -> None:
     disk = SystemDisk(handles_max=4)
     before = open_handles()
     files = [disk.open(f"{tmp_path}/{number}", create=True) for number in range(20)]

@@ -218,7 +218,7 @@ def test_a_replica_that_had_no_room_for_two_epochs_takes_them_one_by_one_later(
     assert follower.log.epoch_end_offset(1) == leader.log.epoch_end_offset(1) == (1, 1)
 
 
-def test_a_replica_refuses_what_does_not_follow(tmp_path: Path) -> None:
+def test_a_replica_refuses_batches_that_do_not_follow(tmp_path: Path) -> None:
     leader, follower = Bench(tmp_path / "leader"), Bench(tmp_path / "follower")
     leader.append(1, 1)
     data = leader.read(0)
@@ -400,7 +400,7 @@ def test_retention(
     assert bench.log.log_end_offset == 40
 
 
-def test_a_compacted_topic_loses_only_what_was_deleted_by_request(segmented: Bench) -> None:
+def test_a_compacted_topic_loses_only_records_deleted_by_request(segmented: Bench) -> None:
     segmented.log.set_config(LogConfig(cleanup_policy=("compact",), retention_ms=1))
     segmented.log.advance_log_start(20)
     assert segmented.log.delete_expired(FIRST_TIMESTAMP * 2, 40) > 0

@@ -185,7 +185,7 @@ def test_anothers_directory_is_refused_and_not_touched(
     assert {path.name for path in host.data.iterdir()} == {"meta.properties"}
 
 
-def test_a_locked_directory_is_refused_and_names_who_has_it(host: Host) -> None:
+def test_a_locked_directory_is_refused_and_its_holder_named(host: Host) -> None:
     host.start()
     with pytest.raises(StartupError, match="in use by process 101"):
         host.start()

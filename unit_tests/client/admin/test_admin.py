@@ -151,7 +151,7 @@ async def test_an_older_cluster_is_described_by_its_metadata() -> None:
             assert (cluster.cluster_id, cluster.controller) == ("fake", cluster.nodes[0])
 
 
-async def test_options_that_somebody_set_are_told_apart_from_defaults() -> None:
+async def test_set_options_are_distinguished_from_defaults() -> None:
     rows = [
         DescribeConfigsResourceResult(name="a", value="1", config_source=1),
         DescribeConfigsResourceResult(name="b", value="2", config_source=5),
@@ -175,7 +175,7 @@ async def test_offsets_have_their_errors_one_by_one() -> None:
         assert isinstance(found[missing].error, ResponseError)
 
 
-async def test_a_closed_client_says_so() -> None:
+async def test_calls_of_a_closed_client_raise_closed() -> None:
     async with FakeBroker() as broker:
         async with admin(broker) as target:
             pass
@@ -315,7 +315,7 @@ def elected(request: Message) -> Message:
     )
 
 
-async def test_a_controller_that_stays_away_is_told_soon_and_with_the_brokers_reason(
+async def test_a_missing_controller_is_reported_with_the_brokers_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reason = "this broker does not hear from ZooKeeper"

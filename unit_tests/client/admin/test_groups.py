@@ -202,7 +202,7 @@ async def test_a_group_is_looked_for_again_when_it_has_moved(find_version: int) 
         assert sorted(asked[0]) == ["g", "h"] and asked[1:] == [["g"]]
 
 
-async def test_nobody_coordinates() -> None:
+async def test_a_group_without_a_coordinator_has_an_error() -> None:
     async with FakeBroker() as broker, admin(broker) as target:
         broker.handlers[ApiKey.FIND_COORDINATOR] = coordinates(
             broker, first=[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 1_000
@@ -363,7 +363,7 @@ async def test_offsets_are_forgotten() -> None:
             await target.delete_offsets("g", [A0])
 
 
-async def test_a_closed_client_asks_nobody() -> None:
+async def test_a_closed_client_sends_no_request_about_groups() -> None:
     async with FakeBroker() as broker:
         target = admin(broker)
         async with target:

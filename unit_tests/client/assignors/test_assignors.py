@@ -40,7 +40,7 @@ def test_range_cuts_each_topic_for_itself() -> None:
     }
 
 
-def test_static_members_keep_their_place_whatever_ids_they_are_given() -> None:
+def test_static_members_keep_their_place_with_other_member_ids() -> None:
     def spread(ids: list[str]) -> list[list[TopicPartition]]:
         members = [
             member(ids[0], ["t0"], instance_id="1"),

@@ -142,7 +142,7 @@ def test_user_data_that_makes_no_sense_counts_as_none(user_data: bytes) -> None:
         assert is_balanced(members, found)
 
 
-def test_sticky_members_tell_what_they_had_in_kafkas_form() -> None:
+def test_sticky_members_send_their_partitions_in_kafkas_form() -> None:
     assignor = make_assignor("sticky")
     assert assignor.user_data() is None
     assignor.assigned(partitions("t0:4,5 t1:0"), 7)

@@ -98,7 +98,7 @@ def test_a_tally_knows_number_and_digest_of_all_offsets(
 
 
 @given(st.data(), logs(), codecs)
-def test_a_stretch_is_told_if_and_only_if_other_offsets_are_there(
+def test_a_stretch_is_reported_if_and_only_if_its_offsets_differ(
     data: st.DataObject, log: list[Shape], codec: Codec
 ) -> None:
     """Neither log need be a later state of the other: another replica may lead."""

@@ -131,7 +131,7 @@ def offsets_of(batch: bytes) -> range:
     return range(header.base_offset, header.next_offset)
 
 
-def test_no_answer_begins_inside_of_what_was_read() -> None:
+def test_an_answer_must_not_begin_before_the_end_of_the_last_batch() -> None:
     log = Log()
     log.records(5, None)
     cursor = RangeCursor(PartitionRange("t", 0, 0, 9), committed_only=False)
@@ -146,7 +146,7 @@ def test_no_answer_begins_inside_of_what_was_read() -> None:
 
 
 @given(logs(), st.data())
-def test_a_flipped_bit_is_noticed_or_harms_nobody(log: Log, data: st.DataObject) -> None:
+def test_a_flipped_bit_is_detected_or_harmless(log: Log, data: st.DataObject) -> None:
     """Base offset and leader epoch lie outside the checksum. A wrong epoch does no harm; a wrong
     offset contradicts the neighbouring batches, unless there is a gap."""
     whole = b"".join(log.batches)

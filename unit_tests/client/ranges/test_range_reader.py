@@ -205,7 +205,7 @@ def empty(log: Partition, why: str) -> Message:
     return FetchResponse(throttle_time_ms=int(why == "throttled"), responses=answers)
 
 
-async def test_a_topic_that_may_not_be_read_is_said_at_once() -> None:
+async def test_a_topic_that_may_not_be_read_is_an_error_at_once() -> None:
     async with FakeBroker({"t": 1}) as broker:
         broker.topic_errors["t"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         found = await read(broker, 0, 10)
@@ -354,7 +354,7 @@ def test_an_unreachable_cluster_is_reported_with_its_addresses() -> None:
     assert "127.0.0.1:1" in str(found.failed)
 
 
-def test_every_fault_of_the_options_is_told() -> None:
+def test_every_fault_of_the_options_is_reported() -> None:
     options = {
         "kafka.bootstrap.servers": "nowhere",
         "KAFKA.FETCH.MAX.BYTES": "many",
