@@ -319,9 +319,9 @@ class Cluster:
 
     def _addresses(self) -> list[Address]:
         """Return the addresses in the order of the next attempts: connected brokers first, and
-        among these the one whose metadata is oldest, so that a broker that is cut off from the
-        cluster, and names old leaders, is not believed for ever. While the metadata does not help,
-        brokers without a connection take part, too."""
+        among these the one that was asked for metadata longest ago. So a broker that is cut off
+        from the cluster, and names old leaders, is not believed for ever. While the metadata does
+        not help, brokers that were never connected count as connected."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)

@@ -44,8 +44,8 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Take an identity that a partition that saw that id and epoch has not seen. If no epoch is
-        left, the identity is unknown until `obtain`."""
+        """Take an identity that is new to a partition where that id and epoch were used. If no
+        epoch is left, the identity is unknown until `obtain`."""
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

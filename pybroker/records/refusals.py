@@ -49,7 +49,7 @@ class Expected(NamedTuple):
 
 class Times(NamedTuple):
     """The source of the records' times: `base` plus the record's delta, or `append_time` for all if
-    the producer set the timestamp type of the broker."""
+    the producer set LogAppendTime."""
 
     base: int
     append_time: int | None
